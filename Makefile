@@ -1,0 +1,31 @@
+# One command a need; `make help` lists them. Every target sets up what it uses.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV ?= .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+$(STAMP): pyproject.toml .ci/prerequisites
+	bash .ci/prerequisites python
+	python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade pip
+	$(PY) -m pip install --quiet --constraint .ci/constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+.PHONY: setup
+setup: $(STAMP) ## a virtual environment with everything in it
+
+.PHONY: check
+check: $(STAMP) ## style, types and the direction of imports
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+.PHONY: unit
+unit: $(STAMP) ## tests that need no cluster
+	$(PY) -m pytest

@@ -1,0 +1,1 @@
+"""Declarative scheduling models and the mathematics of each rule, shipped as data."""
