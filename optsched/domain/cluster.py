@@ -1,0 +1,240 @@
+"""Nodes, gangs, queues and volume claims, and the snapshot that holds them at one instant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.domain.amounts import Amounts
+    from optsched.domain.reasons import Reason
+    from optsched.domain.selectors import NodeSelector
+    from optsched.domain.task import Taint, Task
+
+ROOT_QUEUE = "root"
+DEFAULT_QUEUE = "default"
+UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU of a node: the part that is free, in thousandths."""
+
+    free_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine and the tasks on it, ours or not.
+
+    Attributes
+    ----------
+    allocatable
+        What pods may take in total, `pods` included; without `pods` their number is not limited.
+    ready
+        A node that is not ready offers nothing.
+    unschedulable
+        Cordoned; only pods that tolerate the unschedulable taint may still come.
+    gpu_model
+        The model of its GPUs, for requests that name models; empty when unknown.
+    residents
+        Tasks that hold resources here (bound, running or terminating), in key order.
+    """
+
+    name: str
+    allocatable: Amounts
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    ready: bool = True
+    unschedulable: bool = False
+    gpu_model: str = ""
+    residents: tuple[Task, ...] = ()
+
+
+class GangPhase(StrEnum):
+    """A PodGroup's phase, with Volcano's names."""
+
+    PENDING = "Pending"
+    INQUEUE = "Inqueue"
+    RUNNING = "Running"
+    UNKNOWN = "Unknown"
+    COMPLETED = "Completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Tasks that start together or not at all: a PodGroup and its pods.
+
+    A pod of ours without a PodGroup is a gang of its own (`is_implicit`).
+
+    Attributes
+    ----------
+    key
+        `namespace/name`.
+    queue
+        Name of the queue it asks from.
+    min_member
+        The smallest number of tasks that may run.
+    min_role
+        (role, number): the same by role. Volcano ignores it when `min_member` is below the sum
+        (`CheckTaskReady`); so do we.
+    min_resources
+        What must be available before anything of it starts.
+    tasks
+        All its tasks in `Task.order`, finished ones included.
+    waiting_since_ms
+        When it began to wait: its creation, or the last time that it ran.
+    problem
+        Why it can not be scheduled as it is, before any rule is asked; None when it can.
+    """
+
+    key: str
+    queue: str = DEFAULT_QUEUE
+    uid: str = ""
+    min_member: int = 0
+    min_role: tuple[tuple[str, int], ...] = ()
+    min_resources: Amounts = ()
+    priority: int = 0
+    created_ms: int = 0
+    waiting_since_ms: int = 0
+    phase: GangPhase = GangPhase.PENDING
+    tasks: tuple[Task, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    is_implicit: bool = False
+    problem: Reason | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The PodGroup's namespace."""
+        return self.key.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The PodGroup's name."""
+        return self.key.partition("/")[2]
+
+
+class QueueState(StrEnum):
+    """A queue's state; only an open queue takes new work."""
+
+    OPEN = "Open"
+    CLOSED = "Closed"
+    CLOSING = "Closing"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A share of the cluster.
+
+    Attributes
+    ----------
+    capability
+        Hard ceiling by resource; None where no resource is limited, a missing resource is not
+        limited.
+    deserved
+        Fair part by resource for the `capacity` rule; a missing resource has none.
+    guarantee
+        Reserved floor by resource.
+    parent
+        Name of its parent; `root` at the top.
+    is_fifo
+        Strict order: later work may not pass the head (`dequeueStrategy: fifo`).
+    problem
+        What is wrong with the object; nothing is placed under a queue that can not be read.
+    """
+
+    name: str
+    weight: int = 1
+    capability: Amounts | None = None
+    deserved: Amounts = ()
+    guarantee: Amounts = ()
+    reclaimable: bool = True
+    parent: str = ROOT_QUEUE
+    priority: int = 0
+    created_ms: int = 0
+    state: QueueState = QueueState.OPEN
+    is_fifo: bool = False
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    problem: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A persistent volume claim as a scheduler sees it.
+
+    Attributes
+    ----------
+    nodes
+        Nodes from which the volume can be reached; None: every node.
+    waits_for_consumer
+        Not bound yet and provisioned only after a node has been chosen.
+    problem
+        Why pods that use it can not start (unbound, lost); None when they can.
+    """
+
+    key: str
+    nodes: NodeSelector | None = None
+    waits_for_consumer: bool = False
+    problem: str = ""
+
+
+_NO_LABELS: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+_NO_CLAIMS: Mapping[str, Claim] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The cluster at one instant. Parts that did not change are shared with the one before.
+
+    Attributes
+    ----------
+    taken_ms
+        When, in epoch milliseconds; the only clock that anything downstream sees.
+    nodes, gangs, queues
+        In name (key) order, each name once.
+    claims
+        Persistent volume claims by key; a claim that is missing here does not exist.
+    namespaces
+        Labels by namespace, for selectors on namespaces.
+    """
+
+    taken_ms: int
+    nodes: tuple[Node, ...] = ()
+    gangs: tuple[Gang, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    claims: Mapping[str, Claim] = _NO_CLAIMS
+    namespaces: Mapping[str, Mapping[str, str]] = _NO_LABELS
+
+    def __post_init__(self) -> None:
+        _check_order("nodes", [n.name for n in self.nodes])
+        _check_order("gangs", [g.key for g in self.gangs])
+        _check_order("queues", [q.name for q in self.queues])
+
+    @cached_property
+    def node_by_name(self) -> Mapping[str, Node]:
+        """Nodes by name."""
+        return {n.name: n for n in self.nodes}
+
+    @cached_property
+    def gang_by_key(self) -> Mapping[str, Gang]:
+        """Gangs by key."""
+        return {g.key: g for g in self.gangs}
+
+    @cached_property
+    def queue_by_name(self) -> Mapping[str, Queue]:
+        """Queues by name."""
+        return {q.name: q for q in self.queues}
+
+
+def _check_order(what: str, names: list[str]) -> None:
+    for before, after in pairwise(names):
+        if before >= after:
+            problem = "twice" if before == after else "out of order"
+            raise ValueError(f"snapshot {what}: {after!r} {problem}; names must ascend")

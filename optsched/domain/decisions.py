@@ -1,0 +1,146 @@
+"""What a session decides: ordered actions, reasons for what waits, and a certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.domain.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """A gang may have its pods created and take part in allocation."""
+
+    gang: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Bind a task to a node now."""
+
+    task: str
+    node: str
+    gang: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nominate:
+    """Keep room for a task on a node that is about to be freed; nothing is bound yet."""
+
+    task: str
+    node: str
+    gang: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Remove a running task on behalf of a gang."""
+
+    task: str
+    node: str
+    action: str
+    preemptor: str
+
+
+Action: TypeAlias = Enqueue | Allocate | Nominate | Evict
+
+
+class LevelStatus(StrEnum):
+    """How good a level's value is known to be."""
+
+    OPTIMAL = "OPTIMAL"
+    FEASIBLE = "FEASIBLE"
+    BOUND_ONLY = "BOUND_ONLY"
+    SKIPPED = "SKIPPED"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelResult:
+    """One level of the objective: what was reached and what could be reached at most.
+
+    Attributes
+    ----------
+    unit
+        What `value` and `bound` count.
+    value
+        Reached by the plan.
+    bound
+        No plan that keeps the values of the levels above reaches more (`sense` "max") or less
+        ("min"); None when no bound is known.
+    """
+
+    name: str
+    unit: str
+    sense: str
+    value: int
+    bound: int | None
+    status: LevelStatus
+
+    @property
+    def gap(self) -> int | None:
+        """Distance from the value to the bound, in units; None without a bound."""
+        return None if self.bound is None else abs(self.bound - self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How far a plan is from the best there is, and who says so.
+
+    Attributes
+    ----------
+    levels
+        In order of importance.
+    engine
+        The engine whose plan it is.
+    seconds
+        Wall time from snapshot to verified plan; 0 where no clock may be read.
+    stopped
+        Why the search ended.
+    relaxed
+        Rules that the bounds leave out.
+    """
+
+    levels: tuple[LevelResult, ...]
+    engine: str
+    seconds: float
+    stopped: str
+    relaxed: tuple[str, ...] = ()
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether nothing better exists: every level optimal and nothing relaxed."""
+        return not self.relaxed and all(r.status is LevelStatus.OPTIMAL for r in self.levels)
+
+
+_NONE_PENDING: Mapping[str, Reason] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The ordered, verified outcome of a session.
+
+    Attributes
+    ----------
+    actions
+        In the order in which they are to be carried out.
+    pending
+        Why each gang that has tasks left waits, by gang key.
+    pending_tasks
+        The same for single tasks where the answer differs from the gang's.
+    """
+
+    actions: tuple[Action, ...]
+    certificate: Certificate
+    pending: Mapping[str, Reason] = field(default_factory=lambda: _NONE_PENDING)
+    pending_tasks: Mapping[str, Reason] = field(default_factory=lambda: _NONE_PENDING)
+
+    @property
+    def binds(self) -> dict[str, str]:
+        """Node by task, of every allocation."""
+        return {a.task: a.node for a in self.actions if isinstance(a, Allocate)}

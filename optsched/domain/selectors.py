@@ -1,0 +1,126 @@
+"""Label requirements and the selectors built from them, with Kubernetes' semantics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Operator(StrEnum):
+    """How a requirement compares a label, with the names that the API uses."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+    GT = "Gt"
+    LT = "Lt"
+
+
+def _as_int(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition on one label: `key operator values`."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def accepts(self, value: str | None) -> bool:
+        """Whether a label with this value (None: the label is absent) meets the requirement.
+
+        `NotIn` accepts an absent label; `Gt` and `Lt` accept integers only, as the upstream
+        selector does.
+        """
+        match self.operator:
+            case Operator.IN:
+                return value is not None and value in self.values
+            case Operator.NOT_IN:
+                return value is None or value not in self.values
+            case Operator.EXISTS:
+                return value is not None
+            case Operator.DOES_NOT_EXIST:
+                return value is None
+            case Operator.GT | Operator.LT:
+                return self._compares(value)
+
+    def _compares(self, value: str | None) -> bool:
+        have, want = _as_int(value), _as_int(self.values[0] if self.values else None)
+        if have is None or want is None:
+            return False
+        return have > want if self.operator is Operator.GT else have < want
+
+    def __str__(self) -> str:
+        match self.operator:
+            case Operator.EXISTS:
+                return self.key
+            case Operator.DOES_NOT_EXIST:
+                return f"!{self.key}"
+            case Operator.IN if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case Operator.GT | Operator.LT:
+                sign = ">" if self.operator is Operator.GT else "<"
+                return f"{self.key}{sign}{self.values[0] if self.values else ''}"
+            case _:
+                word = "in" if self.operator is Operator.IN else "notin"
+                return f"{self.key} {word} ({','.join(self.values)})"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """A conjunction of requirements on labels; an empty one accepts everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is selected."""
+        return all(r.accepts(labels.get(r.key)) for r in self.requirements)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.requirements)) or "<everything>"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerm:
+    """A conjunction over a node's labels and its name (`v1.NodeSelectorTerm`).
+
+    A term without any requirement selects no node.
+    """
+
+    labels: tuple[Requirement, ...] = ()
+    names: tuple[Requirement, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the node of this name with these labels is selected."""
+        if not self.labels and not self.names:
+            return False
+        return all(r.accepts(name) for r in self.names) and all(
+            r.accepts(labels.get(r.key)) for r in self.labels
+        )
+
+    def __str__(self) -> str:
+        return ",".join([str(r) for r in self.labels] + [str(r) for r in self.names])
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelector:
+    """A disjunction of terms (`v1.NodeSelector`); without terms it selects no node."""
+
+    terms: tuple[NodeTerm, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether any term selects the node."""
+        return any(t.matches(name, labels) for t in self.terms)
+
+    def __str__(self) -> str:
+        return " or ".join(map(str, self.terms))
