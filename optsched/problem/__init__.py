@@ -1,0 +1,5 @@
+"""A snapshot as read-only arrays and classes: what the engines compute on.
+
+Axes, named once: T pending tasks, C task classes, N nodes, S gang shapes, E entries of gang shapes,
+G gangs, Q queues, R resources, D domains of a node label. Amounts are int64 in base units.
+"""

@@ -1,0 +1,63 @@
+"""Array types and the few operations on rows that everything here shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+I64: TypeAlias = npt.NDArray[np.int64]
+F64: TypeAlias = npt.NDArray[np.float64]
+Bool: TypeAlias = npt.NDArray[np.bool_]
+
+UNPLACED = -1
+"""Node index of a task without a node."""
+
+UNLIMITED = np.int64(2**62)
+"""An amount that nothing reaches; two of them may be compared, never added."""
+
+
+def frozen(*values: object) -> None:
+    """Make the arrays among some values read-only, in place."""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            value.setflags(write=False)
+
+
+def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
+    """Group equal rows of several columns.
+
+    Parameters
+    ----------
+    columns
+        Arrays of one length n, compared exactly; at least one.
+
+    Returns
+    -------
+    tuple
+        `group_of` (n,) with numbers from 0 in ascending order of the columns, and `first` with the
+        index of the first row of each group.
+
+    """
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, inverse = np.unique(column, return_inverse=True)
+        code = code * len(values) + inverse
+        # Renumbering after every column keeps the code below n · len(values), far from overflow.
+        _, code = np.unique(code, return_inverse=True)
+    _, first = np.unique(code, return_index=True)
+    return code.astype(np.int64), first.astype(np.int64)
+
+
+def ranges(starts: I64, lengths: I64) -> I64:
+    """Concatenate the ranges [start, start + length) without a loop."""
+    if not lengths.sum():
+        return np.empty(0, np.int64)
+    ends = np.cumsum(lengths)
+    result: I64 = np.repeat(starts - (ends - lengths), lengths)
+    result += np.arange(ends[-1], dtype=np.int64)
+    return result

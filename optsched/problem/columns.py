@@ -1,0 +1,99 @@
+"""Labels and taints of nodes as columns of codes: a question is asked once a value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.cluster import UNSCHEDULABLE_TAINT
+from optsched.domain.task import Taint, TaintEffect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.domain.cluster import Node
+    from optsched.domain.selectors import NodeSelector, NodeTerm, Requirement
+    from optsched.problem.arrays import I64, Bool
+
+NODE_NAME = "metadata.name"
+
+
+class NodeColumns:
+    """Columns of what nodes are marked with, built when first looked at and kept.
+
+    Everything returned has the nodes' axis (N,).
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._columns: dict[str, tuple[I64, list[str | None]]] = {}
+        self._accepted: dict[Requirement, Bool] = {}
+        self._taints: tuple[I64, list[tuple[Taint, ...]]] | None = None
+
+    def codes(self, key: str) -> tuple[I64, list[str | None]]:
+        """The column of a label: `codes` (N,) into the list of its values, None when absent."""
+        if key not in self._columns:
+            number: dict[str | None, int] = {}
+            codes = [number.setdefault(n.labels.get(key), len(number)) for n in self._nodes]
+            self._columns[key] = (np.array(codes, np.int64), list(number))
+        return self._columns[key]
+
+    def domains(self, key: str) -> tuple[I64, int]:
+        """Domain of each node by the value of a label, -1 without it, and their number."""
+        codes, values = self.codes(key)
+        if None not in values:
+            return codes, len(values)
+        absent = values.index(None)
+        domain = np.where(codes > absent, codes - 1, codes)
+        domain[codes == absent] = -1
+        return domain, len(values) - 1
+
+    def accepts(self, requirement: Requirement) -> Bool:
+        """The nodes whose label meets a requirement."""
+        if requirement not in self._accepted:
+            codes, values = self.codes(requirement.key)
+            answer = np.array([requirement.accepts(v) for v in values], np.bool_)
+            self._accepted[requirement] = answer[codes] if len(values) else np.zeros(0, np.bool_)
+        return self._accepted[requirement]
+
+    def selects(self, selector: NodeSelector) -> Bool:
+        """The nodes that any term of a selector selects."""
+        chosen = np.zeros(len(self._nodes), np.bool_)
+        for term in selector.terms:
+            chosen |= self.matches(term)
+        return chosen
+
+    def matches(self, term: NodeTerm) -> Bool:
+        """The nodes that meet all requirements of a term; none for an empty term."""
+        if not term.labels and not term.names:
+            return np.zeros(len(self._nodes), np.bool_)
+        chosen = np.ones(len(self._nodes), np.bool_)
+        for requirement in term.labels:
+            chosen &= self.accepts(requirement)
+        for requirement in term.names:
+            chosen &= np.array([requirement.accepts(n.name) for n in self._nodes], np.bool_)
+        return chosen
+
+    def taints(self) -> tuple[I64, list[tuple[Taint, ...]]]:
+        """Codes (N,) into the distinct sets of taints; being cordoned counts as a taint."""
+        if self._taints is None:
+            number: dict[tuple[Taint, ...], int] = {}
+            codes = [number.setdefault(_taints_of(n), len(number)) for n in self._nodes]
+            self._taints = (np.array(codes, np.int64), list(number))
+        return self._taints
+
+    def carry_over(self, nodes: Sequence[Node]) -> NodeColumns:
+        """The same columns for nodes whose names and marks are the same."""
+        kept = NodeColumns(nodes)
+        kept._columns, kept._accepted, kept._taints = self._columns, self._accepted, self._taints
+        return kept
+
+
+_CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
+
+
+def _taints_of(node: Node) -> tuple[Taint, ...]:
+    if not node.unschedulable or any(t.key == UNSCHEDULABLE_TAINT for t in node.taints):
+        return node.taints
+    return (*node.taints, _CORDONED)

@@ -1,0 +1,344 @@
+"""Snapshot → Problem; what did not change since the previous problem is taken over from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.amounts import CPU, MEMORY, PODS
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import TaskStatus
+from optsched.problem.arrays import ranges
+from optsched.problem.columns import NodeColumns
+from optsched.problem.problem import GangShapes, Problem, TaskClasses
+from optsched.problem.queues import queue_arrays
+from optsched.problem.relations import TermMatcher, build_relations, find_terms
+from optsched.problem.shapes import gang_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.domain.cluster import Gang, Node, Snapshot
+    from optsched.domain.task import Task, TaskShape
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.queues import QueueArrays
+    from optsched.problem.relations import Term
+    from optsched.problem.shapes import GangRow, GangShape, Relation
+
+_NO_POD_LIMIT = 1 << 40
+
+
+def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
+    """Compile a snapshot to arrays.
+
+    Parameters
+    ----------
+    snapshot
+        The cluster.
+    previous
+        The problem of an earlier snapshot that shares parts with this one. The result is the same
+        with and without it, except that resources nobody mentions any more keep their place; the
+        cost is in proportion to what changed.
+
+    """
+    plain = _plain_rows(snapshot, previous)
+    terms = find_terms(snapshot, _pending_shapes(plain))
+    rows = _related_rows(plain, terms)
+    resources = _resources(snapshot, rows, previous)
+    nodes = _node_amounts(snapshot.nodes, resources, previous)
+    queues = _queues(snapshot, rows, resources)
+    gangs = _gang_arrays(snapshot, rows, resources, queues)
+    columns = _columns(snapshot.nodes, previous)
+    ports = sorted({p for s in gangs.classes.shapes for p in s.host_ports}, key=str)
+    return Problem(
+        snapshot=snapshot,
+        resources=resources,
+        allocatable=nodes.allocatable,
+        used=nodes.used,
+        releasing=nodes.releasing,
+        foreign=nodes.foreign,
+        ready=np.array([n.ready for n in snapshot.nodes], np.bool_),
+        classes=gangs.classes,
+        shapes=gangs.shapes,
+        queues=queues,
+        relations=build_relations(snapshot.nodes, columns, terms, tuple(ports)),
+        columns=columns,
+        shape_of=gangs.shape_of,
+        queue_of=gangs.queue_of,
+        priority=np.array([g.priority for g in snapshot.gangs], np.int64),
+        created_ms=np.array([g.created_ms for g in snapshot.gangs], np.int64),
+        waiting_since_ms=np.array([g.waiting_since_ms for g in snapshot.gangs], np.int64),
+        min_member=np.array([g.min_member for g in snapshot.gangs], np.int64),
+        num_ready=np.array([r.num_ready for r in rows], np.int64),
+        task_start=gangs.task_start,
+        tasks=gangs.tasks,
+        task_class=gangs.task_class,
+        gang_of=gangs.gang_of,
+        blocked=gangs.blocked,
+        rows=rows,
+        plain_rows=plain,
+    )
+
+
+# --- gangs -------------------------------------------------------------------------------------
+
+
+def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, ...]:
+    known = {id(r.gang): r for r in previous.plain_rows} if previous is not None else {}
+    # Identity is safe as a key: the previous problem keeps its gangs alive.
+    return tuple(known.get(id(g)) or gang_row(g) for g in snapshot.gangs)
+
+
+def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
+    shapes = dict.fromkeys(r.shape for r in rows if r.shape is not None)
+    return list(dict.fromkeys(e.shape for s in shapes for e in s.entries if e.shape.looks_at_pods))
+
+
+def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
+    """Tell apart the tasks of a gang that terms of other pods tell apart."""
+    if not terms:
+        return plain
+    matcher = TermMatcher(terms)
+
+    def related(row: GangRow) -> GangRow:
+        found = {t.key: m for t in row.pending if (m := matcher.selecting(t))}
+        return gang_row(row.gang, found) if found else row
+
+    return tuple(related(r) for r in plain)
+
+
+def _resources(
+    snapshot: Snapshot, rows: Iterable[GangRow], previous: Problem | None
+) -> tuple[str, ...]:
+    mentioned: set[str] = set()
+    for row in rows:
+        mentioned.update(row.requested)
+        mentioned.update(r for r, _ in row.gang.min_resources)
+    for queue in snapshot.queues:
+        for part in (queue.capability or (), queue.deserved, queue.guarantee):
+            mentioned.update(r for r, _ in part)
+    kept = previous.resources if previous is not None else (PODS, CPU, MEMORY)
+    return (*kept, *sorted(mentioned.difference(kept)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Gangs:
+    classes: TaskClasses
+    shapes: GangShapes
+    shape_of: I64
+    queue_of: I64
+    task_start: I64
+    tasks: tuple[Task, ...]
+    task_class: I64
+    gang_of: I64
+    blocked: Mapping[int, Reason]
+
+
+def _gang_arrays(
+    snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str], queues: QueueArrays
+) -> _Gangs:
+    queue_of = _queue_of(snapshot)
+    blocked = _blocked(snapshot.gangs, rows, queue_of, queues)
+    number: dict[GangShape, int] = {}
+    shape_of = np.array(
+        [
+            -1 if r.shape is None or i in blocked else number.setdefault(r.shape, len(number))
+            for i, r in enumerate(rows)
+        ],
+        np.int64,
+    )
+    shapes, class_number = _shape_arrays(tuple(number), resources)
+    num_tasks = np.where(shape_of >= 0, np.append(shapes.num_tasks, 0)[shape_of], 0)
+    task_start = np.concatenate([[0], np.cumsum(num_tasks)]).astype(np.int64)
+    flat = np.repeat(shapes.class_of, shapes.count)
+    first = np.concatenate([[0], np.cumsum(shapes.num_tasks)]).astype(np.int64)
+    open_gangs = shape_of >= 0
+    task_class = flat[ranges(first[shape_of[open_gangs]], num_tasks[open_gangs])]
+    return _Gangs(
+        classes=_class_arrays(class_number, resources, task_class),
+        shapes=shapes,
+        shape_of=shape_of,
+        queue_of=queue_of,
+        task_start=task_start,
+        tasks=tuple(
+            chain.from_iterable(
+                r.pending for r, s in zip(rows, shape_of.tolist(), strict=True) if s >= 0
+            )
+        ),
+        task_class=task_class,
+        gang_of=np.repeat(np.arange(len(rows), dtype=np.int64), num_tasks),
+        blocked=blocked,
+    )
+
+
+def _queue_of(snapshot: Snapshot) -> I64:
+    number = {q.name: i for i, q in enumerate(snapshot.queues)}
+    return np.array([number.get(g.queue, -1) for g in snapshot.gangs], np.int64)
+
+
+def _blocked(
+    gangs: Sequence[Gang], rows: Sequence[GangRow], queue_of: I64, queues: QueueArrays
+) -> dict[int, Reason]:
+    """Why gangs can not be decided on, by index: the queue's fault before the gang's own."""
+    found: dict[int, Reason] = {}
+    for i, (row, queue) in enumerate(zip(rows, queue_of.tolist(), strict=True)):
+        if row.shape is None and row.blocked is None:
+            continue
+        reason = row.gang.problem
+        if reason is None and queue < 0:
+            reason = Reason(ReasonCode.QUEUE_NOT_FOUND, f"queue {gangs[i].queue} does not exist")
+        reason = reason or queues.closed.get(queue) or row.blocked
+        if reason is not None:
+            found[i] = reason
+    return found
+
+
+def _shape_arrays(
+    shapes: tuple[GangShape, ...], resources: Sequence[str]
+) -> tuple[GangShapes, dict[tuple[TaskShape, Relation], int]]:
+    number: dict[tuple[TaskShape, Relation], int] = {}
+    entries = [e for s in shapes for e in s.entries]
+    class_of = [number.setdefault((e.shape, e.relation), len(number)) for e in entries]
+    lengths = [0, *(len(s.entries) for s in shapes)]
+    least = [[dict(s.min_resources).get(r, 0) for r in resources] for s in shapes]
+    arrays = GangShapes(
+        shapes=shapes,
+        start=np.cumsum(lengths, dtype=np.int64),
+        class_of=np.array(class_of, np.int64),
+        count=np.array([e.count for e in entries], np.int64),
+        need=np.array([s.need for s in shapes], np.int64),
+        is_started=np.array([s.is_started for s in shapes], np.bool_),
+        least=np.array(least, np.int64).reshape(len(shapes), len(resources)),
+    )
+    return arrays, number
+
+
+def _class_arrays(
+    number: Mapping[tuple[TaskShape, Relation], int], resources: Sequence[str], task_class: I64
+) -> TaskClasses:
+    shapes = tuple(s for s, _ in number)
+    return TaskClasses(
+        shapes=shapes,
+        relations=tuple(r for _, r in number),
+        request=_requests(shapes, resources),
+        num_pending=np.bincount(task_class, minlength=len(number)).astype(np.int64),
+    )
+
+
+def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
+    """(len(shapes), R) what one task of each shape takes, itself counted as a pod."""
+    rows = []
+    for shape in shapes:
+        by_name = {PODS: 1, **dict(shape.request)}
+        rows.append([by_name.get(r, 0) for r in resources])
+    return np.array(rows, np.int64).reshape(len(shapes), len(resources))
+
+
+# --- queues ------------------------------------------------------------------------------------
+
+
+def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str]) -> QueueArrays:
+    queue_of = _queue_of(snapshot)
+    known = queue_of >= 0
+    shape = (len(snapshot.queues), len(resources))
+
+    def by_queue(parts: Iterable[Mapping[str, int]]) -> I64:
+        held = np.array([[p.get(r, 0) for r in resources] for p in parts], np.int64)
+        sums = np.zeros(shape, np.int64)
+        np.add.at(sums, queue_of[known], held.reshape(len(rows), len(resources))[known])
+        return sums
+
+    busy = np.array([bool(r.requested) or r.blocked is not None for r in rows], np.bool_)
+    has_gangs = np.bincount(queue_of[known & busy], minlength=shape[0]) > 0
+    return queue_arrays(
+        snapshot.queues,
+        resources,
+        by_queue(r.allocated for r in rows),
+        by_queue(r.requested for r in rows),
+        has_gangs,
+    )
+
+
+# --- nodes -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeAmounts:
+    allocatable: I64
+    used: I64
+    releasing: I64
+    foreign: I64
+
+
+def _node_amounts(
+    nodes: Sequence[Node], resources: Sequence[str], previous: Problem | None
+) -> _NodeAmounts:
+    if previous is None or not _same_axes(nodes, resources, previous):
+        return _fresh_amounts(nodes, resources)
+    before = previous.snapshot.nodes
+    changed = [i for i, (new, old) in enumerate(zip(nodes, before, strict=True)) if new is not old]
+    kept = (previous.allocatable, previous.used, previous.releasing, previous.foreign)
+    if not changed:
+        return _NodeAmounts(*kept)
+    fresh = _fresh_amounts([nodes[i] for i in changed], resources)
+    patched = [array.copy() for array in kept]
+    for array, rows in zip(patched, _parts(fresh), strict=True):
+        array[changed] = rows
+    return _NodeAmounts(*patched)
+
+
+def _parts(amounts: _NodeAmounts) -> tuple[I64, I64, I64, I64]:
+    return amounts.allocatable, amounts.used, amounts.releasing, amounts.foreign
+
+
+def _same_axes(nodes: Sequence[Node], resources: Sequence[str], previous: Problem) -> bool:
+    before = previous.snapshot.nodes
+    return (
+        previous.resources == tuple(resources)
+        and len(before) == len(nodes)
+        and all(a is b or a.name == b.name for a, b in zip(nodes, before, strict=True))
+    )
+
+
+def _fresh_amounts(nodes: Sequence[Node], resources: Sequence[str]) -> _NodeAmounts:
+    offered = []
+    for node in nodes:
+        by_name = {PODS: _NO_POD_LIMIT, **dict(node.allocatable)} if node.ready else {}
+        offered.append([by_name.get(r, 0) for r in resources])
+    residents = [(i, t) for i, node in enumerate(nodes) for t in node.residents]
+    number: dict[TaskShape, int] = {}
+    at = np.array([i for i, _ in residents], np.int64)
+    shape_of = np.array([number.setdefault(t.shape, len(number)) for _, t in residents], np.int64)
+    request = _requests(tuple(number), resources)[shape_of].reshape(len(residents), len(resources))
+    leaves = np.array([t.status is TaskStatus.RELEASING for _, t in residents], np.bool_)
+    stranger = np.array([not t.gang for _, t in residents], np.bool_)
+
+    def per_node(chosen: Bool) -> I64:
+        sums = np.zeros((len(nodes), len(resources)), np.int64)
+        np.add.at(sums, at[chosen], request[chosen])
+        return sums
+
+    everyone = np.ones(len(residents), np.bool_)
+    return _NodeAmounts(
+        allocatable=np.array(offered, np.int64).reshape(len(nodes), len(resources)),
+        used=per_node(everyone),
+        releasing=per_node(leaves),
+        foreign=per_node(stranger),
+    )
+
+
+def _columns(nodes: Sequence[Node], previous: Problem | None) -> NodeColumns:
+    if previous is None or len(previous.snapshot.nodes) != len(nodes):
+        return NodeColumns(nodes)
+    same = all(
+        a is b or (a.name == b.name and a.labels is b.labels and _marks(a) == _marks(b))
+        for a, b in zip(nodes, previous.snapshot.nodes, strict=True)
+    )
+    return previous.columns.carry_over(nodes) if same else NodeColumns(nodes)
+
+
+def _marks(node: Node) -> tuple[object, ...]:
+    return node.taints, node.unschedulable

@@ -1,0 +1,194 @@
+"""Queues as arrays over a tree: what each may take, holds and is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.cluster import ROOT_QUEUE, QueueState
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.problem.arrays import UNLIMITED, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.domain.amounts import Amounts
+    from optsched.domain.cluster import Queue
+    from optsched.problem.arrays import I64, Bool
+
+
+@dataclass(frozen=True, eq=False)
+class QueueArrays:
+    """Axis Q in name order.
+
+    Attributes
+    ----------
+    names
+        (Q,) names.
+    parent_of
+        (Q,) index of the parent, -1 at the top and below a parent that does not exist.
+    subtree
+        (Q, Q) whether queue j is queue i or stands below it.
+    weight, priority, created_ms
+        (Q,) from the specification.
+    capability
+        (Q, R) hard ceiling of the queue with all below it, UNLIMITED where none is set.
+    deserved
+        (Q, R) fair part, 0 where none is set; `has_deserved` (Q, R) tells the two apart.
+    guarantee
+        (Q, R) reserved floor, 0 where none is set.
+    allocated, requested
+        (Q, R) held by the queue's own running tasks; the same plus what its pending tasks ask.
+    has_gangs
+        (Q,) whether any gang belongs to the queue itself.
+    closed
+        Why nothing new may be placed under a queue, by index; open queues are missing.
+
+    """
+
+    names: tuple[str, ...]
+    parent_of: I64
+    subtree: Bool
+    weight: I64
+    priority: I64
+    created_ms: I64
+    capability: I64
+    deserved: I64
+    has_deserved: Bool
+    guarantee: I64
+    allocated: I64
+    requested: I64
+    has_gangs: Bool
+    closed: Mapping[int, Reason]
+
+    def __post_init__(self) -> None:
+        frozen(*vars(self).values())
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether no queue stands below another one than the root."""
+        below = self.parent_of[self.parent_of >= 0]
+        return all(self.names[i] == ROOT_QUEUE for i in below.tolist())
+
+
+def queue_arrays(
+    queues: Sequence[Queue],
+    resources: Sequence[str],
+    allocated: I64,
+    requested: I64,
+    has_gangs: Bool,
+) -> QueueArrays:
+    """Lay the queues out as arrays.
+
+    Parameters
+    ----------
+    queues
+        In name order.
+    resources
+        The resource axis.
+    allocated, requested, has_gangs
+        (Q, R), (Q, R) and (Q,): see `QueueArrays`.
+
+    """
+    parent_of, cyclic = _parents(queues)
+    weights = [(q.weight, q.priority, q.created_ms) for q in queues]
+    weight, priority, created = np.array(weights, np.int64).reshape(-1, 3).T
+    capability = [_vector(q.capability or (), resources, int(UNLIMITED)) for q in queues]
+    deserved = [_vector(q.deserved, resources, -1) for q in queues]
+    guarantee = [_vector(q.guarantee, resources, 0) for q in queues]
+    shape = (len(queues), len(resources))
+    wanted = np.array(deserved, np.int64).reshape(shape)
+    return QueueArrays(
+        names=tuple(q.name for q in queues),
+        parent_of=parent_of,
+        subtree=_subtrees(parent_of),
+        weight=weight.copy(),
+        priority=priority.copy(),
+        created_ms=created.copy(),
+        capability=np.array(capability, np.int64).reshape(shape),
+        deserved=np.maximum(wanted, 0),
+        has_deserved=wanted >= 0,
+        guarantee=np.array(guarantee, np.int64).reshape(shape),
+        allocated=allocated,
+        requested=requested,
+        has_gangs=has_gangs,
+        closed=_closed(queues, parent_of, cyclic),
+    )
+
+
+def _vector(have: Amounts, resources: Sequence[str], missing: int) -> list[int]:
+    by_name = dict(have)
+    return [by_name.get(r, missing) for r in resources]
+
+
+def _parents(queues: Sequence[Queue]) -> tuple[I64, frozenset[int]]:
+    """Parent indices with cycles cut, and the queues that stand on a cycle."""
+    index = {q.name: i for i, q in enumerate(queues)}
+    parent = [-1 if q.name == ROOT_QUEUE else index.get(q.parent, -1) for q in queues]
+    cyclic = {i for i in range(len(queues)) if _returns(i, parent)}
+    cut = [-1 if i in cyclic else p for i, p in enumerate(parent)]
+    return np.array(cut, np.int64), frozenset(cyclic)
+
+
+def _returns(start: int, parent: Sequence[int]) -> bool:
+    """Whether following parents from a queue leads back to it."""
+    seen: set[int] = set()
+    at = parent[start]
+    while at >= 0 and at not in seen:
+        if at == start:
+            return True
+        seen.add(at)
+        at = parent[at]
+    return False
+
+
+def _subtrees(parent_of: I64) -> Bool:
+    below = np.eye(len(parent_of), dtype=np.bool_)
+    at = parent_of.copy()
+    rows = np.arange(len(parent_of))
+    while (at >= 0).any():
+        below[at[at >= 0], rows[at >= 0]] = True
+        at = np.where(at >= 0, parent_of[at], -1)
+    return below
+
+
+def _closed(
+    queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
+) -> Mapping[int, Reason]:
+    """Why queues take nothing: their own state first, then the nearest ancestor's."""
+    own = {i: r for i, q in enumerate(queues) if (r := _own_problem(q, i in cyclic)) is not None}
+    result = dict(own)
+    for i in range(len(queues)):
+        at = int(parent_of[i])
+        while i not in result and at >= 0:
+            if at in own:
+                result[i] = Reason(
+                    own[at].code, f"queue {queues[i].name}: its ancestor {own[at].message}"
+                )
+            at = int(parent_of[at])
+    names = {q.name for q in queues} | {ROOT_QUEUE, ""}
+    for i, queue in enumerate(queues):
+        if queue.parent not in names and i not in result:
+            result[i] = Reason(
+                ReasonCode.QUEUE_NOT_FOUND,
+                f"queue {queue.name}: its parent {queue.parent} does not exist",
+            )
+    return result
+
+
+def _own_problem(queue: Queue, is_cyclic: bool) -> Reason | None:
+    if queue.problem is not None:
+        return Reason(ReasonCode.INVALID_QUEUE, f"queue {queue.name}: {queue.problem.message}")
+    if is_cyclic:
+        return Reason(
+            ReasonCode.INVALID_QUEUE,
+            f"queue {queue.name} is its own ancestor: its parents form a cycle",
+        )
+    if queue.state is not QueueState.OPEN:
+        return Reason(
+            ReasonCode.QUEUE_NOT_OPEN,
+            f"queue {queue.name} is {queue.state}; only an Open queue takes new work",
+        )
+    return None

@@ -1,0 +1,189 @@
+"""What pods ask of other pods: terms, whom they select, and where the selected ones stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.task import PodTerm, SpreadTerm, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.domain.cluster import Node, Snapshot
+    from optsched.domain.task import HostPort, Task, TaskShape
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.columns import NodeColumns
+    from optsched.problem.shapes import Relation
+
+
+class TermKind(Enum):
+    """What a term asks for."""
+
+    AFFINITY = "affinity"
+    ANTI_AFFINITY = "anti-affinity"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One distinct term of the snapshot, with the namespaces it looks into resolved.
+
+    `namespaces` is None where every namespace is meant.
+    """
+
+    kind: TermKind
+    source: PodTerm | SpreadTerm
+    namespaces: frozenset[str] | None
+
+    @property
+    def topology_key(self) -> str:
+        """The node label whose values are the domains."""
+        return self.source.topology_key
+
+    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether a pod is meant by the term."""
+        if self.namespaces is not None and namespace not in self.namespaces:
+            return False
+        selector = self.source.selector
+        return selector is not None and selector.matches(labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Relations:
+    """All terms that matter to pending tasks, and the residents they are about.
+
+    Attributes
+    ----------
+    terms
+        Distinct terms (M of them): every one that a pending task carries, and the anti-affinity
+        terms that residents carry.
+    domain_of
+        (M, N) domain of each node, -1 where the node lacks the label.
+    num_domains
+        (M,) domains of each term.
+    selected
+        (M, N) residents of the node that the term selects.
+    carried
+        (M, N) residents of the node that carry the term; anti-affinity only.
+    ports
+        Distinct host ports of pending tasks (P of them).
+    port_taken
+        (P, N) whether a resident of the node holds a port that collides.
+
+    """
+
+    terms: tuple[Term, ...]
+    domain_of: I64
+    num_domains: I64
+    selected: I64
+    carried: I64
+    ports: tuple[HostPort, ...]
+    port_taken: Bool
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no pod looks at another."""
+        return not self.terms and not self.ports
+
+    def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
+        """Numbers of the terms that tasks of a shape carry."""
+        mine = {(kind, source) for kind, source in _sources(shape)}
+        return tuple(m for m, t in enumerate(self.terms) if (t.kind, t.source) in mine)
+
+    def ports_of(self, shape: TaskShape) -> tuple[int, ...]:
+        """Numbers of the host ports that tasks of a shape bind."""
+        return tuple(p for p, port in enumerate(self.ports) if port in shape.host_ports)
+
+
+class TermMatcher:
+    """Says which terms select a pod, looking at each distinct combination of labels once."""
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        self._terms = terms
+        selectors = [t.source.selector for t in terms if t.source.selector is not None]
+        self._keys = sorted({r.key for s in selectors for r in s.requirements})
+        self._known: dict[tuple[str | None, ...], Relation] = {}
+
+    def selecting(self, task: Task) -> Relation:
+        """Numbers of the terms that select the task."""
+        seen = (task.namespace, *(task.labels.get(k) for k in self._keys))
+        if seen not in self._known:
+            self._known[seen] = tuple(
+                m for m, t in enumerate(self._terms) if t.selects(task.namespace, task.labels)
+            )
+        return self._known[seen]
+
+
+def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, ...]:
+    """The terms that matter: of pending shapes all, of residents' shapes anti-affinity."""
+    found: dict[tuple[TermKind, PodTerm | SpreadTerm], None] = {}
+    for shape in pending:
+        found.update(dict.fromkeys(_sources(shape)))
+    for shape in {
+        r.shape for n in snapshot.nodes for r in n.residents if r.shape.pod_anti_affinity
+    }:
+        found.update(dict.fromkeys((TermKind.ANTI_AFFINITY, t) for t in shape.pod_anti_affinity))
+    return tuple(
+        Term(kind, source, _namespaces(source, snapshot.namespaces)) for kind, source in found
+    )
+
+
+def _sources(shape: TaskShape) -> list[tuple[TermKind, PodTerm | SpreadTerm]]:
+    return [
+        *((TermKind.AFFINITY, t) for t in shape.pod_affinity),
+        *((TermKind.ANTI_AFFINITY, t) for t in shape.pod_anti_affinity),
+        *((TermKind.SPREAD, t) for t in shape.spread if t.required),
+    ]
+
+
+def _namespaces(
+    source: PodTerm | SpreadTerm, labels_of: Mapping[str, Mapping[str, str]]
+) -> frozenset[str] | None:
+    if isinstance(source, SpreadTerm):
+        return frozenset({source.namespace})
+    selector = source.namespace_selector
+    if selector is None:
+        return frozenset(source.namespaces)
+    if not selector.requirements:
+        return None
+    chosen = {name for name, labels in labels_of.items() if selector.matches(labels)}
+    return frozenset(source.namespaces) | chosen
+
+
+def build_relations(
+    nodes: Sequence[Node],
+    columns: NodeColumns,
+    terms: tuple[Term, ...],
+    ports: tuple[HostPort, ...],
+) -> Relations:
+    """Count, node by node, the residents that the terms and ports are about."""
+    matcher = TermMatcher(terms)
+    selected = np.zeros((len(terms), len(nodes)), np.int64)
+    carried = np.zeros((len(terms), len(nodes)), np.int64)
+    taken = np.zeros((len(ports), len(nodes)), np.bool_)
+    number = {(t.kind, t.source): m for m, t in enumerate(terms)}
+    for n, node in enumerate(nodes) if terms or ports else ():
+        for task in node.residents:
+            for m in matcher.selecting(task):
+                # Spreading looks past pods that are about to leave, as upstream does.
+                leaves = task.status is TaskStatus.RELEASING
+                selected[m, n] += not (leaves and terms[m].kind is TermKind.SPREAD)
+            for source in task.shape.pod_anti_affinity:
+                carried[number[TermKind.ANTI_AFFINITY, source], n] += 1
+            for p, port in enumerate(ports):
+                taken[p, n] |= any(port.collides(held) for held in task.shape.host_ports)
+    domains = [columns.domains(t.topology_key) for t in terms]
+    domain_of = np.array([d for d, _ in domains], np.int64).reshape(len(terms), len(nodes))
+    return Relations(
+        terms,
+        domain_of,
+        np.array([n for _, n in domains], np.int64),
+        selected,
+        carried,
+        ports,
+        taken,
+    )

@@ -1,0 +1,199 @@
+"""Gangs reduced to what a scheduler must know: shapes, so that alike gangs are one class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from optsched.domain.amounts import NOTHING, PODS, total
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.domain.amounts import Amounts
+    from optsched.domain.cluster import Gang
+    from optsched.domain.task import Task, TaskShape
+
+Relation = tuple[int, ...]
+"""Numbers of the terms of other pods that select a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Alike pending tasks of one gang: a role, a task shape and how many.
+
+    `relation` tells tasks apart that other pods' selectors tell apart (empty: none does).
+    """
+
+    role: str
+    shape: TaskShape
+    relation: Relation
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GangShape:
+    """What makes two gangs alike: what they still ask for and the least that may start.
+
+    Attributes
+    ----------
+    entries
+        In the order in which their first task comes.
+    sequence
+        (entry, number) runs in task order; the numbers of one entry sum to its count.
+    need
+        Tasks that must start together; 0 once the gang runs.
+    need_role
+        (role, number): the same by role, only where it binds.
+    is_started
+        Whether the minimum already runs, so that every further task is a choice of its own.
+    min_resources
+        What must be free in the cluster before the gang starts; empty once it runs.
+    """
+
+    entries: tuple[Entry, ...]
+    sequence: tuple[tuple[int, int], ...]
+    need: int
+    need_role: tuple[tuple[str, int], ...]
+    is_started: bool
+    min_resources: Amounts
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        key = (self.entries, self.sequence, self.need, self.need_role, self.is_started)
+        object.__setattr__(self, "_hash", hash((key, self.min_resources)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def num_tasks(self) -> int:
+        """Pending tasks in all."""
+        return sum(e.count for e in self.entries)
+
+    @property
+    def is_rigid(self) -> bool:
+        """Whether it starts whole or not at all."""
+        return self.need == self.num_tasks and not self.is_started
+
+
+@dataclass(frozen=True, slots=True)
+class GangRow:
+    """One gang as the problem sees it; kept from session to session while the gang is the same.
+
+    Attributes
+    ----------
+    shape
+        None when nothing of the gang can be decided now; then `blocked` says why, or the gang has
+        no pending task.
+    pending
+        The tasks that may be placed, entry by entry, each entry in task order.
+    num_ready
+        Tasks that count towards the minimum.
+    allocated, requested
+        Base units held by bound and running tasks; the same plus what pending tasks ask.
+    """
+
+    gang: Gang
+    shape: GangShape | None
+    pending: tuple[Task, ...]
+    num_ready: int
+    allocated: Mapping[str, int]
+    requested: Mapping[str, int]
+    blocked: Reason | None
+
+
+def gang_row(gang: Gang, relations: Mapping[str, Relation] | None = None) -> GangRow:
+    """Reduce a gang to its row.
+
+    Parameters
+    ----------
+    gang
+        The gang.
+    relations
+        Terms of other pods that select each pending task, by task key; None when no pod looks at
+        another.
+
+    """
+    ready = [t for t in gang.tasks if t.status.counts_as_ready]
+    waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+    held = _taken(t for t in ready if t.status is not TaskStatus.SUCCEEDED)
+    asked = _taken([t for t in ready if t.status is not TaskStatus.SUCCEEDED] + waiting)
+    need, need_role = _needs(gang, ready)
+    blocked = gang.problem or _too_few(gang, waiting, need, need_role)
+    if blocked or not waiting:
+        return GangRow(gang, None, (), len(ready), held, asked, blocked)
+    entries, sequence, pending = _entries(waiting, relations or {})
+    started = need == 0 and not need_role
+    least = NOTHING if started else gang.min_resources
+    shape = GangShape(entries, sequence, need, need_role, started, least)
+    return GangRow(gang, shape, pending, len(ready), held, asked, None)
+
+
+def _taken(tasks: Iterable[Task]) -> Mapping[str, int]:
+    """What tasks take together, themselves counted as pods."""
+    listed = list(tasks)
+    return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
+
+
+def _needs(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Tasks that must still start together, in all and by role."""
+    need = max(0, gang.min_member - len(ready))
+    if not gang.min_role or gang.min_member < sum(n for _, n in gang.min_role):
+        return need, ()
+    have: dict[str, int] = {}
+    for task in ready:
+        have[task.role] = have.get(task.role, 0) + 1
+    short = ((role, n - have.get(role, 0)) for role, n in gang.min_role)
+    return need, tuple((role, n) for role, n in short if n > 0)
+
+
+def _too_few(
+    gang: Gang, waiting: Sequence[Task], need: int, need_role: tuple[tuple[str, int], ...]
+) -> Reason | None:
+    """Why a gang can not reach its minimum with the tasks that exist."""
+    roles = [t.role for t in waiting]
+    lacking = [(role, n - roles.count(role)) for role, n in need_role if roles.count(role) < n]
+    if len(waiting) >= need and not lacking:
+        return None
+    for task in gang.tasks:
+        if task.problem is not None:
+            return Reason(ReasonCode.INVALID_POD, f"pod {task.key}: {task.problem.message}")
+    gated = sum(t.status is TaskStatus.GATED for t in gang.tasks)
+    if gated:
+        return Reason(
+            ReasonCode.GATED,
+            f"{gated} of {len(gang.tasks)} pods are held back by scheduling gates, "
+            f"and the gang needs {gang.min_member}",
+        )
+    if lacking:
+        role, short = lacking[0]
+        return Reason(
+            ReasonCode.NOT_ENOUGH_TASKS,
+            f"minTaskMember[{role}] is {dict(gang.min_role)[role]}, "
+            f"but {short} of these pods do not exist yet",
+        )
+    alive = gang.min_member - need + len(waiting)
+    return Reason(
+        ReasonCode.NOT_ENOUGH_TASKS,
+        f"minMember is {gang.min_member}, but only {alive} pods exist",
+    )
+
+
+def _entries(
+    waiting: Sequence[Task], relations: Mapping[str, Relation]
+) -> tuple[tuple[Entry, ...], tuple[tuple[int, int], ...], tuple[Task, ...]]:
+    """Alike tasks, the runs in which they come, and the tasks entry by entry."""
+    members: dict[tuple[str, TaskShape, Relation], list[Task]] = {}
+    number: dict[tuple[str, TaskShape, Relation], int] = {}
+    order: list[int] = []
+    for task in sorted(waiting, key=lambda t: t.order):
+        key = (task.role, task.shape, relations.get(task.key, ()))
+        order.append(number.setdefault(key, len(number)))
+        members.setdefault(key, []).append(task)
+    entries = tuple(Entry(*key, len(tasks)) for key, tasks in members.items())
+    sequence = tuple((entry, sum(1 for _ in run)) for entry, run in groupby(order))
+    return entries, sequence, tuple(t for tasks in members.values() for t in tasks)
