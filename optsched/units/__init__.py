@@ -1,0 +1,72 @@
+"""Quantities, durations, times and resource names as exact integers.
+
+This room is the only one that reads "1500m", "64Gi", "1h30m" or "2026-11-21T05:38:00Z". It knows
+nothing about objects: fields and kinds belong to `optsched.api`.
+"""
+
+from __future__ import annotations
+
+from optsched.units.duration import (
+    DurationError,
+    TimestampError,
+    format_duration_ms,
+    format_duration_ns,
+    format_micro_time,
+    format_time,
+    parse_duration_ms,
+    parse_duration_ns,
+    parse_time_ms,
+)
+from optsched.units.errors import FieldError, UnitError
+from optsched.units.quantity import (
+    MAX_BASE,
+    Quantity,
+    QuantityError,
+    parse_quantity,
+    parse_quantity_field,
+)
+from optsched.units.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    PODS,
+    STORAGE,
+    Unit,
+    format_quantity,
+    format_resource_list,
+    parse_amount,
+    parse_resource_list,
+    unit_of,
+)
+
+__all__ = [
+    "CPU",
+    "EPHEMERAL_STORAGE",
+    "HUGEPAGES_PREFIX",
+    "MAX_BASE",
+    "MEMORY",
+    "PODS",
+    "STORAGE",
+    "DurationError",
+    "FieldError",
+    "Quantity",
+    "QuantityError",
+    "TimestampError",
+    "Unit",
+    "UnitError",
+    "format_duration_ms",
+    "format_duration_ns",
+    "format_micro_time",
+    "format_quantity",
+    "format_resource_list",
+    "format_time",
+    "parse_amount",
+    "parse_duration_ms",
+    "parse_duration_ns",
+    "parse_quantity",
+    "parse_quantity_field",
+    "parse_resource_list",
+    "parse_time_ms",
+    "unit_of",
+]

@@ -1,0 +1,148 @@
+"""Durations as Go writes them and times as the API server writes them, kept as integers.
+
+Durations are nanoseconds, times are milliseconds since 1970-01-01T00:00:00Z. Grammar and printing
+of durations follow Go's package time (ParseDuration, Duration.String); times are RFC 3339.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+from optsched.units.errors import UnitError
+from optsched.units.quantity import divide_away
+
+NANOS_PER_MS: Final = 10**6
+
+_MAX_NANOS: Final = 2**63 - 1
+_MAX_TEXT: Final = 256
+_SECOND: Final = 10**9
+_UNIT_NANOS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,  # micro sign
+    "μs": 10**3,  # Greek mu
+    "ms": 10**6,
+    "s": _SECOND,
+    "m": 60 * _SECOND,
+    "h": 3600 * _SECOND,
+}
+_PART: Final = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
+_PARTS: Final = re.compile(_PART)
+_DURATION: Final = re.compile(rf"([+-]?)(0|(?:{_PART})+)")
+_DURATION_ACCEPTED: Final = (
+    "is not a duration: write numbers with units ns, us, ms, s, m or h, such as 300ms or 1h30m"
+)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_TIMESTAMP: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]+))?"
+    r"(Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_TIMESTAMP_ACCEPTED: Final = "is not an RFC 3339 time: write one such as 2026-11-21T05:38:00Z"
+
+
+class DurationError(UnitError):
+    """A text that Go's ParseDuration would refuse."""
+
+    def __init__(self, text: object, message: str = _DURATION_ACCEPTED) -> None:
+        super().__init__(text, message)
+
+
+class TimestampError(UnitError):
+    """A text that is no RFC 3339 time."""
+
+    def __init__(self, text: object, message: str = _TIMESTAMP_ACCEPTED) -> None:
+        super().__init__(text, message)
+
+
+def parse_duration_ns(text: object) -> int:
+    """Nanoseconds in a Go duration; what is finer than one is cut off, as Go does."""
+    if not isinstance(text, str) or len(text) > _MAX_TEXT:
+        raise DurationError(text)
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise DurationError(text)
+    nanos: int = sum(_part_nanos(*part) for part in _PARTS.findall(match[2]))
+    if nanos > _MAX_NANOS + (match[1] == "-"):
+        raise DurationError(text, "is longer than 292 years, the longest that Go can hold")
+    return -nanos if match[1] == "-" else nanos
+
+
+def parse_duration_ms(text: object) -> int:
+    """Milliseconds in a Go duration, rounded away from zero: a short wait is still a wait."""
+    return divide_away(parse_duration_ns(text), NANOS_PER_MS)
+
+
+def format_duration_ns(nanos: int) -> str:
+    """A duration as Go prints it: 1h0m0s, 1m14s, 1.5s, 300ms, 20µs, 0s."""
+    sign, rest = ("-", -nanos) if nanos < 0 else ("", nanos)
+    if rest < _SECOND:
+        return f"{sign}{_format_below_second(rest)}"
+    hours, rest = divmod(rest, _UNIT_NANOS["h"])
+    minutes, rest = divmod(rest, _UNIT_NANOS["m"])
+    head = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
+    return f"{sign}{head}{_decimal(rest, _SECOND)}s"
+
+
+def format_duration_ms(milliseconds: int) -> str:
+    """A duration in milliseconds as Go prints it."""
+    return format_duration_ns(milliseconds * NANOS_PER_MS)
+
+
+def parse_time_ms(text: object) -> int:
+    """Milliseconds since 1970 of an RFC 3339 time, fractions of a millisecond cut off."""
+    if not isinstance(text, str):
+        raise TimestampError(text)
+    return _time_ms(text)
+
+
+def format_time(milliseconds: int) -> str:
+    """A time in whole seconds, as in creationTimestamp and lastTransitionTime."""
+    return f"{_moment(milliseconds).isoformat(timespec='seconds')}Z"
+
+
+def format_micro_time(milliseconds: int) -> str:
+    """A time with six decimals, as in a Lease's renewTime and an Event's eventTime."""
+    return f"{_moment(milliseconds).isoformat(timespec='microseconds')}Z"
+
+
+@lru_cache(maxsize=8192)
+def _time_ms(text: str) -> int:
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
+        raise TimestampError(text)
+    second, fraction, offset = match.groups(default="")
+    try:
+        moment = datetime.fromisoformat(second + offset)
+    except ValueError as e:
+        raise TimestampError(text) from e
+    return (moment - _EPOCH) // _MILLISECOND + int(fraction.ljust(3, "0")[:3])
+
+
+def _moment(milliseconds: int) -> datetime:
+    return (_EPOCH + milliseconds * _MILLISECOND).replace(tzinfo=None)
+
+
+def _part_nanos(number: str, unit: str) -> int:
+    whole, _, fraction = number.partition(".")
+    divisor: int = 10 ** len(fraction)
+    return int(whole + fraction) * _UNIT_NANOS[unit] // divisor
+
+
+def _format_below_second(nanos: int) -> str:
+    if not nanos:
+        return "0s"
+    for unit in ("ms", "µs"):
+        if nanos >= _UNIT_NANOS[unit]:
+            return f"{_decimal(nanos, _UNIT_NANOS[unit])}{unit}"
+    return f"{nanos}ns"
+
+
+def _decimal(nanos: int, unit_nanos: int) -> str:
+    whole, rest = divmod(nanos, unit_nanos)
+    fraction = str(unit_nanos + rest)[1:].rstrip("0")
+    return f"{whole}.{fraction}" if fraction else str(whole)

@@ -1,0 +1,50 @@
+"""What a text that is no amount, duration or time leaves behind: the value and what would do.
+
+`UnitError` is a ValueError with three kinds: `QuantityError`, `DurationError`, `TimestampError`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One field that cannot be used: where it is, what it holds and what would be accepted.
+
+    path: dotted, map keys in brackets, list positions as numbers in brackets, for example
+    `spec.capability[cpu]` or `spec.subGroupPolicy[0].name`.
+    """
+
+    path: str
+    value: object
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {shown(self.value)} {self.message}"
+
+
+def shown(value: object) -> str:
+    """The value as a message quotes it, cut where it would run off the line."""
+    text = json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+class UnitError(ValueError):
+    """A text without a reading: `text` as given, `message` with the reason and what would do."""
+
+    def __init__(self, text: object, message: str) -> None:
+        super().__init__(text, message)
+        self.text = text
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{shown(self.text)} {self.message}"
+
+    def at(self, path: str) -> FieldError:
+        """The same complaint about the field at `path`."""
+        return FieldError(path, self.text, self.message)

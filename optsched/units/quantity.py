@@ -1,0 +1,123 @@
+"""Kubernetes quantities, read exactly as apimachinery reads them, kept as exact integers.
+
+The grammar is that of `resource.ParseQuantity` (k8s.io/apimachinery, pkg/api/resource): a decimal
+number and one suffix. The amounts are whole nanos without an upper end, so nothing wraps around
+where Go's int64 does; docs/decisions/0003-quantities.md lists the differences.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from optsched.units.errors import UnitError
+
+MAX_BASE: Final = 2**63 - 1
+"""The largest amount that counts as a resource: what Go, NumPy and CP-SAT can hold."""
+
+NANOS_PER_UNIT: Final = 10**9
+NANOS_PER_MILLI: Final = 10**6
+
+_ACCEPTED: Final = (
+    "is not a quantity: write a number with an optional suffix, such as 500m, 2, 1.5Gi or 1e3"
+)
+_TOO_LARGE: Final = "is larger than anything a cluster holds: write at most 9223372036854775807"
+
+_BINARY_SHIFT: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL_SUFFIXES: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_DECIMAL_POWER: Final = {suffix: 3 * i - 9 for i, suffix in enumerate(_DECIMAL_SUFFIXES)}
+
+_GRAMMAR: Final = re.compile(
+    r"([+-]?)([0-9]*)(?:\.([0-9]*))?"
+    r"(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?[0-9]+))?"
+)
+
+# Longer texts and wider exponents would only make Python compute numbers that no cluster has.
+_MAX_TEXT: Final = 256
+_MAX_POWER: Final = 400
+
+
+class QuantityError(UnitError):
+    """A text that no API server would take for a quantity, or an amount out of range."""
+
+    def __init__(self, text: object, message: str = _ACCEPTED) -> None:
+        super().__init__(text, message)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Quantity:
+    """An amount of anything, exact to the nano."""
+
+    nanos: int
+
+    def value(self) -> int:
+        """Whole units, rounded away from zero."""
+        return divide_away(self.nanos, NANOS_PER_UNIT)
+
+    def milli(self) -> int:
+        """Whole thousandths, rounded away from zero."""
+        return divide_away(self.nanos, NANOS_PER_MILLI)
+
+    def __add__(self, other: Quantity) -> Quantity:
+        return Quantity(self.nanos + other.nanos)
+
+    def __sub__(self, other: Quantity) -> Quantity:
+        return Quantity(self.nanos - other.nanos)
+
+    def __str__(self) -> str:
+        number, step = self.nanos, 0
+        while number and number % 1000 == 0 and step < len(_DECIMAL_SUFFIXES) - 1:
+            number, step = number // 1000, step + 1
+        return f"{number}{_DECIMAL_SUFFIXES[step]}" if number else "0"
+
+
+def parse_quantity(text: str) -> Quantity:
+    """The quantity that `text` names; QuantityError where the API server would refuse it.
+
+    Anything finer than a nano is rounded away from zero to the next one, as in apimachinery.
+    """
+    match = _GRAMMAR.fullmatch(text) if 0 < len(text) <= _MAX_TEXT else None
+    if match is None:
+        raise QuantityError(text)
+    sign, whole, fraction, binary, decimal, exponent = match.groups(default="")
+    shift = _BINARY_SHIFT.get(binary, 0)
+    power = int(exponent) if exponent else _DECIMAL_POWER[decimal]
+    digits = whole + fraction
+    if not digits and not _go_reads_zero(shift, power):
+        raise QuantityError(text)
+    number = int(digits or "0") << shift
+    if number and power > _MAX_POWER:
+        raise QuantityError(text, _TOO_LARGE)
+    nanos = _scale(number, max(power, -_MAX_POWER) - len(fraction) + 9)
+    return Quantity(-nanos if sign == "-" else nanos)
+
+
+def parse_quantity_field(value: object) -> Quantity:
+    """The quantity in a JSON or YAML field: a text, or a number taken by its decimal text.
+
+    The API server reads `cpu: 2` and `cpu: 0.5` as if they were quoted. true, null, lists and
+    maps are refused.
+    """
+    if isinstance(value, str):
+        return parse_quantity(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise QuantityError(value)
+    if isinstance(value, int) and value.bit_length() > _MAX_TEXT:
+        raise QuantityError("a number of many digits", _TOO_LARGE)
+    return parse_quantity(repr(value))
+
+
+def divide_away(number: int, divisor: int) -> int:
+    """The quotient rounded away from zero; `divisor` is positive."""
+    return -(-number // divisor) if number >= 0 else number // divisor
+
+
+def _scale(number: int, power: int) -> int:
+    return number * 10**power if power >= 0 else divide_away(number, 10**-power)
+
+
+def _go_reads_zero(shift: int, power: int) -> bool:
+    # "m", "." and "+" have no digits. Go's quick path takes them for 0; amounts finer than a nano
+    # and the suffixes Pi and Ei leave that path, and there the same texts are refused.
+    return shift <= _BINARY_SHIFT["Ti"] and power >= _DECIMAL_POWER["n"]

@@ -1,0 +1,133 @@
+"""Resource names and the integer each is counted in: milli-CPU, bytes, pieces.
+
+Requests round up, as `MilliValue` and `Value` do for Volcano and kube-scheduler: whoever asks for
+half a byte gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Final
+
+from optsched.units.errors import FieldError
+from optsched.units.quantity import (
+    MAX_BASE,
+    Quantity,
+    QuantityError,
+    parse_quantity,
+    parse_quantity_field,
+)
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+EPHEMERAL_STORAGE: Final = "ephemeral-storage"
+STORAGE: Final = "storage"
+PODS: Final = "pods"
+HUGEPAGES_PREFIX: Final = "hugepages-"
+
+_BYTE_NAMES: Final = frozenset({MEMORY, EPHEMERAL_STORAGE, STORAGE})
+_QUOTA_PREFIXES: Final = ("requests.", "limits.")
+_STORAGE_CLASS_QUOTA: Final = ".storageclass.storage.k8s.io/requests.storage"
+
+_NEGATIVE: Final = "is negative: write an amount of zero or more"
+_TOO_LARGE: Final = f"is above the largest amount that can be counted, {MAX_BASE} {{}}"
+_NOT_A_MAPPING: Final = "is not a list of resources: write resource names with quantities"
+_NOT_A_NAME: Final = "is not a resource name: write a text such as cpu or nvidia.com/gpu"
+
+
+class Unit(Enum):
+    """What one step of an amount means."""
+
+    MILLI_CPU = "milli-CPU"
+    BYTE = "bytes"
+    PIECE = "pieces"
+
+
+@lru_cache(maxsize=4096)
+def unit_of(resource: str) -> Unit:
+    """The unit of a resource, under its own name or as a ResourceQuota spells it.
+
+    `requests.cpu` counts like `cpu`; `gold.storageclass.storage.k8s.io/requests.storage` like
+    `storage`. Names that Kubernetes does not define count in pieces.
+    """
+    name = resource
+    for prefix in _QUOTA_PREFIXES:
+        name = name.removeprefix(prefix)
+    if name == CPU:
+        return Unit.MILLI_CPU
+    if name in _BYTE_NAMES or name.startswith(HUGEPAGES_PREFIX):
+        return Unit.BYTE
+    return Unit.BYTE if name.endswith(_STORAGE_CLASS_QUOTA) else Unit.PIECE
+
+
+def parse_amount(resource: str, value: object) -> int:
+    """The amount of `resource` in base units, rounded up, in [0, MAX_BASE].
+
+    value: a quantity as text, int or float. QuantityError for anything else, for negative amounts
+    and for amounts that int64 cannot hold.
+    """
+    if isinstance(value, str):
+        return _amount_of_text(resource, value)
+    return _amount(resource, value, parse_quantity_field(value))
+
+
+def parse_resource_list(obj: object, path: str) -> tuple[dict[str, int], list[FieldError]]:
+    """The amounts in a ResourceList, in base units, and an error for each entry that has none.
+
+    obj: a mapping of resource names to quantities; null counts as empty. Good entries are kept
+    next to bad ones. path: of the list, for the errors.
+    """
+    if obj is None:
+        return {}, []
+    if not isinstance(obj, Mapping):
+        return {}, [FieldError(path, obj, _NOT_A_MAPPING)]
+    amounts: dict[str, int] = {}
+    errors: list[FieldError] = []
+    for resource, value in obj.items():
+        if not isinstance(resource, str):
+            errors.append(FieldError(f"{path}[{resource}]", resource, _NOT_A_NAME))
+            continue
+        try:
+            amounts[resource] = parse_amount(resource, value)
+        except QuantityError as error:
+            errors.append(error.at(f"{path}[{resource}]"))
+    return amounts, errors
+
+
+def format_quantity(base: int, resource: str) -> str:
+    """The shortest exact text of an amount in base units: 1500m, 2, 64Gi, 8."""
+    unit = unit_of(resource)
+    if unit is Unit.BYTE:
+        return _format_bytes(base)
+    if unit is Unit.MILLI_CPU and base % 1000:
+        return f"{base}m"
+    return str(base // 1000 if unit is Unit.MILLI_CPU else base)
+
+
+def format_resource_list(amounts: Mapping[str, int]) -> dict[str, str]:
+    """The amounts as a ResourceList for a status field, names in order."""
+    return {name: format_quantity(amounts[name], name) for name in sorted(amounts)}
+
+
+@lru_cache(maxsize=8192)
+def _amount_of_text(resource: str, text: str) -> int:
+    return _amount(resource, text, parse_quantity(text))
+
+
+def _amount(resource: str, value: object, quantity: Quantity) -> int:
+    base = quantity.milli() if unit_of(resource) is Unit.MILLI_CPU else quantity.value()
+    if base < 0:
+        raise QuantityError(value, _NEGATIVE)
+    if base > MAX_BASE:
+        raise QuantityError(value, _TOO_LARGE.format(unit_of(resource).value))
+    return base
+
+
+def _format_bytes(base: int) -> str:
+    steps = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+    step = 0
+    while base and base % 1024 == 0 and step < len(steps) - 1:
+        base, step = base // 1024, step + 1
+    return f"{base}{steps[step]}"
