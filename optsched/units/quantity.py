@@ -87,7 +87,9 @@ def parse_quantity(text: str) -> Quantity:
     if not digits and not _go_reads_zero(shift, power):
         raise QuantityError(text)
     number = int(digits or "0") << shift
-    if number and power > _MAX_POWER:
+    if not number:
+        return Quantity(0)
+    if power > _MAX_POWER:
         raise QuantityError(text, _TOO_LARGE)
     nanos = _scale(number, max(power, -_MAX_POWER) - len(fraction) + 9)
     return Quantity(-nanos if sign == "-" else nanos)
