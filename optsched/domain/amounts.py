@@ -13,10 +13,6 @@ a field's documentation says that it means no limit."""
 
 NOTHING: Amounts = ()
 
-PODS = "pods"
-CPU = "cpu"
-MEMORY = "memory"
-
 
 def amounts(entries: Mapping[str, int]) -> Amounts:
     """The amounts of a mapping, in name order."""

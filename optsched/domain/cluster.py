@@ -9,17 +9,20 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from optsched.domain.task import Taint, TaintEffect
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import NodeSelector
-    from optsched.domain.task import Taint, Task
+    from optsched.domain.task import Task
 
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
+_CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,13 @@ class Node:
     unschedulable: bool = False
     gpu_model: str = ""
     residents: tuple[Task, ...] = ()
+
+    @property
+    def marks(self) -> tuple[Taint, ...]:
+        """Its taints; being cordoned counts as one."""
+        if not self.unschedulable or any(t.key == UNSCHEDULABLE_TAINT for t in self.taints):
+            return self.taints
+        return (*self.taints, _CORDONED)
 
 
 class GangPhase(StrEnum):

@@ -51,6 +51,13 @@ class Evict:
 Action: TypeAlias = Enqueue | Allocate | Nominate | Evict
 
 
+class Sense(StrEnum):
+    """Whether more or less of a level is better."""
+
+    MAX = "max"
+    MIN = "min"
+
+
 class LevelStatus(StrEnum):
     """How good a level's value is known to be."""
 
@@ -71,13 +78,13 @@ class LevelResult:
     value
         Reached by the plan.
     bound
-        No plan that keeps the values of the levels above reaches more (`sense` "max") or less
-        ("min"); None when no bound is known.
+        No plan that keeps the values of the levels above reaches more (or less, by `sense`); None
+        when no bound is known.
     """
 
     name: str
     unit: str
-    sense: str
+    sense: Sense
     value: int
     bound: int | None
     status: LevelStatus

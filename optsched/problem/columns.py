@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import UNSCHEDULABLE_TAINT
-from optsched.domain.task import Taint, TaintEffect
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.domain.cluster import Node
     from optsched.domain.selectors import NodeSelector, NodeTerm, Requirement
+    from optsched.domain.task import Taint
     from optsched.problem.arrays import I64, Bool
 
 NODE_NAME = "metadata.name"
@@ -79,7 +77,7 @@ class NodeColumns:
         """Codes (N,) into the distinct sets of taints; being cordoned counts as a taint."""
         if self._taints is None:
             number: dict[tuple[Taint, ...], int] = {}
-            codes = [number.setdefault(_taints_of(n), len(number)) for n in self._nodes]
+            codes = [number.setdefault(n.marks, len(number)) for n in self._nodes]
             self._taints = (np.array(codes, np.int64), list(number))
         return self._taints
 
@@ -88,12 +86,3 @@ class NodeColumns:
         kept = NodeColumns(nodes)
         kept._columns, kept._accepted, kept._taints = self._columns, self._accepted, self._taints
         return kept
-
-
-_CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
-
-
-def _taints_of(node: Node) -> tuple[Taint, ...]:
-    if not node.unschedulable or any(t.key == UNSCHEDULABLE_TAINT for t in node.taints):
-        return node.taints
-    return (*node.taints, _CORDONED)

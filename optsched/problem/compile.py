@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.amounts import CPU, MEMORY, PODS
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import ranges
@@ -17,6 +16,7 @@ from optsched.problem.problem import GangShapes, Problem, TaskClasses
 from optsched.problem.queues import queue_arrays
 from optsched.problem.relations import TermMatcher, build_relations, find_terms
 from optsched.problem.shapes import gang_row
+from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -251,7 +251,7 @@ def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str
         np.add.at(sums, queue_of[known], held.reshape(len(rows), len(resources))[known])
         return sums
 
-    busy = np.array([bool(r.requested) or r.blocked is not None for r in rows], np.bool_)
+    busy = np.array([bool(r.requested) for r in rows], np.bool_)
     has_gangs = np.bincount(queue_of[known & busy], minlength=shape[0]) > 0
     return queue_arrays(
         snapshot.queues,

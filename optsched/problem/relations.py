@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -28,28 +28,45 @@ class TermKind(Enum):
     SPREAD = "spread"
 
 
+TermKey: TypeAlias = tuple[TermKind, tuple[PodTerm | SpreadTerm, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """One distinct term of the snapshot, with the namespaces it looks into resolved.
 
-    `namespaces` is None where every namespace is meant.
+    Attributes
+    ----------
+    sources
+        The term itself, then the other affinity terms of the same pod: only pods that meet all of
+        them count (upstream `podMatchesAllAffinityTerms`).
+    namespaces
+        Parallel to `sources`; None where every namespace is meant.
+
     """
 
     kind: TermKind
-    source: PodTerm | SpreadTerm
-    namespaces: frozenset[str] | None
+    sources: tuple[PodTerm | SpreadTerm, ...]
+    namespaces: tuple[frozenset[str] | None, ...]
 
     @property
-    def topology_key(self) -> str:
-        """The node label whose values are the domains."""
-        return self.source.topology_key
+    def key(self) -> TermKey:
+        """What tells it from other terms."""
+        return self.kind, self.sources
+
+    @property
+    def source(self) -> PodTerm | SpreadTerm:
+        """The term as the pod states it."""
+        return self.sources[0]
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Whether a pod is meant by the term."""
-        if self.namespaces is not None and namespace not in self.namespaces:
-            return False
-        selector = self.source.selector
-        return selector is not None and selector.matches(labels)
+        return all(
+            (names is None or namespace in names)
+            and source.selector is not None
+            and source.selector.matches(labels)
+            for source, names in zip(self.sources, self.namespaces, strict=True)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +101,10 @@ class Relations:
     ports: tuple[HostPort, ...]
     port_taken: Bool
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no pod looks at another."""
-        return not self.terms and not self.ports
-
     def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
         """Numbers of the terms that tasks of a shape carry."""
-        mine = {(kind, source) for kind, source in _sources(shape)}
-        return tuple(m for m, t in enumerate(self.terms) if (t.kind, t.source) in mine)
+        mine = set(_keys(shape))
+        return tuple(m for m, t in enumerate(self.terms) if t.key in mine)
 
     def ports_of(self, shape: TaskShape) -> tuple[int, ...]:
         """Numbers of the host ports that tasks of a shape bind."""
@@ -120,24 +132,29 @@ class TermMatcher:
 
 def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, ...]:
     """The terms that matter: of pending shapes all, of residents' shapes anti-affinity."""
-    found: dict[tuple[TermKind, PodTerm | SpreadTerm], None] = {}
+    found: dict[TermKey, None] = {}
     for shape in pending:
-        found.update(dict.fromkeys(_sources(shape)))
-    for shape in {
-        r.shape for n in snapshot.nodes for r in n.residents if r.shape.pod_anti_affinity
-    }:
-        found.update(dict.fromkeys((TermKind.ANTI_AFFINITY, t) for t in shape.pod_anti_affinity))
+        found.update(dict.fromkeys(_keys(shape)))
+    residents = (r.shape for n in snapshot.nodes for r in n.residents if r.shape.pod_anti_affinity)
+    for shape in dict.fromkeys(residents):
+        found.update(dict.fromkeys(_anti_keys(shape)))
     return tuple(
-        Term(kind, source, _namespaces(source, snapshot.namespaces)) for kind, source in found
+        Term(kind, sources, tuple(_namespaces(s, snapshot.namespaces) for s in sources))
+        for kind, sources in found
     )
 
 
-def _sources(shape: TaskShape) -> list[tuple[TermKind, PodTerm | SpreadTerm]]:
+def _keys(shape: TaskShape) -> list[TermKey]:
+    terms = shape.pod_affinity
     return [
-        *((TermKind.AFFINITY, t) for t in shape.pod_affinity),
-        *((TermKind.ANTI_AFFINITY, t) for t in shape.pod_anti_affinity),
-        *((TermKind.SPREAD, t) for t in shape.spread if t.required),
+        *((TermKind.AFFINITY, (t, *(o for o in terms if o is not t))) for t in terms),
+        *_anti_keys(shape),
+        *((TermKind.SPREAD, (t,)) for t in shape.spread if t.required),
     ]
+
+
+def _anti_keys(shape: TaskShape) -> list[TermKey]:
+    return [(TermKind.ANTI_AFFINITY, (t,)) for t in shape.pod_anti_affinity]
 
 
 def _namespaces(
@@ -165,18 +182,18 @@ def build_relations(
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)
     taken = np.zeros((len(ports), len(nodes)), np.bool_)
-    number = {(t.kind, t.source): m for m, t in enumerate(terms)}
+    number = {t.key: m for m, t in enumerate(terms)}
     for n, node in enumerate(nodes) if terms or ports else ():
         for task in node.residents:
             for m in matcher.selecting(task):
                 # Spreading looks past pods that are about to leave, as upstream does.
                 leaves = task.status is TaskStatus.RELEASING
                 selected[m, n] += not (leaves and terms[m].kind is TermKind.SPREAD)
-            for source in task.shape.pod_anti_affinity:
-                carried[number[TermKind.ANTI_AFFINITY, source], n] += 1
+            for key in _anti_keys(task.shape):
+                carried[number[key], n] += 1
             for p, port in enumerate(ports):
                 taken[p, n] |= any(port.collides(held) for held in task.shape.host_ports)
-    domains = [columns.domains(t.topology_key) for t in terms]
+    domains = [columns.domains(t.source.topology_key) for t in terms]
     domain_of = np.array([d for d, _ in domains], np.int64).reshape(len(terms), len(nodes))
     return Relations(
         terms,

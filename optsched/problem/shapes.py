@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from optsched.domain.amounts import NOTHING, PODS, total
+from optsched.domain.amounts import NOTHING, total
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
+from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

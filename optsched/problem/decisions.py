@@ -1,0 +1,52 @@
+"""What an engine answers: arrays over the axes of a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.arrays import UNPLACED, frozen
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """One answer to a problem.
+
+    Attributes
+    ----------
+    node_of
+        (T,) node to bind each task to, UNPLACED where it stays pending.
+    nominated
+        (T,) node a task waits for until resources there are released, UNPLACED otherwise; never
+        set where `node_of` is.
+    enqueued
+        (G,) pending gangs whose pods may be created.
+
+    """
+
+    node_of: I64
+    nominated: I64
+    enqueued: Bool
+
+    def __post_init__(self) -> None:
+        frozen(self.node_of, self.nominated, self.enqueued)
+
+    @classmethod
+    def nothing(cls, problem: Problem) -> Decisions:
+        """Leave everything as it is."""
+        empty = np.full(len(problem.tasks), UNPLACED, np.int64)
+        return cls(empty, empty.copy(), np.zeros(problem.num_gangs, np.bool_))
+
+    def placed_by_entry(self, problem: Problem) -> tuple[I64, I64, I64]:
+        """Placed tasks by gang and class: (k,) gang, class and number."""
+        placed = self.node_of >= 0
+        pairs = problem.gang_of[placed] * len(problem.classes.shapes) + problem.task_class[placed]
+        codes, numbers = np.unique(pairs, return_counts=True)
+        gang, task_class = np.divmod(codes, max(len(problem.classes.shapes), 1))
+        return gang, task_class, numbers.astype(np.int64)

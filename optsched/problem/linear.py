@@ -1,0 +1,145 @@
+"""An integer linear model as arrays: what rules write and solvers read. Knows no solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from optsched.problem.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from optsched.problem.arrays import I64
+
+
+def _ints(values: ArrayLike) -> I64:
+    return np.atleast_1d(np.asarray(values, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    """A linear form Σ coefficient·variable + constant.
+
+    Attributes
+    ----------
+    variables, coefficients
+        (k,) parallel.
+
+    """
+
+    variables: I64
+    coefficients: I64
+    constant: int = 0
+
+    @classmethod
+    def of(cls, variables: ArrayLike, coefficients: ArrayLike, constant: int = 0) -> Self:
+        """Build one from anything array-like, leaving out zero coefficients."""
+        numbers, factors = np.broadcast_arrays(_ints(variables), _ints(coefficients))
+        used = factors != 0
+        return cls(numbers[used].copy(), factors[used].copy(), constant)
+
+    def value(self, solution: I64) -> int:
+        """Its value at a solution (one value a variable)."""
+        return self.constant + int(solution[self.variables] @ self.coefficients)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """All rows of a model: lower[i] ≤ Σ coefficient·variable over entries of row i ≤ upper[i].
+
+    Attributes
+    ----------
+    row, variable, coefficient
+        (nnz,) entries, in row order.
+    lower, upper
+        (rows,) bounds; ±UNLIMITED where there is none.
+
+    """
+
+    row: I64
+    variable: I64
+    coefficient: I64
+    lower: I64
+    upper: I64
+
+
+class LinearModel:
+    """Variables with bounds, and rows over them. Only ever grows."""
+
+    def __init__(self) -> None:
+        self._lower: list[I64] = []
+        self._upper: list[I64] = []
+        self._row: list[I64] = []
+        self._variable: list[I64] = []
+        self._coefficient: list[I64] = []
+        self._row_lower: list[I64] = []
+        self._row_upper: list[I64] = []
+        self.num_variables = 0
+        self.num_rows = 0
+
+    def add_variables(self, lower: ArrayLike, upper: ArrayLike) -> I64:
+        """Add one integer variable for each pair of bounds; returns their numbers."""
+        low, high = np.broadcast_arrays(_ints(lower), _ints(upper))
+        self._lower.append(low)
+        self._upper.append(high)
+        first, self.num_variables = self.num_variables, self.num_variables + len(low)
+        return np.arange(first, self.num_variables, dtype=np.int64)
+
+    def add_rows(
+        self,
+        row: ArrayLike,
+        variable: ArrayLike,
+        coefficient: ArrayLike,
+        *,
+        lower: ArrayLike = -UNLIMITED,
+        upper: ArrayLike = UNLIMITED,
+    ) -> I64:
+        """Add rows.
+
+        Parameters
+        ----------
+        row, variable, coefficient
+            Entries; `row` counts from 0 within this call.
+        lower, upper
+            Bounds, one a row or one for all; at least one of them tells the number of rows.
+
+        Returns
+        -------
+        I64
+            Numbers of the new rows in the model.
+
+        """
+        low, high = np.broadcast_arrays(_ints(lower), _ints(upper))
+        entries = np.broadcast_arrays(_ints(row), _ints(variable), _ints(coefficient))
+        self._row.append(entries[0] + self.num_rows)
+        self._variable.append(entries[1])
+        self._coefficient.append(entries[2])
+        self._row_lower.append(low)
+        self._row_upper.append(high)
+        first, self.num_rows = self.num_rows, self.num_rows + len(low)
+        return np.arange(first, self.num_rows, dtype=np.int64)
+
+    @property
+    def bounds(self) -> tuple[I64, I64]:
+        """Lower and upper bounds of all variables."""
+        return _joined(self._lower), _joined(self._upper)
+
+    @property
+    def rows(self) -> Rows:
+        """All rows so far, entries in row order."""
+        row = _joined(self._row)
+        order = np.argsort(row, kind="stable")
+        return Rows(
+            row[order],
+            _joined(self._variable)[order],
+            _joined(self._coefficient)[order],
+            _joined(self._row_lower),
+            _joined(self._row_upper),
+        )
+
+
+def _joined(parts: list[I64]) -> I64:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -1,0 +1,55 @@
+"""Who comes before whom: gangs of one priority and standing are one tier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.arrays import row_groups
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Tiers:
+    """Tiers from the most important to the least.
+
+    Attributes
+    ----------
+    of
+        (G,) tier of each gang.
+    names
+        What sets each tier apart.
+
+    """
+
+    of: I64
+    names: tuple[str, ...]
+
+
+def find_tiers(problem: Problem, starvation_after_ms: int) -> Tiers:
+    """Order gangs by priority; within one, broken gangs first, then those bypassed for too long.
+
+    A broken gang has some members bound but fewer than its minimum: it holds devices that work for
+    nobody until the rest has come. A gang counts as bypassed once it has waited for longer than
+    `starvation_after_ms`.
+    """
+    gangs = problem.open_gangs
+    shape = problem.shape_of[gangs]
+    starting = ~problem.shapes.is_started[shape]
+    broken = starting & (problem.num_ready[gangs] > 0)
+    waited = problem.snapshot.taken_ms - problem.waiting_since_ms[gangs]
+    starved = starting & (waited > starvation_after_ms)
+    standing = np.where(broken, 0, np.where(starved, 1, 2))
+    group, first = row_groups((-problem.priority[gangs], standing))
+    of = np.zeros(problem.num_gangs, np.int64)
+    of[gangs] = group
+    standings = ("broken gangs of ", "gangs waiting too long, ", "")
+    names = tuple(
+        f"{standings[standing[i]]}priority {problem.priority[gangs[i]]}" for i in first.tolist()
+    )
+    return Tiers(of, names)

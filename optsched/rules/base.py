@@ -1,0 +1,194 @@
+"""What a rule is: a name, arguments, and the faces that the verifier and the engines ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from optsched.domain.decisions import Sense
+    from optsched.domain.reasons import Reason
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import Expression
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.ledger import Ledger
+    from optsched.rules.outcome import Outcome
+    from optsched.rules.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One hard rule that a plan breaks: which, where, and the numbers."""
+
+    rule: str
+    where: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.where}: {self.detail}"
+
+
+class Term(Protocol):
+    """One level of the objective: an integer to be made large or small."""
+
+    @property
+    def name(self) -> str:
+        """Its name in models and certificates."""
+
+    @property
+    def unit(self) -> str:
+        """What its value counts."""
+
+    @property
+    def sense(self) -> Sense:
+        """Whether more or less is better."""
+
+    def value(self, outcome: Outcome) -> int:
+        """The level reached, recomputed from the decisions alone."""
+
+    def ideal(self, problem: Problem) -> int:
+        """A value that nothing beats, known without solving."""
+
+
+class GangTerm(Term, Protocol):
+    """A level over gangs and their tasks, wherever they are put."""
+
+    def encode(self, form: Formulation) -> Expression:
+        """The level as a linear form of the aggregated model, with rows where it needs any."""
+
+
+class NodeTerm(Term, Protocol):
+    """A level that sums a value over the nodes that tasks are put on."""
+
+    def node_values(self, problem: Problem) -> I64:
+        """(C, N) what one task of a class adds on a node."""
+
+
+class Greedy:
+    """The face of a rule in the greedy pipeline, opened for one problem. Does nothing by itself.
+
+    The pipeline asks only what a subclass overrides. Smaller keys come first, as in Volcano's
+    `JobOrderFn` and `QueueOrderFn`; keys are compared rule by rule in the policy's order.
+    """
+
+    def queue_key(self, queue: int) -> tuple[float, ...]:
+        """Order of queues."""
+        raise NotImplementedError
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        """Order of gangs in a queue."""
+        raise NotImplementedError
+
+    def is_overused(self, queue: int) -> bool:
+        """Whether a queue gets nothing more in this session."""
+        raise NotImplementedError
+
+    def room(self, queue: int, task_class: int) -> int:
+        """How many tasks of a class may still be allocated to a queue."""
+        raise NotImplementedError
+
+    def may_start(self, gang: int) -> bool:
+        """Whether it is worth trying to start a gang."""
+        raise NotImplementedError
+
+    def holds(self, gang: int) -> bool:
+        """Whether the rule holds now that tasks of a gang have been placed."""
+        raise NotImplementedError
+
+    def enqueue_vote(self, gang: int) -> int:
+        """Whether a gang may be enqueued: 1 permits, 0 abstains, -1 rejects."""
+        raise NotImplementedError
+
+    def enqueued(self, gang: int) -> None:
+        """Take note that a gang has been enqueued."""
+        raise NotImplementedError
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        """(N,) nodes that a class may use as things stand; None when that excludes none."""
+        raise NotImplementedError
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        """Take note of counts (m,) of tasks placed on nodes (m,); negative ones come back."""
+        raise NotImplementedError
+
+
+class Rule:
+    """A hard rule or an order; faces that a rule does not have stay as they are here."""
+
+    name: ClassVar[str]
+
+    def verify(self, world: World) -> Iterable[Violation]:
+        """Every place where the plan in `world` breaks the rule."""
+        return ()
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """The rule's face in the greedy pipeline; None when it has no say in this problem.
+
+        The pipeline keeps the ledger; the rule only reads it.
+        """
+        return None
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """(N,) nodes that a class may use whatever else is placed; None when that is all."""
+        return None
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """What a node that the mask excludes lacks, to follow its count: "did not match …"."""
+        return f"were excluded by {self.name}"
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        """(N,) score of nodes, larger is better, whatever else is placed; None when constant."""
+        return None
+
+    def node_score(self, problem: Problem, request: I64, used: I64, allocatable: I64) -> F64 | None:
+        """(m,) score of m nodes for one more task; None when the rule does not score.
+
+        Parameters
+        ----------
+        problem
+            The problem.
+        request
+            (R,) what the task takes.
+        used, allocatable
+            (m, R) what is taken on the nodes before it, and what they offer.
+
+        """
+        return None
+
+    def encode(self, form: Formulation) -> None:
+        """Write the rule's rows into the aggregated model."""
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """Whether the rule ties a class to what else stands on nodes, beyond masks and room.
+
+        Such classes are exact only node by node: see `encode_nodes`.
+        """
+        return False
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Write rows over single nodes.
+
+        Parameters
+        ----------
+        form
+            The aggregated model.
+        supplied
+            (C, N) variable for the tasks of a class on a node, -1 where none may be.
+
+        """
+
+    def tells_apart(self, problem: Problem) -> Bool | None:
+        """(G,) gangs that the rule's levels must see one by one; None when there are none."""
+        return None
+
+    def terms(self, problem: Problem, tiers: Tiers) -> Sequence[GangTerm | NodeTerm]:
+        """The levels that the rule can contribute, in their order."""
+        return ()
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """Why the rule keeps a gang waiting; None when it does not."""
+        return None

@@ -1,0 +1,61 @@
+"""A node's room: what its tasks take together never exceeds what it offers.
+
+Mathematics: models/formulation/fits.md. Always on. A task takes one of the resource `pods`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.rules.base import Rule, Violation
+from optsched.rules.wording import amount_text
+from optsched.rules.world import allocatable_of, summed, taken_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.domain.reasons import Reason
+    from optsched.problem.arrays import I64
+    from optsched.problem.formulation import Formulation
+    from optsched.rules.outcome import Outcome
+    from optsched.rules.world import World
+
+
+class Fits(Rule):
+    """Requests fit the node in every resource."""
+
+    name = "fits"
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`. A node that was overfull before may not be made fuller."""
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            gain = summed(taken_by(t) for t in placed)
+            held = summed(taken_by(t) for t in node.residents)
+            for resource, more in gain.items():
+                limit = allocatable_of(node, resource)
+                used = held.get(resource, 0) + more
+                if more and limit is not None and used > limit:
+                    detail = (
+                        f"{resource}: {amount_text(resource, used)} asked of "
+                        f"{amount_text(resource, limit)}"
+                    )
+                    yield Violation(self.name, f"node {name}", detail)
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r]."""
+        problem = form.problem
+        idle = problem.idle
+        request = problem.classes.request
+        for r in range(len(problem.resources)):
+            task_class, node = np.nonzero((supplied >= 0) & (request[:, r] > 0)[:, None])
+            if len(node):
+                form.model.add_rows(
+                    node, supplied[task_class, node], request[task_class, r], upper=idle[:, r]
+                )
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`."""
+        return None

@@ -1,0 +1,330 @@
+"""Gangs start together or not at all: minMember, minTaskMember and minResources.
+
+Mathematics: models/formulation/gang.md. Volcano: `pkg/scheduler/plugins/gang`, `JobReady`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import Sense
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.problem.linear import Expression
+from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.weights import dominant_weights
+from optsched.rules.wording import amount_text
+from optsched.rules.world import summed, taken_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.domain.cluster import Gang as GangObject
+    from optsched.problem.arrays import I64
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.base import GangTerm
+    from optsched.rules.ledger import Ledger
+    from optsched.rules.outcome import Outcome
+    from optsched.rules.weights import Weights
+    from optsched.rules.world import World
+
+
+class Gang(Rule):
+    """Fewer than the minimum of a gang, in all and by role, never start."""
+
+    name = "gang"
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for key, placed in world.placed_of.items():
+            gang = world.snapshot.gang_by_key[key]
+            ready = [t for t in gang.tasks if t.status.counts_as_ready] + placed
+            if len(ready) < gang.min_member:
+                detail = f"{len(ready)} tasks would run, minMember is {gang.min_member}"
+                yield Violation(self.name, f"gang {key}", detail)
+            for role, least in _binding_roles(gang):
+                have = sum(t.role == role for t in ready)
+                if have < least:
+                    detail = f"{have} of role {role} would run, minTaskMember is {least}"
+                    yield Violation(self.name, f"gang {key}", detail)
+        yield from self._verify_min_resources(world)
+
+    def _verify_min_resources(self, world: World) -> Iterator[Violation]:
+        starting = [g for k in world.placed_of if _starts(g := world.snapshot.gang_by_key[k])]
+        if not any(g.min_resources for g in starting):
+            return
+        free = _free(world)
+        taken = summed(taken_by(p.task) for p in world.placements)
+        for gang in starting:
+            asked = summed(taken_by(t) for t in gang.tasks if not t.status.counts_as_ready)
+            for resource, least in gang.min_resources:
+                if least > free.get(resource, 0):
+                    detail = f"minResources {amount_text(resource, least)} are not free"
+                    yield Violation(self.name, f"gang {gang.key}", detail)
+                excess = max(0, least - asked.get(resource, 0))
+                taken[resource] = taken.get(resource, 0) + excess
+        for resource, amount in taken.items():
+            named = any(resource == r for g in starting for r, _ in g.min_resources)
+            if named and amount > free.get(resource, 0):
+                detail = f"{amount_text(resource, amount)} spoken for, {free.get(resource, 0)} free"
+                yield Violation(self.name, "minResources", detail)
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def encode(self, form: Formulation) -> None:
+        """x[f] ≤ count[f]·y[h]; Σ_f x[f] ≥ need[h]·y[h], in all and by role; room for minResources.
+
+        Gangs that start whole or not at all need no row: their x is count·y by construction.
+        """
+        gangs, model = form.gangs, form.model
+        starts = form.start[gangs.gang_class_of]
+        bound = np.flatnonzero(form.is_flexible & (starts >= 0))
+        rows = np.arange(len(bound), dtype=np.int64)
+        model.add_rows(
+            np.concatenate([rows, rows]),
+            np.concatenate([form.placed_variable[bound], starts[bound]]),
+            np.concatenate([np.ones(len(bound), np.int64), -gangs.per_gang[bound]]),
+            upper=np.zeros(len(bound), np.int64),
+        )
+        for h in np.unique(gangs.gang_class_of[bound]).tolist():
+            entries = range(int(gangs.start[h]), int(gangs.start[h + 1]))
+            shape = form.problem.shapes.shapes[int(gangs.shape_of[h])]
+            _at_least(form, list(entries), shape.need, int(form.start[h]))
+            for role, need in shape.need_role:
+                chosen = [
+                    f for f, entry in zip(entries, shape.entries, strict=True) if entry.role == role
+                ]
+                _at_least(form, chosen, need, int(form.start[h]))
+        _encode_min_resources(form)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        face = _OrderAndRoom if problem.shapes.least.any() else _Order
+        return face(problem, ledger)
+
+    # --- levels ----------------------------------------------------------------------------------
+
+    def terms(self, problem: Problem, tiers: Tiers) -> Sequence[GangTerm]:
+        """Gangs started, tier by tier; then tasks placed, where that is a choice of its own."""
+        gangs = problem.open_gangs
+        shape, tier = problem.shape_of[gangs], tiers.of[gangs]
+        starting = ~problem.shapes.is_started[shape]
+        rigid = np.array([s.is_rigid for s in problem.shapes.shapes], np.bool_)[shape]
+        weights = dominant_weights(problem)
+        start_weight = _start_weights(problem, weights)
+        return [
+            *(
+                Started(f"admission, {tiers.names[t]}", weights.unit, t, tiers.of, start_weight)
+                for t in np.unique(tier[starting]).tolist()
+            ),
+            *(
+                Placed(f"tasks, {tiers.names[t]}", weights.unit, t, tiers.of, weights.of_class)
+                for t in np.unique(tier[~rigid]).tolist()
+            ),
+        ]
+
+    # --- explain ---------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: minResources that are not free."""
+        problem = outcome.problem
+        least = problem.shapes.least[problem.shape_of[gang]]
+        free = outcome.idle.sum(axis=0)
+        for r in np.flatnonzero(least > free).tolist():
+            name = problem.resources[r]
+            return Reason(
+                ReasonCode.MIN_RESOURCES,
+                f"minResources asks for {amount_text(name, int(least[r]))}, "
+                f"the cluster has {amount_text(name, int(free[r]))} free",
+            )
+        return None
+
+
+def _binding_roles(gang: GangObject) -> tuple[tuple[str, int], ...]:
+    """Role minimums that count: Volcano's `CheckTaskReady` ignores them below their sum."""
+    return gang.min_role if gang.min_member >= sum(n for _, n in gang.min_role) else ()
+
+
+def _starts(gang: GangObject) -> bool:
+    ready = [t.role for t in gang.tasks if t.status.counts_as_ready]
+    short = any(ready.count(role) < n for role, n in _binding_roles(gang))
+    return len(ready) < gang.min_member or short
+
+
+def _free(world: World) -> dict[str, int]:
+    """What is free on ready nodes together, by resource."""
+    free: dict[str, int] = {}
+    for node in world.snapshot.nodes:
+        if node.ready:
+            held = summed(taken_by(t) for t in node.residents)
+            for resource, amount in node.allocatable:
+                left = max(0, amount - held.get(resource, 0))
+                free[resource] = free.get(resource, 0) + left
+    return free
+
+
+def _at_least(form: Formulation, entries: list[int], need: int, start: int) -> None:
+    """Σ x over entries − need·y ≥ 0."""
+    if need:
+        variables = np.append(form.placed_variable[entries], start)
+        factors = np.append(form.placed_factor[entries], -need)
+        form.model.add_rows(0, variables, factors, lower=0)
+
+
+def excess_resources(problem: Problem) -> I64:
+    """(S, R) what minResources keeps free beyond the pending tasks of a starting gang."""
+    shapes = problem.shapes
+    asked = np.zeros_like(shapes.least)
+    use = problem.classes.request[shapes.class_of] * shapes.count[:, None]
+    np.add.at(asked, shapes.shape_of_entry, use)
+    excess: I64 = np.maximum(shapes.least - asked, 0)
+    return excess
+
+
+def _encode_min_resources(form: Formulation) -> None:
+    problem, gangs = form.problem, form.gangs
+    least = problem.shapes.least[gangs.shape_of]
+    if not least.any():
+        return
+    free = problem.idle.sum(axis=0)
+    hopeless = np.flatnonzero((least > free).any(axis=1))
+    form.model.add_rows(
+        np.arange(len(hopeless)), form.start[hopeless], 1, upper=np.zeros(len(hopeless), np.int64)
+    )
+    excess = excess_resources(problem)[gangs.shape_of]
+    for r in np.flatnonzero(least.any(axis=0)).tolist():
+        use = form.placed(problem.classes.request[gangs.class_of, r])
+        kept = np.flatnonzero(excess[:, r])
+        form.model.add_rows(
+            0,
+            np.concatenate([use.variables, form.start[kept]]),
+            np.concatenate([use.coefficients, excess[kept, r]]),
+            upper=int(free[r]),
+        )
+
+
+class _Order(Greedy):
+    """Gangs that have not started come first (Volcano `gang.go`, JobOrder)."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._need: list[int] = (problem.min_member - problem.num_ready).tolist()
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        return (0.0,) if self._ledger.gang_placed[gang] < self._need[gang] else (1.0,)
+
+
+class _OrderAndRoom(_Order):
+    """The same, where some gang names minResources."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        super().__init__(problem, ledger)
+        shape = np.maximum(problem.shape_of, 0)
+        self._least: list[list[int]] = problem.shapes.least[shape].tolist()
+        self._excess: list[list[int]] = excess_resources(problem)[shape].tolist()
+        self._kept = [0] * len(problem.resources)
+        self._started: set[int] = set()
+
+    def _left(self) -> list[int]:
+        return [i - k for i, k in zip(self._ledger.idle_total, self._kept, strict=True)]
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        starts = self._ledger.gang_placed[gang] > 0
+        if starts is (gang in self._started):
+            return
+        sign = 1 if starts else -1
+        self._kept = [k + sign * e for k, e in zip(self._kept, self._excess[gang], strict=True)]
+        self._started ^= {gang}
+
+    def may_start(self, gang: int) -> bool:
+        return all(a <= b for a, b in zip(self._least[gang], self._left(), strict=True))
+
+    def holds(self, gang: int) -> bool:
+        return all(left >= 0 for left in self._left())
+
+
+def _start_weights(problem: Problem, weights: Weights) -> I64:
+    """(S,) weight of starting a gang of each shape; 0 for those that already run."""
+    shapes = problem.shapes
+    whole = np.zeros(len(shapes.shapes), np.int64)
+    np.add.at(whole, shapes.shape_of_entry, shapes.count * weights.of_class[shapes.class_of])
+    by_role = [sum(n for _, n in s.need_role) for s in shapes.shapes]
+    need = np.maximum(shapes.need, np.array(by_role, np.int64))
+    part = whole * need // np.maximum(shapes.num_tasks, 1)
+    return np.where(shapes.is_started, 0, np.maximum(part, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Started:
+    """Gangs of one tier that start, each counted by the dominant resource of its minimum.
+
+    `weight` is (S,), `tier_of` (G,).
+    """
+
+    name: str
+    unit: str
+    tier: int
+    tier_of: I64
+    weight: I64
+    sense: Sense = Sense.MAX
+
+    def _by_gang(self, problem: Problem) -> I64:
+        """(G,) what each gang adds by starting."""
+        padded = np.append(self.weight, 0)[problem.shape_of]
+        return np.where((self.tier_of == self.tier) & (problem.shape_of >= 0), padded, 0)
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Term`."""
+        return int(self._by_gang(outcome.problem)[outcome.num_placed > 0].sum())
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Term`: all of them start."""
+        return int(self._by_gang(problem).sum())
+
+    def encode(self, form: Formulation) -> Expression:
+        """Σ_h weight[h]·y[h]."""
+        gangs = form.gangs
+        counted = (gangs.tier_of == self.tier) & (form.start >= 0)
+        return Expression.of(form.start[counted], self.weight[gangs.shape_of[counted]])
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Tasks of one tier that are placed, each counted by its dominant resource.
+
+    `weight` is (C,), `tier_of` (G,).
+    """
+
+    name: str
+    unit: str
+    tier: int
+    tier_of: I64
+    weight: I64
+    sense: Sense = Sense.MAX
+
+    def _by_task(self, problem: Problem) -> I64:
+        """(T,) what each task adds by being placed."""
+        counted = self.tier_of[problem.gang_of] == self.tier
+        return np.where(counted, self.weight[problem.task_class], 0)
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Term`."""
+        return int(self._by_task(outcome.problem)[outcome.placed].sum())
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Term`: all of them are placed."""
+        return int(self._by_task(problem).sum())
+
+    def encode(self, form: Formulation) -> Expression:
+        """Σ_f weight[f]·x[f]."""
+        gangs = form.gangs
+        counted = gangs.tier_of[gangs.gang_class_of] == self.tier
+        return form.placed(self.weight[gangs.class_of], counted)

@@ -1,0 +1,224 @@
+"""Reserved floors: what is guaranteed to a queue and not in use is kept free from all others.
+
+Mathematics: models/formulation/guarantee.md. Volcano bounds each queue alone by the cluster's total
+less the guarantees of the others (`realCapability`); two queues may then take a third one's
+guarantee together. Here the reserve is joint, and it holds at every level of the tree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.cluster import ROOT_QUEUE
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.problem.arrays import UNLIMITED
+from optsched.rules.asking import asked_next
+from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.shortfall import Shortfall
+from optsched.rules.wording import amount_text
+from optsched.rules.world import summed, taken_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from optsched.domain.cluster import Queue
+    from optsched.problem.arrays import I64
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.base import GangTerm
+    from optsched.rules.ledger import Ledger
+    from optsched.rules.outcome import Outcome
+    from optsched.rules.world import World
+
+PPM = 1_000_000
+
+
+class Guarantee(Rule):
+    """Use and unused guarantees of all queues together fit the cluster."""
+
+    name = "guarantee"
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`. Where more is guaranteed than there is, the claims may not grow."""
+        named = {r for q in world.snapshot.queues for r, _ in q.guarantee}
+        gained = summed(world.gained_by_queue.values())
+        for resource in sorted(named):
+            if not gained.get(resource):
+                continue
+            before = _claimed(world, resource, lambda q: world.held_by_queue[q])
+            after = _claimed(world, resource, lambda q: _after(world, q))
+            pool = world.total.get(resource, 0) - _held_by_strangers(world, resource)
+            if after > max(pool, before):
+                detail = (
+                    f"use and unused guarantees would be {amount_text(resource, after)}, "
+                    f"the cluster has {amount_text(resource, pool)} for queues"
+                )
+                yield Violation(self.name, "all queues", detail)
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def encode(self, form: Formulation) -> None:
+        """Claims of the tops fit: claim ≥ guarantee, claim ≥ own use and claims of children."""
+        problem = form.problem
+        for r in _guaranteed(problem):
+            _encode_resource(form, r)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        return _Reserve(problem, ledger) if _guaranteed(problem) else None
+
+    # --- levels ----------------------------------------------------------------------------------
+
+    def terms(self, problem: Problem, tiers: Tiers) -> Sequence[GangTerm]:
+        """What is guaranteed, asked for, and missing."""
+        queues = problem.queues
+        asked = queues.subtree.astype(np.int64) @ queues.requested
+        due = np.minimum(queues.guarantee, asked)
+        if not due.any():
+            return ()
+        return [Shortfall("guarantee deficit", "ppm of the cluster", queues.subtree, due, PPM)]
+
+    # --- explain ---------------------------------------------------------------------------------
+
+    def explain(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`: what the guarantees of other queues keep free."""
+        problem = outcome.problem
+        asked = asked_next(problem, gang)
+        queue = int(problem.queue_of[gang])
+        for r in _guaranteed(problem):
+            room = _Claims(problem, r, outcome.queue_allocated[:, r]).room(queue)
+            if asked[r] > max(room, 0):
+                name = problem.resources[r]
+                return Reason(
+                    ReasonCode.GUARANTEE,
+                    f"{amount_text(name, int(asked[r]))} are asked for, queue "
+                    f"{problem.queues.names[queue]} may take {amount_text(name, max(room, 0))}: "
+                    f"the rest is kept for the guarantees of other queues",
+                )
+        return None
+
+
+def _guaranteed(problem: Problem) -> list[int]:
+    return np.flatnonzero(problem.queues.guarantee.any(axis=0)).tolist()
+
+
+def _pool(problem: Problem, r: int) -> int:
+    """What the cluster has for queues: its total less what pods outside every gang hold."""
+    foreign = problem.foreign[problem.ready, r].sum()
+    return int(problem.total[r] - foreign)
+
+
+class _Claims:
+    """What each queue claims of one resource: the larger of its guarantee and of what it needs.
+
+    A queue needs its own use and the claims of its children.
+    """
+
+    def __init__(self, problem: Problem, r: int, used: I64) -> None:
+        queues = problem.queues
+        self._parent = queues.parent_of.tolist()
+        self._guarantee = queues.guarantee[:, r].tolist()
+        self._need = used.tolist()
+        depth = queues.subtree.sum(axis=0)
+        self._claim = [0] * len(self._parent)
+        for q in np.argsort(-depth, kind="stable").tolist():
+            self._claim[q] = max(self._guarantee[q], self._need[q])
+            if self._parent[q] >= 0:
+                self._need[self._parent[q]] += self._claim[q]
+        tops = [c for c, p in zip(self._claim, self._parent, strict=True) if p < 0]
+        self.total = sum(tops)
+        self._pool = max(_pool(problem, r), self.total)
+
+    def room(self, queue: int) -> int:
+        """What a queue may still take: unused guarantees on the way up, and what nobody claims."""
+        unused, at = self._pool - self.total, queue
+        while at >= 0:
+            unused += max(0, self._guarantee[at] - self._need[at])
+            at = self._parent[at]
+        return unused
+
+    def take(self, queue: int, amount: int) -> None:
+        """Add to a queue's use, or take back where negative."""
+        at, change = queue, amount
+        while at >= 0 and change:
+            self._need[at] += change
+            claim = max(self._guarantee[at], self._need[at])
+            change, self._claim[at] = claim - self._claim[at], claim
+            at = self._parent[at]
+        self.total += change if at < 0 else 0
+
+
+class _Reserve(Greedy):
+    """Room beside what is claimed, as claims change."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        used = problem.queues.allocated
+        self._ledger = ledger
+        self._claims = {r: _Claims(problem, r, used[:, r]) for r in _guaranteed(problem)}
+
+    def room(self, queue: int, task_class: int) -> int:
+        request = self._ledger.request[task_class]
+        asked = [(r, claims) for r, claims in self._claims.items() if request[r]]
+        return min((max(c.room(queue), 0) // request[r] for r, c in asked), default=int(UNLIMITED))
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        request, number = self._ledger.request[task_class], int(counts.sum())
+        for r, claims in self._claims.items():
+            if request[r]:
+                claims.take(self._ledger.queue_of[gang], number * request[r])
+
+
+def _encode_resource(form: Formulation, r: int) -> None:
+    problem, gangs, model = form.problem, form.gangs, form.model
+    queues = problem.queues
+    pool = max(_pool(problem, r), _Claims(problem, r, queues.allocated[:, r]).total)
+    claim = model.add_variables(queues.guarantee[:, r], pool)
+    queue = gangs.queue_of[gangs.gang_class_of]
+    request = problem.classes.request[gangs.class_of, r]
+    for q in range(len(queues.names)):
+        use = form.placed(request, queue == q)
+        children = claim[queues.parent_of == q]
+        model.add_rows(
+            0,
+            np.concatenate([[claim[q]], use.variables, children]),
+            np.concatenate([[1], -use.coefficients, -np.ones(len(children), np.int64)]),
+            lower=int(queues.allocated[q, r]),
+        )
+    model.add_rows(0, claim[queues.parent_of < 0], 1, upper=pool)
+
+
+def _after(world: World, queue: str) -> Mapping[str, int]:
+    return summed((world.held_by_queue[queue], world.gained_by_queue[queue]))
+
+
+def _claimed(world: World, resource: str, use_of: Callable[[str], Mapping[str, int]]) -> int:
+    """The claims of the queues at the top, each with what is below it."""
+    names = {q.name for q in world.snapshot.queues}
+
+    def claim(queue: Queue) -> int:
+        below = [q for q in world.snapshot.queues if q.parent == queue.name and q is not queue]
+        need = use_of(queue.name).get(resource, 0) + sum(claim(q) for q in below)
+        return max(dict(queue.guarantee).get(resource, 0), need)
+
+    return sum(claim(q) for q in world.snapshot.queues if q.parent not in names or _is_root(q))
+
+
+def _is_root(queue: Queue) -> bool:
+    return queue.name == ROOT_QUEUE
+
+
+def _held_by_strangers(world: World, resource: str) -> int:
+    return sum(
+        taken_by(t).get(resource, 0)
+        for n in world.snapshot.nodes
+        if n.ready
+        for t in n.residents
+        if not t.gang
+    )

@@ -1,0 +1,83 @@
+"""A problem with one answer to it: what is left of nodes and queues afterwards, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Everything that levels and explanations ask about decisions, computed when first asked."""
+
+    problem: Problem
+    decisions: Decisions
+
+    @cached_property
+    def placed(self) -> Bool:
+        """(T,) tasks that get a node."""
+        return self.decisions.node_of >= 0
+
+    @cached_property
+    def on_node(self) -> I64:
+        """(N, R) taken by newly placed tasks."""
+        problem = self.problem
+        taken = np.zeros_like(problem.used)
+        tasks = np.flatnonzero(self.placed)
+        request = problem.classes.request[problem.task_class[tasks]]
+        np.add.at(taken, self.decisions.node_of[tasks], request)
+        return taken
+
+    @cached_property
+    def idle(self) -> I64:
+        """(N, R) still free."""
+        left: I64 = self.problem.idle - self.on_node
+        return left
+
+    @cached_property
+    def future_idle(self) -> I64:
+        """(N, R) free once everything that is leaving has left and nominated tasks have come."""
+        problem = self.problem
+        promised = np.zeros_like(problem.used)
+        tasks = np.flatnonzero(self.decisions.nominated >= 0)
+        request = problem.classes.request[problem.task_class[tasks]]
+        np.add.at(promised, self.decisions.nominated[tasks], request)
+        left: I64 = problem.allocatable - problem.used + problem.releasing - self.on_node - promised
+        return left
+
+    @cached_property
+    def queue_gain(self) -> I64:
+        """(Q, R) newly placed for each queue's own gangs."""
+        problem = self.problem
+        gain = np.zeros_like(problem.queues.allocated)
+        tasks = np.flatnonzero(self.placed)
+        queue = problem.queue_of[problem.gang_of[tasks]]
+        np.add.at(gain, queue, problem.classes.request[problem.task_class[tasks]])
+        return gain
+
+    @cached_property
+    def queue_allocated(self) -> I64:
+        """(Q, R) held by each queue's own gangs afterwards."""
+        held: I64 = self.problem.queues.allocated + self.queue_gain
+        return held
+
+    @cached_property
+    def num_placed(self) -> I64:
+        """(G,) newly placed tasks of each gang."""
+        gangs = self.problem.gang_of[self.placed]
+        return np.bincount(gangs, minlength=self.problem.num_gangs).astype(np.int64)
+
+    @cached_property
+    def num_pending(self) -> I64:
+        """(G,) tasks of each gang that stay pending."""
+        before = np.diff(self.problem.task_start)
+        left: I64 = before - self.num_placed
+        return left

@@ -1,0 +1,54 @@
+"""How much more than the cluster holds may be enqueued.
+
+Mathematics: models/formulation/overcommit.md. Volcano: `pkg/scheduler/plugins/overcommit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.cluster import GangPhase
+from optsched.rules.base import Greedy, Rule
+
+if TYPE_CHECKING:
+    from optsched.problem.problem import Problem
+    from optsched.rules.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Overcommit(Rule):
+    """Enqueue while minResources of what waits in the queue fit total · factor − used."""
+
+    name = "overcommit"
+
+    factor: float = 1.2
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        return _Budget(problem, self.factor)
+
+
+class _Budget(Greedy):
+    def __init__(self, problem: Problem, factor: float) -> None:
+        self._least = [
+            [dict(g.min_resources).get(r, 0) for r in problem.resources]
+            for g in problem.snapshot.gangs
+        ]
+        spare = np.floor(problem.total * factor) - problem.used[problem.ready].sum(axis=0)
+        for gang, least, placed in zip(
+            problem.snapshot.gangs, self._least, problem.num_ready.tolist(), strict=True
+        ):
+            if gang.phase is GangPhase.INQUEUE and not placed:
+                spare -= least
+        self._spare: list[float] = spare.tolist()
+
+    def enqueue_vote(self, gang: int) -> int:
+        pairs = zip(self._least[gang], self._spare, strict=True)
+        return 1 if all(asked <= spare for asked, spare in pairs if asked) else -1
+
+    def enqueued(self, gang: int) -> None:
+        pairs = zip(self._spare, self._least[gang], strict=True)
+        self._spare = [spare - asked for spare, asked in pairs]

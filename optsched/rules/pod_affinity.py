@@ -1,0 +1,323 @@
+"""Affinity and anti-affinity between pods, by domains of a node label.
+
+Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. Required terms only.
+A task may come to a domain when some order of placing the plan's tasks allows it: a domain counts
+as having a wanted pod if one stands there, if the plan puts one there that does not itself ask for
+the term, or if it is the single domain in which pods that want their own kind make a start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.relations import TermKind
+from optsched.rules.base import Greedy, Rule, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from optsched.domain.cluster import Node
+    from optsched.domain.task import PodTerm, Task
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.rules.ledger import Ledger
+    from optsched.rules.world import World
+
+
+class PodAffinity(Rule):
+    """Required pod affinity and anti-affinity hold, also those of pods that already run."""
+
+    name = "pod-affinity"
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        standing = _Standing(world)
+        for task, _, node in world.placements:
+            for term in task.shape.pod_anti_affinity:
+                for other in standing.others(term.topology_key, node, task):
+                    if _means(world, term, other):
+                        detail = f"anti-affinity to {other.key} ({term}) on node {node.name}"
+                        yield Violation(self.name, f"task {task.key}", detail)
+            for other, term in standing.anti_terms:
+                domain = node.labels.get(term.topology_key)
+                same = domain is not None and domain == standing.domain(other, term.topology_key)
+                if other is not task and same and _means(world, term, task):
+                    detail = f"{other.key} has anti-affinity to it ({term}) on node {node.name}"
+                    yield Violation(self.name, f"task {task.key}", detail)
+        yield from _unmet_affinity(self.name, world, standing)
+
+    # --- masks -----------------------------------------------------------------------------------
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: anti-affinity with residents, in both directions."""
+        relations = problem.relations
+        shape = problem.classes.shapes[task_class]
+        allowed = np.ones(problem.num_nodes, np.bool_)
+        for m in relations.carried_by(shape):
+            if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
+                allowed &= ~_in_domains(problem, m, relations.selected[m])
+        for m in problem.classes.relations[task_class]:
+            if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
+                allowed &= ~_in_domains(problem, m, relations.carried[m])
+        return None if allowed.all() else allowed
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        return "did not satisfy affinity or anti-affinity with the pods there"
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`: the class carries a term, or a pending class carries one that selects it."""
+        return bool(_terms_of(problem, task_class)) or bool(
+            set(problem.classes.relations[task_class]) & _carried_by_pending(problem)
+        )
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        kinds = {t.kind for t in problem.relations.terms}
+        relevant = kinds & {TermKind.AFFINITY, TermKind.ANTI_AFFINITY}
+        return _Live(problem) if relevant else None
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Rows by term and domain; see models/formulation/pod_affinity.md."""
+        for m, term in enumerate(form.problem.relations.terms):
+            if term.kind is TermKind.ANTI_AFFINITY:
+                _encode_anti(form, supplied, m)
+            elif term.kind is TermKind.AFFINITY:
+                _encode_affinity(form, supplied, m)
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
+    """(N,) nodes in a domain where a count (N,) is above zero anywhere."""
+    domain = problem.relations.domain_of[m]
+    known = domain >= 0
+    hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
+    hit[domain[known & (count > 0)]] = True
+    hit[-1] = False  # nodes without the label are in no domain
+    near: Bool = hit[domain]
+    return near
+
+
+def _terms_of(problem: Problem, task_class: int) -> list[int]:
+    """Affinity and anti-affinity terms that a class carries."""
+    carried = problem.relations.carried_by(problem.classes.shapes[task_class])
+    return [m for m in carried if problem.relations.terms[m].kind is not TermKind.SPREAD]
+
+
+def _carried_by_pending(problem: Problem) -> set[int]:
+    return {m for c in range(len(problem.classes.shapes)) for m in _terms_of(problem, c)}
+
+
+class _Live(Greedy):
+    """Where wanted and unwanted pods stand as tasks are placed."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._selected = problem.relations.selected.copy()
+        self._carried = problem.relations.carried.copy()
+        classes = range(len(problem.classes.shapes))
+        self._carries = [_terms_of(problem, c) for c in classes]
+        self._selecting = problem.classes.relations
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        terms = self._problem.relations.terms
+        allowed = np.ones(self._problem.num_nodes, np.bool_)
+        for m in self._carries[task_class]:
+            near = _in_domains(self._problem, m, self._selected[m])
+            if terms[m].kind is TermKind.ANTI_AFFINITY:
+                allowed &= ~near
+            elif self._selected[m].any() or m not in self._selecting[task_class]:
+                allowed &= near
+            else:
+                allowed &= self._problem.relations.domain_of[m] >= 0
+        for m in self._selecting[task_class]:
+            if terms[m].kind is TermKind.ANTI_AFFINITY:
+                allowed &= ~_in_domains(self._problem, m, self._carried[m])
+        return None if allowed.all() else allowed
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        for m in self._selecting[task_class]:
+            np.add.at(self._selected[m], nodes, counts)
+        for m in self._carries[task_class]:
+            np.add.at(self._carried[m], nodes, counts)
+
+
+class _Supply:
+    """Supply variables of groups of classes, by domain of a term."""
+
+    def __init__(self, form: Formulation, supplied: I64, m: int) -> None:
+        self._supplied = supplied
+        self._domain = form.problem.relations.domain_of[m]
+        self._model = form.model
+
+    def variables(self, classes: Sequence[int], domain: int) -> I64:
+        """The supply variables of some classes on the nodes of a domain."""
+        rows = np.array(classes, np.int64)
+        block = self._supplied[np.ix_(rows, np.flatnonzero(self._domain == domain))]
+        return block[block >= 0]
+
+    def forbid(self, variables: I64) -> None:
+        """Σ variables ≤ 0."""
+        if len(variables):
+            self._model.add_rows(0, variables, 1, upper=0)
+
+    def present(self, variables: I64) -> int | None:
+        """A 0-1 variable that is 1 where any of some variables is positive; None without any."""
+        if not len(variables):
+            return None
+        (flag,) = self._model.add_variables(0, 1)
+        most = int(self._model.bounds[1][variables].sum())
+        self._model.add_rows(
+            0, np.append(variables, flag), np.append(np.ones_like(variables), -most), upper=0
+        )
+        return int(flag)
+
+
+def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
+    """Classes that carry a term and are selected by it, only carry it, are only selected."""
+    classes = range(len(problem.classes.shapes))
+    carriers = {c for c in classes if m in _terms_of(problem, c)}
+    selected = {c for c in classes if m in problem.classes.relations[c]}
+    both = carriers & selected
+    return sorted(both), sorted(carriers - both), sorted(selected - both)
+
+
+def _by_domain(problem: Problem, m: int, count: I64) -> I64:
+    """(D,) sums of a count (N,) over the domains of a term."""
+    domain = problem.relations.domain_of[m]
+    known = domain >= 0
+    sums = np.bincount(
+        domain[known], weights=count[known], minlength=int(problem.relations.num_domains[m])
+    )
+    return sums.astype(np.int64)
+
+
+def _encode_anti(form: Formulation, supplied: I64, m: int) -> None:
+    problem, supply = form.problem, _Supply(form, supplied, m)
+    both, carriers, selected = _roles(problem, m)
+    held_selected = _by_domain(problem, m, problem.relations.selected[m])
+    held_carriers = _by_domain(problem, m, problem.relations.carried[m])
+    for d in range(int(problem.relations.num_domains[m])):
+        if held_selected[d]:
+            supply.forbid(supply.variables([*both, *carriers], d))
+        if held_carriers[d]:
+            supply.forbid(supply.variables([*both, *selected], d))
+        alone = supply.variables(both, d)
+        if len(alone):
+            form.model.add_rows(0, alone, 1, upper=1)
+        groups = [supply.present(supply.variables(g, d)) for g in (both, carriers, selected)]
+        flags = [f for f in groups if f is not None]
+        for i, first in enumerate(flags):
+            for second in flags[i + 1 :]:
+                form.model.add_rows(0, [first, second], 1, upper=1)
+
+
+def _encode_affinity(form: Formulation, supplied: I64, m: int) -> None:
+    """Carriers go to domains with a resident, a plain selected task, or the one fresh start."""
+    problem, supply, model = form.problem, _Supply(form, supplied, m), form.model
+    both, carriers, selected = _roles(problem, m)
+    held = _by_domain(problem, m, problem.relations.selected[m])
+    starts: list[int] = []
+    for d in range(len(held)):
+        if held[d]:
+            continue
+        plain = supply.variables(selected, d)
+        kin = supply.variables(both, d)
+        (start,) = model.add_variables(0, 0 if held.any() else 1)
+        starts.append(int(start))
+        flag = supply.present(supply.variables([*both, *carriers], d))
+        if flag is not None:
+            variables = np.concatenate([[flag], plain, [start]])
+            factors = np.concatenate([[1], -np.ones(len(plain) + 1, np.int64)])
+            model.add_rows(0, variables, factors, upper=0)
+        # A fresh start needs one of the kin to make it.
+        model.add_rows(0, np.append(kin, start), np.append(-np.ones_like(kin), 1), upper=0)
+    supply.forbid(supply.variables([*both, *carriers], -1))
+    if starts:
+        model.add_rows(0, starts, 1, upper=1)
+
+
+# --- domain objects ------------------------------------------------------------------------------
+
+
+class _Standing:
+    """Where every task stands once the plan is carried out."""
+
+    def __init__(self, world: World) -> None:
+        self._node_of = {t.key: n for n in world.snapshot.nodes for t in n.residents}
+        self._node_of.update({p.task.key: p.node for p in world.placements})
+        self._tasks = [t for n in world.snapshot.nodes for t in n.residents]
+        self._tasks += [p.task for p in world.placements]
+        self._by_domain: dict[str, dict[str, list[Task]]] = {}
+        self.anti_terms = [(t, term) for t in self._tasks for term in t.shape.pod_anti_affinity]
+
+    def domain(self, task: Task, key: str) -> str | None:
+        """The value of a node label where a task stands."""
+        return self._node_of[task.key].labels.get(key)
+
+    def in_domain(self, key: str, value: str | None) -> list[Task]:
+        """Tasks on nodes with a value of a label; none where the label is missing."""
+        if key not in self._by_domain:
+            groups: dict[str, list[Task]] = {}
+            for task in self._tasks:
+                at = self.domain(task, key)
+                if at is not None:
+                    groups.setdefault(at, []).append(task)
+            self._by_domain[key] = groups
+        return [] if value is None else self._by_domain[key].get(value, [])
+
+    def others(self, key: str, node: Node, task: Task) -> Iterable[Task]:
+        """The other tasks in a node's domain."""
+        return (o for o in self.in_domain(key, node.labels.get(key)) if o is not task)
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """All of them."""
+        return self._tasks
+
+
+def _means(world: World, term: PodTerm, task: Task) -> bool:
+    """Whether a term selects a task."""
+    if term.selector is None or not term.selector.matches(task.labels):
+        return False
+    if task.namespace in term.namespaces:
+        return True
+    wider = term.namespace_selector
+    return wider is not None and wider.matches(world.snapshot.namespaces.get(task.namespace, {}))
+
+
+def _unmet_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Violation]:
+    placed = {p.task.key for p in world.placements}
+    fresh: dict[tuple[PodTerm, ...], set[str]] = {}
+    for task, _, node in world.placements:
+        terms = task.shape.pod_affinity
+        for term in terms:
+            domain = node.labels.get(term.topology_key)
+            if domain is None:
+                detail = f"node {node.name} lacks the label {term.topology_key} of {term}"
+                yield Violation(rule, f"task {task.key}", detail)
+                continue
+            wanted = [t for t in standing.tasks if all(_means(world, a, t) for a in terms)]
+            near = [t for t in wanted if standing.domain(t, term.topology_key) == domain]
+            if any(t.key not in placed or terms != t.shape.pod_affinity for t in near):
+                continue
+            alone = all(t.key in placed for t in wanted)
+            if not (alone and any(t.shape.pod_affinity == terms for t in near)):
+                detail = f"no pod that it wants ({term}) is near node {node.name}"
+                yield Violation(rule, f"task {task.key}", detail)
+            fresh.setdefault((term, *terms), set()).add(domain)
+    for (term, *_), domains in fresh.items():
+        if len(domains) > 1:
+            detail = f"pods that want their own kind ({term}) start in {len(domains)} domains"
+            yield Violation(rule, "all tasks", detail)

@@ -1,0 +1,80 @@
+"""How far queues stay below what is theirs: the level shared by guarantees and fair shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import Sense
+from optsched.problem.linear import Expression
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.rules.outcome import Outcome
+
+
+@dataclass(frozen=True, eq=False)
+class Shortfall:
+    """Σ over queues and resources of what is missing to a target, on a grid of the cluster's total.
+
+    Attributes
+    ----------
+    member
+        (K, Q) the queues whose use counts towards each target.
+    target
+        (K, R) base units; 0 where nothing is due.
+    grid
+        Steps into which the total of a resource is divided: 1000 counts in thousandths. What is
+        missing is rounded up to whole steps.
+
+    """
+
+    name: str
+    unit: str
+    member: Bool
+    target: I64
+    grid: int
+    sense: Sense = Sense.MIN
+
+    def _step(self, problem: Problem) -> I64:
+        return np.maximum(problem.total // self.grid, 1)
+
+    def _missing(self, problem: Problem, held: I64) -> I64:
+        """(K, R) whole steps that are missing when queues hold (Q, R)."""
+        used = self.member.astype(np.int64) @ held
+        step = self._step(problem)
+        missing: I64 = -(-np.maximum(self.target - used, 0) // step)
+        return missing
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Term`."""
+        return int(self._missing(outcome.problem, outcome.queue_allocated).sum())
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Term`: nothing is missing."""
+        return 0
+
+    def encode(self, form: Formulation) -> Expression:
+        """Σ d[k, r] with step[r]·d[k, r] + Σ request·x ≥ target − allocated, d ≥ 0."""
+        problem, gangs = form.problem, form.gangs
+        missing = self._missing(problem, problem.queues.allocated)
+        lacks = self.target - self.member.astype(np.int64) @ problem.queues.allocated
+        request = problem.classes.request[gangs.class_of]
+        queue = gangs.queue_of[gangs.gang_class_of]
+        step = self._step(problem)
+        steps = []
+        for k, r in np.argwhere(missing > 0).tolist():
+            (short,) = form.model.add_variables(0, missing[k, r])
+            use = form.placed(request[:, r], self.member[k][queue] & (request[:, r] > 0))
+            form.model.add_rows(
+                0,
+                np.append(use.variables, short),
+                np.append(use.coefficients, step[r]),
+                lower=int(lacks[k, r]),
+            )
+            steps.append(int(short))
+        return Expression.of(np.array(steps, np.int64), np.ones(len(steps), np.int64))

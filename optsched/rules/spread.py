@@ -1,0 +1,225 @@
+"""Topology spread: numbers of like pods in domains of a node label stay close together.
+
+Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only. A
+task may come to a domain when some order of placing the plan's tasks allows it: tasks that carry
+the constraint first, others that are merely counted by it afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.task import SpreadTerm, TaskStatus
+from optsched.problem.relations import TermKind
+from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.node_affinity import NodeAffinity
+from optsched.rules.taints import Taints, refusing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.domain.cluster import Node
+    from optsched.domain.task import Task, TaskShape
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.rules.ledger import Ledger
+    from optsched.rules.world import World
+
+
+class Spread(Rule):
+    """In a domain that takes a task, like pods exceed the smallest domain by at most maxSkew."""
+
+    name = "topology-spread"
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        for shape in dict.fromkeys(p.task.shape for p in world.placements):
+            for term in shape.spread:
+                if term.required:
+                    yield from _uneven(self.name, world, shape, term)
+
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: nodes that have the labels of all constraints."""
+        allowed: Bool | None = None
+        for m in _terms_of(problem, task_class):
+            labelled = problem.relations.domain_of[m] >= 0
+            allowed = labelled if allowed is None else allowed & labelled
+        return allowed
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        terms = [problem.relations.terms[m].source for m in _terms_of(problem, task_class)]
+        keys = sorted({t.topology_key for t in terms})
+        return f"can not take it within its topology spread over {', '.join(keys)}"
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`."""
+        return bool(_terms_of(problem, task_class))
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        kinds = {t.kind for t in problem.relations.terms}
+        return _Live(problem) if TermKind.SPREAD in kinds else None
+
+    # --- encode ----------------------------------------------------------------------------------
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """count[d] ≤ least + maxSkew where a carrier comes to d; least ≤ count of each domain."""
+        for task_class in range(len(form.problem.classes.shapes)):
+            for m in _terms_of(form.problem, task_class):
+                _encode_term(form, supplied, task_class, m)
+
+
+def _terms_of(problem: Problem, task_class: int) -> list[int]:
+    carried = problem.relations.carried_by(problem.classes.shapes[task_class])
+    return [m for m in carried if problem.relations.terms[m].kind is TermKind.SPREAD]
+
+
+def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
+    """(N,) nodes whose domains count for the smallest one."""
+    nodes = problem.ready.copy()
+    affinity = NodeAffinity().mask(problem, task_class) if term.honour_affinity else None
+    taints = Taints().mask(problem, task_class) if term.honour_taints else None
+    for mask in (affinity, taints):
+        if mask is not None:
+            nodes &= mask
+    return nodes
+
+
+class _Domains:
+    """The domains of a term as one class sees them."""
+
+    def __init__(self, problem: Problem, task_class: int, m: int) -> None:
+        source = problem.relations.terms[m].source
+        assert isinstance(source, SpreadTerm)  # noqa: S101  the kind of the term says so
+        self.term = source
+        self.domain_of = problem.relations.domain_of[m]
+        self._num = int(problem.relations.num_domains[m])
+        self._eligible = _eligible(problem, task_class, source) & (self.domain_of >= 0)
+        self.present = np.unique(self.domain_of[self._eligible])
+
+    def count(self, on_node: I64) -> I64:
+        """(D,) sums of a count (N,) over eligible nodes."""
+        at = self.domain_of[self._eligible]
+        sums = np.bincount(at, weights=on_node[self._eligible], minlength=self._num)
+        return sums.astype(np.int64)
+
+    def least(self, count: I64) -> int:
+        """The smallest count of a domain; 0 while there are fewer domains than wanted."""
+        if len(self.present) < self.term.min_domains:
+            return 0
+        return int(count[self.present].min(initial=0)) if len(self.present) else 0
+
+
+class _Live(Greedy):
+    """Counts by domain as tasks are placed."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._selected = problem.relations.selected.copy()
+        classes = range(len(problem.classes.shapes))
+        self._domains = [
+            [(m, _Domains(problem, c, m)) for m in _terms_of(problem, c)] for c in classes
+        ]
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        allowed: Bool | None = None
+        for m, domains in self._domains[task_class]:
+            count = domains.count(self._selected[m])
+            itself = int(m in self._problem.classes.relations[task_class])
+            fits = count + itself - domains.least(count) <= domains.term.max_skew
+            open_to = np.append(fits, False)[domains.domain_of]  # -1: without the label
+            allowed = open_to if allowed is None else allowed & open_to
+        return allowed
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        for m in self._problem.classes.relations[task_class]:
+            np.add.at(self._selected[m], nodes, counts)
+
+
+def _encode_term(form: Formulation, supplied: I64, task_class: int, m: int) -> None:
+    problem, model = form.problem, form.model
+    domains = _Domains(problem, task_class, m)
+    held = domains.count(problem.relations.selected[m])
+    carriers = [
+        c
+        for c in range(len(problem.classes.shapes))
+        if m in _terms_of(problem, c) and m in problem.classes.relations[c]
+    ]
+    most = int(problem.classes.num_pending.sum() + held.sum())
+    (least,) = model.add_variables(
+        0, most if len(domains.present) >= domains.term.min_domains else 0
+    )
+    for d in range(len(held)):
+        at = np.flatnonzero(domains.domain_of == d)
+        counted = supplied[np.ix_(np.array(carriers, np.int64), at)]
+        counted = counted[counted >= 0]
+        if d in domains.present:
+            model.add_rows(
+                0,
+                np.append(counted, least),
+                np.append(-np.ones_like(counted), 1),
+                upper=int(held[d]),
+            )
+        own = supplied[task_class, at]
+        own = own[own >= 0]
+        if not len(own):
+            continue
+        (comes,) = model.add_variables(0, 1)
+        model.add_rows(0, np.append(own, comes), np.append(np.ones_like(own), -most), upper=0)
+        slack = domains.term.max_skew - int(held[d])
+        model.add_rows(
+            0,
+            np.concatenate([counted, [least, comes]]),
+            np.concatenate([np.ones_like(counted), [-1, most]]),
+            upper=slack + most,
+        )
+
+
+# --- domain objects ------------------------------------------------------------------------------
+
+
+def _uneven(rule: str, world: World, shape: TaskShape, term: SpreadTerm) -> Iterator[Violation]:
+    eligible = {n.name: n for n in world.snapshot.nodes if _counts(n, shape, term)}
+    count = {n.labels[term.topology_key]: 0 for n in eligible.values()}
+    comes: set[str] = set()
+    for node in eligible.values():
+        domain = node.labels[term.topology_key]
+        standing = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
+        placed = [t for t in world.placed_on.get(node.name, []) if term in t.shape.spread]
+        count[domain] += sum(_selected(term, t) for t in (*standing, *placed))
+        if any(t.shape == shape for t in placed):
+            comes.add(domain)
+    least = min(count.values(), default=0) if len(count) >= term.min_domains else 0
+    for domain in sorted(comes):
+        if count[domain] - least > term.max_skew:
+            detail = f"{count[domain]} in {domain}, {least} in the smallest domain ({term})"
+            yield Violation(rule, f"label {term.topology_key}", detail)
+    for placement in world.placements:
+        if placement.task.shape == shape and term.topology_key not in placement.node.labels:
+            detail = f"node {placement.node.name} lacks the label {term.topology_key}"
+            yield Violation(rule, f"task {placement.task.key}", detail)
+
+
+def _counts(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
+    if not node.ready or term.topology_key not in node.labels:
+        return False
+    if term.honour_taints and refusing(shape, node.marks):
+        return False
+    if not term.honour_affinity:
+        return True
+    selected = all(node.labels.get(k) == v for k, v in shape.node_selector)
+    wanted = shape.node_affinity
+    return selected and (wanted is None or wanted.matches(node.name, node.labels))
+
+
+def _selected(term: SpreadTerm, task: Task) -> bool:
+    same = task.namespace == term.namespace
+    return same and term.selector is not None and term.selector.matches(task.labels)

@@ -1,0 +1,138 @@
+"""A plan carried out on paper: domain objects after it, in plain Python, for the verifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from optsched.domain.amounts import amount_of
+from optsched.domain.decisions import Allocate
+from optsched.domain.task import Task, TaskStatus
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.domain.cluster import Gang, Node, Queue, Snapshot
+    from optsched.domain.decisions import Action
+
+
+class Placement(NamedTuple):
+    """A task that a plan binds to a node."""
+
+    task: Task
+    gang: Gang
+    node: Node
+
+
+@dataclass(frozen=True)
+class World:
+    """A snapshot and the actions of a plan, with the indices that checks need.
+
+    Actions that name unknown tasks, gangs or nodes are left out here; `well_formed` reports them.
+    """
+
+    snapshot: Snapshot
+    actions: Sequence[Action]
+
+    @cached_property
+    def placements(self) -> tuple[Placement, ...]:
+        """What the plan binds."""
+        found = (self._placement(a) for a in self.actions if isinstance(a, Allocate))
+        return tuple(p for p in found if p is not None)
+
+    def _placement(self, action: Allocate) -> Placement | None:
+        gang = self.snapshot.gang_by_key.get(action.gang)
+        node = self.snapshot.node_by_name.get(action.node)
+        if gang is None or node is None:
+            return None
+        task = self.members(gang).get(action.task)
+        return None if task is None else Placement(task, gang, node)
+
+    def members(self, gang: Gang) -> Mapping[str, Task]:
+        """The tasks of a gang by key."""
+        if gang.key not in self._members:
+            self._members[gang.key] = {t.key: t for t in gang.tasks}
+        return self._members[gang.key]
+
+    @cached_property
+    def _members(self) -> dict[str, dict[str, Task]]:
+        return {}
+
+    @cached_property
+    def placed_on(self) -> Mapping[str, list[Task]]:
+        """Newly bound tasks by node."""
+        found: dict[str, list[Task]] = {}
+        for placement in self.placements:
+            found.setdefault(placement.node.name, []).append(placement.task)
+        return found
+
+    @cached_property
+    def placed_of(self) -> Mapping[str, list[Task]]:
+        """Newly bound tasks by gang."""
+        found: dict[str, list[Task]] = {}
+        for placement in self.placements:
+            found.setdefault(placement.gang.key, []).append(placement.task)
+        return found
+
+    @cached_property
+    def total(self) -> Mapping[str, int]:
+        """What ready nodes offer together."""
+        return summed(dict(n.allocatable) for n in self.snapshot.nodes if n.ready)
+
+    @cached_property
+    def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
+        """What each queue's own bound and running tasks take before the plan."""
+        held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
+        for gang in self.snapshot.gangs:
+            for task in gang.tasks:
+                if task.status in (TaskStatus.BOUND, TaskStatus.RUNNING) and gang.queue in held:
+                    add_into(held[gang.queue], taken_by(task))
+        return held
+
+    @cached_property
+    def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
+        """What the plan adds to each queue's own tasks."""
+        gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
+        for placement in self.placements:
+            add_into(gained.setdefault(placement.gang.queue, {}), taken_by(placement.task))
+        return gained
+
+    def ancestors(self, queue: Queue) -> list[Queue]:
+        """The queue and those above it, nearest first; stops where a cycle closes."""
+        by_name = self.snapshot.queue_by_name
+        found = [queue]
+        while (above := by_name.get(found[-1].parent)) is not None and above not in found:
+            found.append(above)
+        return found
+
+    def below(self, queue: Queue) -> list[str]:
+        """Names of the queue and of all queues below it."""
+        return [q.name for q in self.snapshot.queues if queue in self.ancestors(q)]
+
+
+def taken_by(task: Task) -> dict[str, int]:
+    """What a task takes on a node, itself counted as one pod."""
+    return {**dict(task.shape.request), PODS: 1}
+
+
+def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:
+    """Add amounts to totals."""
+    for name, amount in part.items():
+        totals[name] = totals.get(name, 0) + amount
+
+
+def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of several amounts."""
+    totals: dict[str, int] = {}
+    for part in parts:
+        add_into(totals, part)
+    return totals
+
+
+def allocatable_of(node: Node, resource: str) -> int | None:
+    """What a node offers of a resource; None where it sets no limit."""
+    if resource == PODS and not any(name == PODS for name, _ in node.allocatable):
+        return None
+    return amount_of(node.allocatable, resource)
