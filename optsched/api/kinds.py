@@ -1,0 +1,165 @@
+"""The kinds that a scheduler reads and writes, and where the API server keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of object.
+
+    group: empty for the core group. plural: as in paths. has_status: whether its status has a
+    subresource of its own, so that it is written apart from the object.
+    """
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    short_names: tuple[str, ...] = ()
+    namespaced: bool = True
+    has_status: bool = False
+
+    @property
+    def api_version(self) -> str:
+        """What `apiVersion` says, such as v1 or scheduling.volcano.sh/v1beta1."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+SCHEDULING_GROUP: Final = "scheduling.volcano.sh"
+
+QUEUE: Final = Kind(
+    SCHEDULING_GROUP,
+    "v1beta1",
+    "Queue",
+    "queues",
+    "queue",
+    ("q", "queue-v1beta1"),
+    namespaced=False,
+    has_status=True,
+)
+POD_GROUP: Final = Kind(
+    SCHEDULING_GROUP,
+    "v1beta1",
+    "PodGroup",
+    "podgroups",
+    "podgroup",
+    ("pg", "podgroup-v1beta1"),
+)
+PRIORITY_CLASS: Final = Kind(
+    "scheduling.k8s.io",
+    "v1",
+    "PriorityClass",
+    "priorityclasses",
+    "priorityclass",
+    ("pc",),
+    namespaced=False,
+)
+POD: Final = Kind("", "v1", "Pod", "pods", "pod", ("po",), has_status=True)
+NODE: Final = Kind("", "v1", "Node", "nodes", "node", ("no",), namespaced=False, has_status=True)
+NAMESPACE: Final = Kind(
+    "", "v1", "Namespace", "namespaces", "namespace", ("ns",), namespaced=False, has_status=True
+)
+PERSISTENT_VOLUME_CLAIM: Final = Kind(
+    "",
+    "v1",
+    "PersistentVolumeClaim",
+    "persistentvolumeclaims",
+    "persistentvolumeclaim",
+    ("pvc",),
+    has_status=True,
+)
+PERSISTENT_VOLUME: Final = Kind(
+    "",
+    "v1",
+    "PersistentVolume",
+    "persistentvolumes",
+    "persistentvolume",
+    ("pv",),
+    namespaced=False,
+    has_status=True,
+)
+STORAGE_CLASS: Final = Kind(
+    "storage.k8s.io",
+    "v1",
+    "StorageClass",
+    "storageclasses",
+    "storageclass",
+    ("sc",),
+    namespaced=False,
+)
+POD_DISRUPTION_BUDGET: Final = Kind(
+    "policy",
+    "v1",
+    "PodDisruptionBudget",
+    "poddisruptionbudgets",
+    "poddisruptionbudget",
+    ("pdb",),
+    has_status=True,
+)
+RESOURCE_QUOTA: Final = Kind(
+    "", "v1", "ResourceQuota", "resourcequotas", "resourcequota", ("quota",), has_status=True
+)
+CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps", "configmap", ("cm",))
+LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases", "lease")
+EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
+
+KINDS: Final = (
+    QUEUE,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    POD,
+    NODE,
+    NAMESPACE,
+    PERSISTENT_VOLUME_CLAIM,
+    PERSISTENT_VOLUME,
+    STORAGE_CLASS,
+    POD_DISRUPTION_BUDGET,
+    RESOURCE_QUOTA,
+    CONFIG_MAP,
+    LEASE,
+    EVENT,
+)
+_KIND_OF: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
+
+
+def find_kind(api_version: str, kind: str) -> Kind | None:
+    """The kind that an object's `apiVersion` and `kind` name; None for a stranger."""
+    return _KIND_OF.get((api_version, kind))
+
+
+def collection_path(kind: Kind, namespace: str | None = None) -> str:
+    """Where objects of a kind are listed, watched and created.
+
+    namespace: None for all namespaces, or for a kind that has none. ValueError for a namespace
+    with a kind that lives outside of namespaces.
+    """
+    root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+    if namespace is None:
+        return f"{root}/{kind.plural}"
+    if not kind.namespaced:
+        raise ValueError(f"{kind} has no namespace; got {namespace!r}")
+    return f"{root}/namespaces/{quote(namespace, safe='')}/{kind.plural}"
+
+
+def object_path(kind: Kind, namespace: str | None, name: str, subresource: str = "") -> str:
+    """Where one object, or a subresource of it such as status or binding, is read and written.
+
+    ValueError for a namespaced kind without a namespace, or the other way round.
+    """
+    if kind.namespaced and not namespace:
+        raise ValueError(f"{kind} {name!r} needs a namespace")
+    path = f"{collection_path(kind, namespace or None)}/{quote(name, safe='')}"
+    return f"{path}/{subresource}" if subresource else path
+
+
+def status_path(kind: Kind, namespace: str | None, name: str) -> str:
+    """Where an object's status is written: its subresource, or the object itself without one."""
+    return object_path(kind, namespace, name, "status" if kind.has_status else "")

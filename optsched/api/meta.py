@@ -1,0 +1,131 @@
+"""The metadata that every object carries, as far as a scheduler looks at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from optsched.units import FieldError, TimestampError, parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NOT_AN_OBJECT = "is not an object: write a mapping with metadata"
+_NO_NAME = "is missing: every object needs a name"
+_NOT_TEXT = "is not a text: write it in quotes"
+_NOT_TEXTS = "is not a mapping of texts to texts"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerReference:
+    """The object on whose behalf another one exists."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+    controller: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """Name, age, labels and owners of an object.
+
+    creation_ms: 0 where the object does not say, as in a manifest. deletion_ms: when it was asked
+    to go, or None. Times are milliseconds since 1970.
+    """
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    creation_ms: int = 0
+    deletion_ms: int | None = None
+    owners: tuple[OwnerReference, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or the name alone outside of namespaces."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that manages the object, if one does."""
+        return next((owner for owner in self.owners if owner.controller), None)
+
+
+def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
+    """The metadata of an object; None where there is not even a name.
+
+    What cannot be read is added to `errors` and left at its default.
+    """
+    if not isinstance(obj, dict):
+        errors.append(FieldError("", obj, _NOT_AN_OBJECT))
+        return None
+    meta = obj.get("metadata")
+    if not isinstance(meta, dict) or not isinstance(meta.get("name"), str) or not meta["name"]:
+        errors.append(FieldError("metadata.name", None, _NO_NAME))
+        return None
+    owners = meta.get("ownerReferences")
+    return ObjectMeta(
+        name=meta["name"],
+        namespace=_text(meta, "namespace", errors),
+        uid=_text(meta, "uid", errors),
+        resource_version=_text(meta, "resourceVersion", errors),
+        labels=_texts(meta, "labels", errors),
+        annotations=_texts(meta, "annotations", errors),
+        creation_ms=_time_ms(meta, "creationTimestamp", errors) or 0,
+        deletion_ms=_time_ms(meta, "deletionTimestamp", errors),
+        owners=tuple(_owners(owners)) if isinstance(owners, list) else (),
+    )
+
+
+def _text(meta: dict[str, object], name: str, errors: list[FieldError]) -> str:
+    value = meta.get(name)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    errors.append(FieldError(f"metadata.{name}", value, _NOT_TEXT))
+    return ""
+
+
+def _texts(meta: dict[str, object], name: str, errors: list[FieldError]) -> dict[str, str]:
+    value = meta.get(name)
+    if not value:
+        return {}
+    if not isinstance(value, dict):
+        errors.append(FieldError(f"metadata.{name}", value, _NOT_TEXTS))
+        return {}
+    if all(type(text) is str for text in value.values()):
+        return value
+    wrong = {key: text for key, text in value.items() if not isinstance(text, str | None)}
+    errors += [FieldError(f"metadata.{name}[{key}]", v, _NOT_TEXT) for key, v in wrong.items()]
+    return {key: text or "" for key, text in value.items() if key not in wrong}
+
+
+def _time_ms(meta: dict[str, object], name: str, errors: list[FieldError]) -> int | None:
+    value = meta.get(name)
+    if value is None:
+        return None
+    try:
+        return parse_time_ms(value)
+    except TimestampError as error:
+        errors.append(error.at(f"metadata.{name}"))
+        return None
+
+
+def _owners(references: list[object]) -> list[OwnerReference]:
+    return [
+        OwnerReference(
+            api_version=str(reference.get("apiVersion") or ""),
+            kind=str(reference.get("kind") or ""),
+            name=str(reference.get("name") or ""),
+            uid=str(reference.get("uid") or ""),
+            controller=reference.get("controller") is True,
+        )
+        for reference in references
+        if isinstance(reference, dict)
+    ]

@@ -1,0 +1,76 @@
+"""PriorityClass: a name for a priority, read from `scheduling.k8s.io/v1`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.fields import Fields
+from optsched.api.meta import parse_meta
+from optsched.api.schema import boolean, integer, record, text
+
+if TYPE_CHECKING:
+    from optsched.api.meta import ObjectMeta
+    from optsched.units import FieldError
+
+PRIORITY_CLASS_SCHEMA: Final = record(
+    "A name for a priority.",
+    ("value",),
+    apiVersion=text("Group and version of the kind."),
+    kind=text("Name of the kind."),
+    metadata={"type": "object"},
+    value=integer("The priority; higher goes first."),
+    globalDefault=boolean("Whether it is meant where no class is named."),
+    description=text("When to use it."),
+    preemptionPolicy=text(
+        "Whether its pods may preempt others.",
+        enum=["PreemptLowerPriority", "Never"],
+        default="PreemptLowerPriority",
+    ),
+)
+
+
+class PreemptionPolicy(StrEnum):
+    """Whether the pods of a class may preempt others."""
+
+    LOWER = "PreemptLowerPriority"
+    NEVER = "Never"
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """A name for a priority."""
+
+    meta: ObjectMeta
+    value: int
+    global_default: bool = False
+    preemption_policy: PreemptionPolicy = PreemptionPolicy.LOWER
+    description: str = ""
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name that pods and PodGroups use."""
+        return self.meta.name
+
+
+def parse_priority_class(obj: object) -> tuple[PriorityClass | None, tuple[FieldError, ...]]:
+    """The class in a manifest or an answer of the API server, and all that is wrong with it.
+
+    None only for an object without a name; a class whose value cannot be read has 0.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    fields = Fields(obj, PRIORITY_CLASS_SCHEMA, "", errors)
+    found = PriorityClass(
+        meta=meta,
+        value=fields.integer("value"),
+        global_default=fields.boolean("globalDefault"),
+        preemption_policy=PreemptionPolicy(fields.text("preemptionPolicy")),
+        description=fields.text("description"),
+        errors=tuple(errors),
+    )
+    return found, found.errors

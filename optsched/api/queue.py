@@ -1,0 +1,254 @@
+"""Queue: a share of the cluster, read from `scheduling.volcano.sh/v1beta1`.
+
+Source of names, defaults and limits: Volcano's scheduling/v1beta1/types.go and its queue webhooks
+(pkg/webhooks/admission/queues). One difference is deliberate: a guarantee without a deserved
+amount is accepted, although Volcano denies it since 1.14.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from optsched.api import wellknown
+from optsched.api.crds import QUEUE_SCHEMA
+from optsched.api.fields import Fields
+from optsched.api.meta import parse_meta
+from optsched.units import format_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.api.meta import ObjectMeta
+    from optsched.units import FieldError
+
+_DEVICE_CLASS: Final = "deviceclass/"
+
+
+class QueueState(StrEnum):
+    """Whether a queue takes new work."""
+
+    OPEN = "Open"
+    CLOSED = "Closed"
+    CLOSING = "Closing"
+    UNKNOWN = "Unknown"
+
+
+class DequeueStrategy(StrEnum):
+    """Whether a job that does not fit holds up the ones behind it."""
+
+    FIFO = "fifo"
+    TRAVERSE = "traverse"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroupTerms:
+    """Node groups that must and that should be met, or avoided."""
+
+    required: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Another cluster to which jobs of a queue may go."""
+
+    name: str
+    weight: int = 0
+    capacity: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceQuota:
+    """Quotas on devices claimed through dynamic resource allocation.
+
+    Keys as Volcano's capacity plugin counts them: `deviceclass/<class>` for the number of devices,
+    `<dimension>.deviceclass/<class>` for a consumable capacity.
+    """
+
+    capability: Mapping[str, int] = field(default_factory=dict)
+    deserved: Mapping[str, int] = field(default_factory=dict)
+    guarantee: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """How many PodGroups of a queue are in each phase."""
+
+    unknown: int = 0
+    pending: int = 0
+    running: int = 0
+    inqueue: int = 0
+    completed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """What a queue is and has, as last written. Amounts are base units by resource."""
+
+    state: QueueState = QueueState.OPEN
+    allocated: Mapping[str, int] = field(default_factory=dict)
+    counts: QueueCounts = QueueCounts()
+    reserved_nodes: tuple[str, ...] = ()
+    reservation: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A share of the cluster. Amounts are base units by resource.
+
+    capability: a resource not listed is not limited. deserved: as written; `effective_deserved`
+    adds what a guarantee implies. parent: empty at the top. errors: fields that cannot be read;
+    nothing may be placed under rules that cannot be read, see `takes_work`.
+    """
+
+    meta: ObjectMeta
+    weight: int = 1
+    capability: Mapping[str, int] = field(default_factory=dict)
+    deserved: Mapping[str, int] = field(default_factory=dict)
+    guarantee: Mapping[str, int] = field(default_factory=dict)
+    reclaimable: bool = True
+    parent: str = ""
+    priority: int = 0
+    affinity: NodeGroupTerms = NodeGroupTerms()
+    anti_affinity: NodeGroupTerms = NodeGroupTerms()
+    dequeue_strategy: DequeueStrategy = DequeueStrategy.TRAVERSE
+    type: str = ""
+    extend_clusters: tuple[Cluster, ...] = ()
+    devices: DeviceQuota = DeviceQuota()
+    status: QueueStatus = QueueStatus()
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.meta.name
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether new work may be placed: it is open, and all of it could be read."""
+        return self.status.state is QueueState.OPEN and not self.errors
+
+    @property
+    def effective_deserved(self) -> dict[str, int]:
+        """What it deserves: as written, and the guarantee where nothing is written."""
+        return {**self.guarantee, **self.deserved}
+
+    @property
+    def hierarchy(self) -> str:
+        """Its path in the older notation of trees, such as root/eng/prod; empty without one."""
+        return self.meta.annotations.get(wellknown.HIERARCHY, "")
+
+    @property
+    def hierarchy_weights(self) -> str:
+        """The weights along `hierarchy`, such as 1/2/8."""
+        return self.meta.annotations.get(wellknown.HIERARCHY_WEIGHTS, "")
+
+    @property
+    def overuse_tolerance(self) -> str:
+        """How far it may exceed its share before that is reclaimed, as the user wrote it."""
+        return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
+
+
+def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
+    """The queue in a manifest or an answer of the API server, and all that is wrong with it.
+
+    None only for an object without a name. With errors the queue is returned all the same, its
+    bad fields at their defaults, so that it can be shown; it takes no work.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, QUEUE_SCHEMA, "", errors)
+    spec, status = whole.record("spec"), _status(whole.record("status"))
+    capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
+    guarantee = spec.record("guarantee").amounts("resource")
+    _check_floor(spec, "deserved", deserved, guarantee)
+    _check_floor(spec, "capability", capability, guarantee)
+    affinity = spec.record("affinity")
+    queue = Queue(
+        meta=meta,
+        weight=_weight(spec),
+        capability=capability,
+        deserved=deserved,
+        guarantee=guarantee,
+        reclaimable=spec.boolean("reclaimable"),
+        parent=spec.text("parent"),
+        priority=spec.integer("priority"),
+        affinity=_node_groups(affinity.record("nodeGroupAffinity")),
+        anti_affinity=_node_groups(affinity.record("nodeGroupAntiAffinity")),
+        dequeue_strategy=DequeueStrategy(spec.text("dequeueStrategy")),
+        type=spec.text("type"),
+        extend_clusters=tuple(_cluster(each) for each in spec.records("extendClusters")),
+        devices=_devices(spec.record("dra")),
+        status=status,
+        errors=tuple(errors),
+    )
+    return queue, queue.errors
+
+
+def _weight(spec: Fields) -> int:
+    # Volcano's webhook takes 0, which is what Go writes for "not set", for 1.
+    value = spec.raw("weight")
+    return 1 if value == 0 and value is not False else spec.integer("weight")
+
+
+def _check_floor(
+    spec: Fields, name: str, amounts: Mapping[str, int], guarantee: Mapping[str, int]
+) -> None:
+    for resource in sorted(amounts.keys() & guarantee.keys()):
+        if amounts[resource] < guarantee[resource]:
+            spec.reject(
+                f"{name}[{resource}]",
+                format_quantity(amounts[resource], resource),
+                "is below the guarantee: write at least "
+                + format_quantity(guarantee[resource], resource),
+            )
+
+
+def _node_groups(fields: Fields) -> NodeGroupTerms:
+    return NodeGroupTerms(
+        required=fields.texts("requiredDuringSchedulingIgnoredDuringExecution"),
+        preferred=fields.texts("preferredDuringSchedulingIgnoredDuringExecution"),
+    )
+
+
+def _cluster(fields: Fields) -> Cluster:
+    return Cluster(fields.text("name"), fields.integer("weight"), fields.amounts("capacity"))
+
+
+def _devices(dra: Fields) -> DeviceQuota:
+    return DeviceQuota(
+        capability=_device_amounts(dra, "capability"),
+        deserved=_device_amounts(dra, "deserved"),
+        guarantee=_device_amounts(dra, "guarantee"),
+    )
+
+
+def _device_amounts(dra: Fields, name: str) -> dict[str, int]:
+    amounts: dict[str, int] = {}
+    for device_class, quota in dra.records_by_name(name):
+        key = f"{_DEVICE_CLASS}{device_class}"
+        amounts[key] = quota.integer("count")
+        for dimension, amount in quota.amounts("capacity").items():
+            amounts[f"{dimension}.{key}"] = amount
+    return amounts
+
+
+def _status(status: Fields) -> QueueStatus:
+    reservation = status.record("reservation")
+    return QueueStatus(
+        state=QueueState(status.text("state") or QueueState.OPEN),
+        allocated=status.amounts("allocated"),
+        counts=QueueCounts(
+            unknown=status.integer("unknown"),
+            pending=status.integer("pending"),
+            running=status.integer("running"),
+            inqueue=status.integer("inqueue"),
+            completed=status.integer("completed"),
+        ),
+        reserved_nodes=reservation.texts("nodes"),
+        reservation=reservation.amounts("resource"),
+    )

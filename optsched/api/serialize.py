@@ -1,0 +1,81 @@
+"""What the scheduler writes back: status patches with Volcano's field names.
+
+The patches are JSON merge patches (RFC 7386): numbers are always written, for a count that went
+back to zero must not keep its old value, and a key that is to go is written as null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optsched.units import format_resource_list, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
+    from optsched.api.queue import QueueCounts, QueueState
+
+
+def podgroup_status_patch(
+    phase: PodGroupPhase,
+    conditions: Iterable[PodGroupCondition],
+    *,
+    running: int,
+    succeeded: int,
+    failed: int,
+) -> dict[str, Any]:
+    """The patch that sets a PodGroup's status; to the object itself, it has no subresource."""
+    return {
+        "status": {
+            "phase": phase.value,
+            "conditions": [condition_fields(each) for each in conditions],
+            "running": running,
+            "succeeded": succeeded,
+            "failed": failed,
+        }
+    }
+
+
+def condition_fields(condition: PodGroupCondition) -> dict[str, Any]:
+    """A condition as it is stored; what is empty is left out, as Go does."""
+    fields = {
+        "type": condition.type,
+        "status": condition.status,
+        "transitionID": condition.transition_id,
+        "lastTransitionTime": ""
+        if condition.transition_ms is None
+        else format_time(condition.transition_ms),
+        "reason": condition.reason,
+        "message": condition.message,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def queue_status_patch(
+    allocated: Mapping[str, int],
+    counts: QueueCounts,
+    *,
+    previous: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The patch that sets what a queue holds and how many PodGroups it has in each phase.
+
+    allocated: base units by resource. previous: resources written before; those no longer in
+    `allocated` are removed.
+    """
+    gone = dict.fromkeys(sorted(set(previous) - allocated.keys()))
+    return {
+        "status": {
+            "allocated": {**format_resource_list(allocated), **gone},
+            "unknown": counts.unknown,
+            "pending": counts.pending,
+            "running": counts.running,
+            "inqueue": counts.inqueue,
+            "completed": counts.completed,
+        }
+    }
+
+
+def queue_state_patch(state: QueueState) -> dict[str, Any]:
+    """The patch that opens or closes a queue."""
+    return {"status": {"state": state.value}}

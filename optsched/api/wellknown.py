@@ -1,0 +1,91 @@
+"""Annotation, label and scheduling-gate keys that change what a scheduler decides.
+
+The names are Volcano's (staging/src/volcano.sh/apis, scheduling/v1beta1/labels.go and
+batch/v1alpha1/labels.go; pkg/scheduler/api/well_known_labels.go) unless a comment says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VOLCANO_PREFIX: Final = "volcano.sh/"
+DEFAULT_SCHEDULER_NAME: Final = "volcano"
+DEFAULT_QUEUE: Final = "default"
+ROOT_QUEUE: Final = "root"
+
+# Pods: membership and order.
+GROUP_NAME_ANNOTATIONS: Final = (
+    "scheduling.k8s.io/group-name",
+    "scheduling.volcano.sh/group-name",
+)
+QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # on namespaces too
+QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"  # also the gate's name
+TASK_SPEC: Final = "volcano.sh/task-spec"
+TASK_INDEX: Final = "volcano.sh/task-index"
+TASK_PRIORITY: Final = "volcano.sh/task-priority"
+PARTITION_ID: Final = "volcano.sh/partition-id"
+TEMPLATE_UID: Final = "volcano.sh/template-uid"
+JOB_NAME: Final = "volcano.sh/job-name"
+JOB_NAMESPACE: Final = "volcano.sh/job-namespace"
+JOB_VERSION: Final = "volcano.sh/job-version"
+JOB_RETRY_COUNT: Final = "volcano.sh/job-retry-count"
+POD_QUEUE_NAME: Final = "volcano.sh/queue-name"
+
+# Pods and PodGroups: who may be a victim, and when.
+PREEMPTABLE: Final = "volcano.sh/preemptable"
+REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # on nodes too
+COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
+MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"
+MAX_UNAVAILABLE: Final = "volcano.sh/jdb-max-unavailable"
+
+# Pods: placement.
+NETWORK_TOPOLOGY_MODE: Final = "volcano.sh/network-topology-mode"
+NETWORK_TOPOLOGY_HIGHEST_TIER: Final = "volcano.sh/network-topology-highest-tier"
+NUMA_TOPOLOGY_POLICY: Final = "volcano.sh/numa-topology-policy"
+TOPOLOGY_DECISION: Final = "volcano.sh/topology-decision"
+SCORING_TYPE: Final = "volcano.sh/resource-strategy-scoring-type"
+SCORING_WEIGHT: Final = "volcano.sh/resource-strategy-scoring-weight"
+QOS_LEVEL: Final = "volcano.sh/qos-level"
+
+# Pods: devices.
+GPU_INDEX: Final = "volcano.sh/gpu-index"
+PREDICATE_TIME: Final = "volcano.sh/predicate-time"
+VGPU_MODE: Final = "volcano.sh/vgpu-mode"
+VGPU_PODGROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
+VGPU_USE_UUID: Final = "volcano.sh/vgpu-use-gpuuuid"
+VGPU_AVOID_UUID: Final = "volcano.sh/vgpu-nouse-gpuuuid"
+GPU_USE_TYPE: Final = "nvidia.com/use-gputype"
+GPU_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
+
+# PodGroups and the owners from which PodGroups are made.
+GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
+GROUP_MIN_RESOURCES: Final = "scheduling.volcano.sh/group-min-resources"
+WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
+TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
+TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
+TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
+ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
+
+# Queues.
+HIERARCHY: Final = "volcano.sh/hierarchy"
+HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
+NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
+CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
+OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # ours; Volcano reads no such key
+
+# Nodes.
+NODEGROUP_NAME: Final = "volcano.sh/nodegroup-name"
+GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
+NODE_VGPU_REGISTER: Final = "volcano.sh/node-vgpu-register"
+OVERSUBSCRIPTION: Final = "volcano.sh/oversubscription"
+OVERSUBSCRIPTION_CPU: Final = "volcano.sh/oversubscription-cpu"
+OVERSUBSCRIPTION_MEMORY: Final = "volcano.sh/oversubscription-memory"
+OFFLINE_JOB_EVICTING: Final = "volcano.sh/offline-job-evicting"
+
+
+def first_annotation(annotations: Mapping[str, str], keys: tuple[str, ...]) -> str:
+    """The value under the first of `keys` that has one; empty where none has."""
+    return next((annotations[key] for key in keys if annotations.get(key)), "")
