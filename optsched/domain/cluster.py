@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from optsched.domain.task import Taint, TaintEffect
@@ -195,10 +194,6 @@ class Claim:
     problem: str = ""
 
 
-_NO_LABELS: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-_NO_CLAIMS: Mapping[str, Claim] = MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """The cluster at one instant. Parts that did not change are shared with the one before.
@@ -219,8 +214,8 @@ class Snapshot:
     nodes: tuple[Node, ...] = ()
     gangs: tuple[Gang, ...] = ()
     queues: tuple[Queue, ...] = ()
-    claims: Mapping[str, Claim] = _NO_CLAIMS
-    namespaces: Mapping[str, Mapping[str, str]] = _NO_LABELS
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -125,9 +124,6 @@ class Certificate:
         return not self.relaxed and all(r.status is LevelStatus.OPTIMAL for r in self.levels)
 
 
-_NONE_PENDING: Mapping[str, Reason] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The ordered, verified outcome of a session.
@@ -144,8 +140,8 @@ class Plan:
 
     actions: tuple[Action, ...]
     certificate: Certificate
-    pending: Mapping[str, Reason] = field(default_factory=lambda: _NONE_PENDING)
-    pending_tasks: Mapping[str, Reason] = field(default_factory=lambda: _NONE_PENDING)
+    pending: Mapping[str, Reason] = field(default_factory=dict)
+    pending_tasks: Mapping[str, Reason] = field(default_factory=dict)
 
     @property
     def binds(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from optsched.problem.linear import Expression
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
+    from optsched.rules.faces import Face
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
     from optsched.rules.world import World
@@ -120,6 +121,8 @@ class Rule:
     """A hard rule or an order; faces that a rule does not have stay as they are here."""
 
     name: ClassVar[str]
+    hard_face: ClassVar[Face | None] = None
+    """The switch that turns the hard part on: verify, encode, masks and room."""
 
     def verify(self, world: World) -> Iterable[Violation]:
         """Every place where the plan in `world` breaks the rule."""

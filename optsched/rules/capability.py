@@ -14,6 +14,7 @@ from optsched.domain.reasons import Reason, ReasonCode
 from optsched.problem.arrays import UNLIMITED
 from optsched.rules.asking import asked_next
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.faces import Face
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed
 
@@ -32,6 +33,7 @@ class Capability(Rule):
     """No queue grows above `spec.capability`, its own or an ancestor's."""
 
     name = "capability"
+    hard_face = Face.ALLOCATABLE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`. A queue above its ceiling before may not grow in what it is above of."""

@@ -14,6 +14,7 @@ from optsched.domain.decisions import Sense
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.problem.linear import Expression
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.faces import Face
 from optsched.rules.weights import dominant_weights
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
@@ -37,6 +38,7 @@ class Gang(Rule):
     """Fewer than the minimum of a gang, in all and by role, never start."""
 
     name = "gang"
+    hard_face = Face.JOB_READY
 
     # --- verify ----------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from optsched.domain.reasons import Reason, ReasonCode
 from optsched.problem.arrays import UNLIMITED
 from optsched.rules.asking import asked_next
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.faces import Face
 from optsched.rules.shortfall import Shortfall
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
@@ -40,6 +41,7 @@ class Guarantee(Rule):
     """Use and unused guarantees of all queues together fit the cluster."""
 
     name = "guarantee"
+    hard_face = Face.ALLOCATABLE
 
     # --- verify ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,7 @@ class HostPorts(Rule):
     """No two tasks of a node bind colliding host ports."""
 
     name = "host-ports"
+    hard_face = Face.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""

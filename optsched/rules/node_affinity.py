@@ -11,6 +11,7 @@ import numpy as np
 
 from optsched.domain.selectors import Operator, Requirement
 from optsched.rules.base import Rule, Violation
+from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ class NodeAffinity(Rule):
     """A task runs only on nodes that its `nodeSelector` and required node affinity select."""
 
     name = "node-affinity"
+    hard_face = Face.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""

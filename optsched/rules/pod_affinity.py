@@ -14,6 +14,7 @@ import numpy as np
 
 from optsched.problem.relations import TermKind
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ class PodAffinity(Rule):
     """Required pod affinity and anti-affinity hold, also those of pods that already run."""
 
     name = "pod-affinity"
+    hard_face = Face.PREDICATE
 
     # --- verify ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import UNLIMITED
 from optsched.rules.asking import asked_next
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.faces import Face
 from optsched.rules.shortfall import Shortfall
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
@@ -39,6 +40,7 @@ class Proportion(Rule):
     """A queue takes no more than it deserves by weight."""
 
     name = "proportion"
+    hard_face = Face.ALLOCATABLE
 
     # --- verify ----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import numpy as np
 from optsched.domain.task import SpreadTerm, TaskStatus
 from optsched.problem.relations import TermKind
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.faces import Face
 from optsched.rules.node_affinity import NodeAffinity
 from optsched.rules.taints import Taints, refusing
 
@@ -33,6 +34,7 @@ class Spread(Rule):
     """In a domain that takes a task, like pods exceed the smallest domain by at most maxSkew."""
 
     name = "topology-spread"
+    hard_face = Face.PREDICATE
 
     # --- verify ----------------------------------------------------------------------------------
 

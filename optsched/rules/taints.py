@@ -11,6 +11,7 @@ import numpy as np
 
 from optsched.domain.task import TaintEffect
 from optsched.rules.base import Rule, Violation
+from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ class Taints(Rule):
     """A task does not come to a node with a NoSchedule or NoExecute taint it does not tolerate."""
 
     name = "taints"
+    hard_face = Face.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""

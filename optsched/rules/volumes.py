@@ -11,6 +11,7 @@ import numpy as np
 
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.rules.base import Rule, Violation
+from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,7 @@ class Volumes(Rule):
     """Every claim of a task exists, can be used, and is reachable from its node."""
 
     name = "volumes"
+    hard_face = Face.PREDICATE
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""

@@ -1,0 +1,1 @@
+"""Study: emulated clusters, generated workloads and comparisons of policies."""

@@ -1,0 +1,1 @@
+"""Volcano's action pipeline by classes: one vector of fits and scores a task class."""

@@ -1,0 +1,216 @@
+"""Nodes as the pipeline fills them: room and scores by task class, brought up to date when asked.
+
+Placing tasks touches a few nodes. Every class keeps its own vectors of fits and scores and a mark
+of how far it has read the log of touched nodes; it is brought up to date when it is next asked, for
+those nodes only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.rules.base import Rule
+    from optsched.rules.ruleset import RuleSet
+
+NOWHERE = -np.inf
+_MANY = 256
+"""Nodes beyond which one sort is faster than searching for the best again and again."""
+
+
+@dataclass(eq=False, slots=True)
+class _View:
+    """What one class sees: (N,) tasks that fit and the score of the next one, NOWHERE if none."""
+
+    allowed: Bool | None
+    base: F64 | None
+    asked: I64
+    amount: I64
+    fit: I64
+    score: F64
+    read: int
+
+
+class Book:
+    """Room and scores of all nodes.
+
+    Attributes
+    ----------
+    idle, used
+        (N, R) free and taken, as things stand.
+
+    """
+
+    def __init__(self, problem: Problem, rules: RuleSet) -> None:
+        self._problem = problem
+        self._masking = rules.masking
+        self._scoring = rules.scoring
+        self.idle = problem.idle.copy()
+        self.used = problem.used.copy()
+        self._log: list[I64] = []
+        self._views: dict[int, _View] = {}
+
+    def fits(self, task_class: int) -> I64:
+        """(N,) how many tasks of a class each node could take on its own. Read only."""
+        return self._view(task_class).fit
+
+    def scores(self, task_class: int) -> F64:
+        """(N,) score of the next task of a class; NOWHERE on nodes without room. Read only."""
+        return self._view(task_class).score
+
+    def take(self, task_class: int, nodes: I64, counts: I64) -> None:
+        """Put tasks of a class on nodes (m,), each node once; negative counts take them back."""
+        taken = counts[:, None] * self._problem.classes.request[task_class]
+        self.idle[nodes] -= taken
+        self.used[nodes] += taken
+        self._log.append(nodes)
+
+    def choose(self, task_class: int, number: int) -> tuple[I64, I64]:
+        """The nodes that placing tasks one by one, best score first, would choose.
+
+        Returns
+        -------
+        tuple
+            Nodes in ascending order and the tasks on each; together fewer than `number` where
+            room ends. Nothing is taken yet.
+
+        """
+        view = self._view(task_class)
+        best = _best(view.score, number)
+        if number == 1 or not len(best):
+            return best, np.ones(len(best), np.int64)
+        best.sort()
+        most = np.minimum(view.fit[best], number)
+        if most.max() == 1:
+            return best, most
+        ladder = self._ladder(task_class, view, best, most)
+        return _merge(best, ladder, number)
+
+    def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:
+        """(m, J) score of the j-th further task on each node; NOWHERE beyond what fits."""
+        steps = int(most.max())
+        taken = np.arange(steps, dtype=np.int64)
+        request = self._problem.classes.request[task_class]
+        used = self.used[nodes][:, None, :] + taken[None, :, None] * request
+        offered = np.repeat(self._problem.allocatable[nodes], steps, axis=0)
+        score = self._node_scores(task_class, used.reshape(-1, used.shape[2]), offered)
+        if view.base is not None:
+            score = score + np.repeat(view.base[nodes], steps)
+        ladder = score.reshape(len(nodes), steps)
+        ladder[taken[None, :] >= most[:, None]] = NOWHERE
+        return ladder
+
+    def _node_scores(self, task_class: int, used: I64, allocatable: I64) -> F64:
+        request = self._problem.classes.request[task_class]
+        total = np.zeros(len(used))
+        for rule in self._scoring:
+            score = rule.node_score(self._problem, request, used, allocatable)
+            if score is not None:
+                total += score
+        return total
+
+    def _view(self, task_class: int) -> _View:
+        view = self._views.get(task_class)
+        if view is None:
+            view = self._views[task_class] = self._open(task_class)
+        if view.read < len(self._log):
+            # Where most nodes were touched, one pass over all is cheaper than telling them apart.
+            news = self._log[view.read :]
+            touched = news[0] if len(news) == 1 else np.concatenate(news)
+            view.read = len(self._log)
+            if len(touched) >= self._problem.num_nodes:
+                touched = np.arange(self._problem.num_nodes)
+            self._refresh(task_class, view, touched)
+        return view
+
+    def _open(self, task_class: int) -> _View:
+        problem = self._problem
+        request = problem.classes.request[task_class]
+        asked = np.flatnonzero(request)
+        view = _View(
+            allowed=static_mask(problem, self._masking, task_class),
+            base=self._base(task_class),
+            asked=asked,
+            amount=request[asked],
+            fit=np.zeros(problem.num_nodes, np.int64),
+            score=np.full(problem.num_nodes, NOWHERE),
+            read=len(self._log),
+        )
+        self._refresh(task_class, view, np.arange(problem.num_nodes))
+        return view
+
+    def _base(self, task_class: int) -> F64 | None:
+        total: F64 | None = None
+        for rule in self._scoring:
+            score = rule.class_score(self._problem, task_class)
+            if score is not None:
+                total = score if total is None else total + score
+        return total
+
+    def _refresh(self, task_class: int, view: _View, nodes: I64) -> None:
+        """Recompute fits and scores of some nodes."""
+        room = self.idle[nodes]
+        fit = (
+            np.floor_divide(room[:, view.asked], view.amount).min(axis=1)
+            if len(view.asked)
+            else np.full(len(nodes), UNLIMITED)
+        )
+        if view.allowed is not None:
+            fit = np.where(view.allowed[nodes], fit, 0)
+        score = self._node_scores(task_class, self.used[nodes], self._problem.allocatable[nodes])
+        if view.base is not None:
+            score += view.base[nodes]
+        score[fit <= 0] = NOWHERE
+        view.fit[nodes] = np.maximum(fit, 0)
+        view.score[nodes] = score
+
+
+def static_mask(problem: Problem, rules: tuple[Rule, ...], task_class: int) -> Bool | None:
+    """(N,) ready nodes that no rule excludes for a class whatever else is placed; None when all."""
+    allowed: Bool | None = None if problem.ready.all() else problem.ready
+    for rule in rules:
+        mask = rule.mask(problem, task_class)
+        if mask is not None:
+            allowed = mask if allowed is None else allowed & mask
+    return allowed
+
+
+def _best(score: F64, number: int) -> I64:
+    """Up to `number` nodes with the highest scores, the first of equals first."""
+    if number > _MANY:
+        order = np.argsort(-score, kind="stable")[:number]
+        return order[score[order] > NOWHERE]
+    found: list[int] = []
+    kept: list[float] = []
+    while len(found) < number:
+        node = int(score.argmax()) if len(score) else -1
+        if node < 0 or score[node] == NOWHERE:
+            break
+        found.append(node)
+        kept.append(score[node])
+        score[node] = NOWHERE  # so that the next search passes it by
+    best = np.array(found, np.int64)
+    score[best] = kept
+    return best
+
+
+def _merge(nodes: I64, ladder: F64, number: int) -> tuple[I64, I64]:
+    """Take tasks one by one from the ladders, always the best next rung.
+
+    A rung can be reached only over the ones below it, so it counts as the lowest so far; sorted by
+    that, then by node, then by rung, the rungs come in the order in which one-by-one placement
+    takes them.
+    """
+    reach = np.minimum.accumulate(ladder, axis=1).ravel()
+    order = np.argsort(-reach, kind="stable")[:number]
+    order = order[reach[order] > NOWHERE]
+    counts = np.bincount(order // ladder.shape[1], minlength=len(nodes))
+    used = counts > 0
+    return nodes[used], counts[used].astype(np.int64)

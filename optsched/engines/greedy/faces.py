@@ -1,0 +1,122 @@
+"""The greedy faces of all rules of a policy, sorted by what they answer."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from optsched.problem.arrays import UNLIMITED
+from optsched.rules.base import Greedy
+from optsched.rules.faces import Face
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.rules.ledger import Ledger
+    from optsched.rules.ruleset import RuleSet
+
+_SWITCH = {
+    "queue_key": Face.QUEUE_ORDER,
+    "gang_key": Face.JOB_ORDER,
+    "is_overused": Face.OVERUSED,
+    "room": Face.ALLOCATABLE,
+    "may_start": Face.JOB_READY,
+    "holds": Face.JOB_READY,
+    "enqueue_vote": Face.JOB_ENQUEUED,
+    "live_mask": Face.PREDICATE,
+}
+
+
+class Faces:
+    """Asks every rule that has something to say, in the policy's order, and no other."""
+
+    def __init__(self, problem: Problem, rules: RuleSet, ledger: Ledger) -> None:
+        opened = [(a, a.rule.open(problem, ledger)) for a in rules.active]
+        self._open = [(a, greedy) for a, greedy in opened if greedy is not None]
+        self._queue_keys: list[Callable[[int], tuple[float, ...]]] = self._having("queue_key")
+        self._gang_keys: list[Callable[[int], tuple[float, ...]]] = self._having("gang_key")
+        self._overused: list[Callable[[int], bool]] = self._having("is_overused")
+        self._rooms: list[Callable[[int, int], int]] = self._having("room")
+        self._may_start: list[Callable[[int], bool]] = self._having("may_start")
+        self._holds: list[Callable[[int], bool]] = self._having("holds")
+        self._masks: list[Callable[[int], Bool | None]] = self._having("live_mask")
+        self._placed: list[Callable[[int, int, I64, I64], None]] = self._having("placed")
+        self._enqueued: list[Callable[[int], None]] = self._having("enqueued")
+        self._votes = self._vote_tiers()
+
+    def _having(self, method: str) -> list[Any]:
+        """The bound methods of rules that override one and have it switched on."""
+        switch = _SWITCH.get(method)
+        return [
+            getattr(greedy, method)
+            for active, greedy in self._open
+            if getattr(type(greedy), method) is not getattr(Greedy, method)
+            and (switch is None or switch in active.faces)
+        ]
+
+    def _vote_tiers(self) -> list[list[Callable[[int], int]]]:
+        voting = [
+            (active.tier, greedy.enqueue_vote)
+            for active, greedy in self._open
+            if type(greedy).enqueue_vote is not Greedy.enqueue_vote
+            and Face.JOB_ENQUEUED in active.faces
+        ]
+        return [[vote for _, vote in votes] for _, votes in groupby(voting, key=lambda v: v[0])]
+
+    def queue_key(self, queue: int) -> tuple[float, ...]:
+        """Order of queues, smallest first."""
+        return tuple(part for key in self._queue_keys for part in key(queue))
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        """Order of the gangs of a queue, smallest first."""
+        return tuple(part for key in self._gang_keys for part in key(gang))
+
+    def is_overused(self, queue: int) -> bool:
+        """Whether any rule says that a queue gets nothing more."""
+        return any(asks(queue) for asks in self._overused)
+
+    def room(self, queue: int, task_class: int) -> int:
+        """Tasks of a class that every rule still allows a queue."""
+        least = int(UNLIMITED)
+        for room in self._rooms:
+            least = min(least, room(queue, task_class))
+        return least
+
+    def may_start(self, gang: int) -> bool:
+        """Whether every rule finds it worth trying to start a gang."""
+        return all(asks(gang) for asks in self._may_start)
+
+    def holds(self, gang: int) -> bool:
+        """Whether every rule holds with what has been placed for a gang."""
+        return all(asks(gang) for asks in self._holds)
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        """(N,) nodes that a class may use as things stand; None when that excludes none."""
+        allowed: Bool | None = None
+        for mask in self._masks:
+            nodes = mask(task_class)
+            if nodes is not None:
+                allowed = nodes if allowed is None else allowed & nodes
+        return allowed
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        """Tell every rule of tasks placed on nodes."""
+        for note in self._placed:
+            note(gang, task_class, nodes, counts)
+
+    def may_enqueue(self, gang: int) -> bool:
+        """Volcano's vote: any rejection loses, the first tier with a permission wins."""
+        for tier in self._votes:
+            votes = [vote(gang) for vote in tier]
+            if min(votes) < 0:
+                return False
+            if max(votes) > 0:
+                return True
+        return True
+
+    def enqueued(self, gang: int) -> None:
+        """Tell every rule that a gang has been enqueued."""
+        for note in self._enqueued:
+            note(gang)

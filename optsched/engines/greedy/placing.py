@@ -1,0 +1,237 @@
+"""Putting the tasks of one gang on nodes, and taking them off again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.engines.greedy.book import NOWHERE, Book
+from optsched.engines.greedy.faces import Faces
+from optsched.problem.arrays import UNPLACED
+from optsched.rules.ledger import Ledger
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.rules.ruleset import RuleSet
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far a gang has come.
+
+    Attributes
+    ----------
+    runs
+        [entry, tasks left] in task order.
+    done
+        Tasks placed, by entry.
+    need, need_role
+        Tasks that must still start, in all and by role.
+    failed
+        Entries that found no room; they are not tried again.
+
+    """
+
+    runs: list[list[int]]
+    done: list[int]
+    need: int
+    need_role: dict[str, int]
+    failed: set[int] = field(default_factory=set)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the minimum is reached."""
+        return self.need <= 0 and all(n <= 0 for n in self.need_role.values())
+
+    @property
+    def has_more(self) -> bool:
+        """Whether any task is left that may still be tried."""
+        return any(left and entry not in self.failed for entry, left in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One placement, kept so that it can be undone."""
+
+    entry: int
+    task_class: int
+    nodes: I64
+    counts: I64
+    first: int
+
+
+class Placing:
+    """Tasks on nodes as the pipeline goes along.
+
+    Attributes
+    ----------
+    node_of
+        (T,) node of each task so far.
+    ledger, faces, book
+        Totals, rules and nodes.
+
+    """
+
+    def __init__(self, problem: Problem, rules: RuleSet) -> None:
+        self.problem = problem
+        self.ledger = Ledger(problem)
+        self.faces = Faces(problem, rules, self.ledger)
+        self.book = Book(problem, rules)
+        self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
+        self._hard = rules.hard
+        self._cursors: dict[int, Cursor] = {}
+        self._steps: list[_Step] = []
+        self._class_of: list[int] = problem.shapes.class_of.tolist()
+        self._start: list[int] = problem.shapes.start.tolist()
+        self._shape_of: list[int] = problem.shape_of.tolist()
+        self._task_start: list[int] = problem.task_start.tolist()
+        self._offset = _entry_offsets(problem)
+        self._tied: dict[int, bool] = {}
+
+    def cursor(self, gang: int) -> Cursor:
+        """How far a gang has come."""
+        if gang not in self._cursors:
+            shape = self.problem.shapes.shapes[self._shape_of[gang]]
+            self._cursors[gang] = Cursor(
+                runs=[list(run) for run in shape.sequence],
+                done=[0] * len(shape.entries),
+                need=shape.need,
+                need_role=dict(shape.need_role),
+            )
+        return self._cursors[gang]
+
+    def class_of(self, gang: int, entry: int) -> int:
+        """Task class of an entry of a gang."""
+        return self._class_of[self._start[self._shape_of[gang]] + entry]
+
+    def could_start(self, gang: int) -> bool:
+        """Whether each class of a gang that starts whole has room for all its tasks by itself."""
+        shape = self.problem.shapes.shapes[self._shape_of[gang]]
+        if not shape.is_rigid:
+            return True
+        return all(
+            int(self.book.fits(self.class_of(gang, e)).sum()) >= entry.count
+            for e, entry in enumerate(shape.entries)
+        )
+
+    def start(self, gang: int) -> None:
+        """Place tasks in order until the minimum is reached or room ends."""
+        cursor = self.cursor(gang)
+        roles = [e.role for e in self.problem.shapes.shapes[self._shape_of[gang]].entries]
+        for run in cursor.runs:
+            entry, left = run
+            wanted = min(left, max(cursor.need, cursor.need_role.get(roles[entry], 0)))
+            if wanted > 0 and entry not in cursor.failed:
+                self._place(gang, run, wanted)
+
+    def grow(self, gang: int, number: int) -> int:
+        """Place up to some more tasks in order; returns how many found room."""
+        placed = 0
+        cursor = self.cursor(gang)
+        for run in cursor.runs:
+            entry, left = run
+            if placed < number and left and entry not in cursor.failed:
+                placed += self._place(gang, run, min(left, number - placed))
+        return placed
+
+    def keep(self) -> None:
+        """What has been placed stays."""
+        self._steps.clear()
+
+    def undo(self, gang: int) -> None:
+        """Take back everything that was placed for a gang since the last `keep`."""
+        cursor = self.cursor(gang)
+        for step in reversed(self._steps):
+            number = int(step.counts.sum())
+            self.node_of[step.first : step.first + number] = UNPLACED
+            self._record(gang, step, -1)
+            cursor.done[step.entry] -= number
+            self._count(cursor, gang, step.entry, -number)
+        for run, fresh in zip(cursor.runs, self._fresh_runs(gang, cursor), strict=True):
+            run[1] = fresh
+        self._steps.clear()
+        cursor.failed.clear()
+
+    def _fresh_runs(self, gang: int, cursor: Cursor) -> list[int]:
+        """Tasks left in each run, given how many of each entry are placed."""
+        shape = self.problem.shapes.shapes[self._shape_of[gang]]
+        done = list(cursor.done)
+        left = []
+        for entry, number in shape.sequence:
+            taken = min(done[entry], number)
+            done[entry] -= taken
+            left.append(number - taken)
+        return left
+
+    def _place(self, gang: int, run: list[int], wanted: int) -> int:
+        """Place tasks of one run; returns how many found room."""
+        entry = run[0]
+        task_class = self.class_of(gang, entry)
+        number = min(wanted, self.faces.room(self.ledger.queue_of[gang], task_class))
+        if self._is_tied(task_class):
+            placed = sum(self._place_at(gang, entry, 1, live=True) for _ in range(number))
+        else:
+            placed = self._place_at(gang, entry, number, live=False) if number > 0 else 0
+        run[1] -= placed
+        if placed < wanted:
+            self.cursor(gang).failed.add(entry)
+        return placed
+
+    def _place_at(self, gang: int, entry: int, number: int, *, live: bool) -> int:
+        task_class = self.class_of(gang, entry)
+        if live:
+            nodes, counts = self._choose_live(task_class)
+        else:
+            nodes, counts = self.book.choose(task_class, number)
+        placed = int(counts.sum())
+        if not placed:
+            return 0
+        cursor = self.cursor(gang)
+        offset = self._offset[self._start[self._shape_of[gang]] + entry]
+        first = self._task_start[gang] + offset + cursor.done[entry]
+        self.node_of[first : first + placed] = np.repeat(nodes, counts)
+        step = _Step(entry, task_class, nodes, counts, first)
+        self._steps.append(step)
+        self._record(gang, step, 1)
+        cursor.done[entry] += placed
+        self._count(cursor, gang, entry, placed)
+        return placed
+
+    def _choose_live(self, task_class: int) -> tuple[I64, I64]:
+        """The one best node for a class whose nodes depend on what stands where."""
+        score = self.book.scores(task_class)
+        allowed = self.faces.live_mask(task_class)
+        if allowed is not None:
+            score = np.where(allowed, score, NOWHERE)
+        node = int(score.argmax()) if len(score) else -1
+        found = node >= 0 and score[node] > NOWHERE
+        nodes = np.array([node] if found else [], np.int64)
+        return nodes, np.ones(len(nodes), np.int64)
+
+    def _record(self, gang: int, step: _Step, sign: int) -> None:
+        counts = step.counts * sign
+        self.book.take(step.task_class, step.nodes, counts)
+        self.ledger.place(gang, step.task_class, int(counts.sum()))
+        self.faces.placed(gang, step.task_class, step.nodes, counts)
+
+    def _count(self, cursor: Cursor, gang: int, entry: int, number: int) -> None:
+        cursor.need -= number
+        role = self.problem.shapes.shapes[self._shape_of[gang]].entries[entry].role
+        if role in cursor.need_role:
+            cursor.need_role[role] -= number
+
+    def _is_tied(self, task_class: int) -> bool:
+        if task_class not in self._tied:
+            tied = any(r.ties_nodes(self.problem, task_class) for r in self._hard)
+            self._tied[task_class] = tied
+        return self._tied[task_class]
+
+
+def _entry_offsets(problem: Problem) -> list[int]:
+    """(E,) first task of an entry, counted from the first task of its gang."""
+    shapes = problem.shapes
+    before = np.concatenate([[0], np.cumsum(shapes.count)])[:-1]
+    return (before - before[shapes.start[shapes.shape_of_entry]]).tolist() if len(before) else []

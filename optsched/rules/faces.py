@@ -1,0 +1,40 @@
+"""The switches of a plugin."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Face(Enum):
+    """What a plugin may be switched on for; the values are Volcano's YAML keys."""
+
+    JOB_ORDER = "enableJobOrder"
+    QUEUE_ORDER = "enableQueueOrder"
+    TASK_ORDER = "enableTaskOrder"
+    JOB_READY = "enableJobReady"
+    JOB_PIPELINED = "enableJobPipelined"
+    JOB_ENQUEUED = "enableJobEnqueued"
+    JOB_STARVING = "enableJobStarving"
+    PREDICATE = "enablePredicate"
+    NODE_ORDER = "enableNodeOrder"
+    BEST_NODE = "enableBestNode"
+    ALLOCATABLE = "enabledAllocatable"
+    OVERUSED = "enabledOverused"
+    PREEMPTABLE = "enablePreemptable"
+    PREEMPTIVE = "enablePreemptive"
+    RECLAIMABLE = "enableReclaimable"
+    VICTIM = "enabledVictim"
+    CLUSTER_ORDER = "enabledClusterOrder"
+    TARGET_JOB = "enableTargetJob"
+    RESERVED_NODES = "enableReservedNodes"
+    HIERARCHY = "enableHierarchy"
+    HYPERNODE_ORDER = "enabledHyperNodeOrder"
+    HYPERNODE_GRADIENT = "enabledHyperNodeGradient"
+    SUB_JOB_READY = "enabledSubJobReady"
+    SUB_JOB_PIPELINED = "enabledSubJobPipelined"
+    SUB_JOB_ORDER = "enabledSubJobOrder"
+
+
+OFF_BY_DEFAULT = frozenset({Face.HIERARCHY, Face.CLUSTER_ORDER})
+DEFAULT_FACES = frozenset(Face) - OFF_BY_DEFAULT
+"""Volcano's `SCH/plugins/defaults.go`."""

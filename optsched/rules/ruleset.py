@@ -1,0 +1,66 @@
+"""The rules that a policy switches on, in its order, with the faces that it leaves on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from optsched.rules.faces import DEFAULT_FACES, Face
+from optsched.rules.fits import Fits
+from optsched.rules.well_formed import WellFormed
+
+if TYPE_CHECKING:
+    from optsched.rules.base import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveRule:
+    """A rule in its place: the plugin that brought it, its tier and the faces that are on."""
+
+    rule: Rule
+    plugin: str
+    tier: int
+    faces: frozenset[Face] = DEFAULT_FACES
+
+    @property
+    def binds(self) -> bool:
+        """Whether its hard part is on."""
+        return self.rule.hard_face is None or self.rule.hard_face in self.faces
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Rules in the order in which they are asked; the two that always hold come first."""
+
+    active: tuple[ActiveRule, ...]
+
+    @classmethod
+    def of(cls, *rules: Rule) -> RuleSet:
+        """Some rules with all their faces, in one tier."""
+        return cls(tuple(ActiveRule(r, r.name, 0) for r in rules))
+
+    @cached_property
+    def hard(self) -> tuple[Rule, ...]:
+        """The rules that plans must keep, each once."""
+        found = {a.rule.name: a.rule for a in self.active if a.binds}
+        return (WellFormed(), Fits(), *found.values())
+
+    @cached_property
+    def masking(self) -> tuple[Rule, ...]:
+        """Hard rules that exclude nodes."""
+        return tuple(r for r in self.hard if r.hard_face is Face.PREDICATE)
+
+    @cached_property
+    def scoring(self) -> tuple[Rule, ...]:
+        """Rules whose scores count."""
+        return tuple(a.rule for a in self.active if Face.NODE_ORDER in a.faces)
+
+    def find(self, name: str) -> ActiveRule | None:
+        """The rule of a name, if it is on at all."""
+        return next((a for a in self.active if a.rule.name == name), None)
+
+    def has(self, name: str, face: Face) -> bool:
+        """Whether a rule is on with a face."""
+        found = self.find(name)
+        return found is not None and face in found.faces

@@ -1,0 +1,23 @@
+"""Prove a plan against every hard rule; shares no code with any engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.rules.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Action
+    from optsched.rules.base import Violation
+    from optsched.rules.ruleset import RuleSet
+
+
+def verify_actions(
+    snapshot: Snapshot, actions: Sequence[Action], rules: RuleSet
+) -> list[Violation]:
+    """Every violation that carrying out the actions would cause; empty when there is none."""
+    world = World(snapshot, actions)
+    return [violation for rule in rules.hard for violation in rule.verify(world)]
