@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from optsched.api import kinds
+from optsched.api.crds import CUSTOM_KINDS, custom_resource_definition
+from optsched.api.podgroup import parse_podgroup
+from optsched.api.queue import parse_queue
+from optsched.api.unknown import unknown_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from optsched.api.kinds import Kind
+    from optsched.api.schema import Schema
+
+ROOT = Path(__file__).parents[2]
+CRDS = ROOT / "deploy" / "crds"
+SHARED = Path(os.environ.get("OPTSCHED_SHARED", ROOT.parent / "shared"))
+PARSE: dict[Kind, Callable[[object], tuple[Any, tuple[Any, ...]]]] = {
+    kinds.QUEUE: parse_queue,
+    kinds.POD_GROUP: parse_podgroup,
+}
+JSON_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int}
+
+every_kind = pytest.mark.parametrize("kind", CUSTOM_KINDS, ids=str)
+
+
+def manifest(kind: Kind) -> dict[str, Any]:
+    path = CRDS / f"{kind.group}_{kind.plural}.yaml"
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+
+
+def schema_of(kind: Kind) -> Schema:
+    return manifest(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def violations(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
+    """What an API server would say about a value: the keywords that our schemas use, no more."""
+    if schema.get("x-kubernetes-int-or-string"):
+        kind_fits = isinstance(value, int | str) and not isinstance(value, bool)
+    else:
+        kind_fits = type(value) is JSON_TYPES[schema["type"]]
+    if not kind_fits:
+        yield f"{path}: wrong type"
+        return
+    yield from (f"{path}: {problem}" for problem in scalar_problems(schema, value))
+    if isinstance(value, dict):
+        yield from (
+            f"{path}: {name} is missing" for name in schema.get("required", ()) if name not in value
+        )
+        for name, part in value.items():
+            inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+            if inner is not None:
+                yield from violations(inner, part, f"{path}.{name}")
+            elif "properties" in schema:
+                yield f"{path}.{name}: unknown"
+    if isinstance(value, list):
+        for position, part in enumerate(value):
+            yield from violations(schema["items"], part, f"{path}[{position}]")
+
+
+def scalar_problems(schema: Schema, value: Any) -> Iterator[str]:
+    if "enum" in schema and value not in schema["enum"]:
+        yield "not in the enumeration"
+    if isinstance(value, int) and not in_range(schema, value):
+        yield "out of range"
+    if isinstance(value, str):
+        if len(value) > schema.get("maxLength", len(value)):
+            yield "too long"
+        if re.search(schema.get("pattern", ""), value) is None:
+            yield "does not match"
+
+
+def in_range(schema: Schema, number: int) -> bool:
+    return schema.get("minimum", number) <= number <= schema.get("maximum", number)
+
+
+def without_nulls(value: Any) -> Any:
+    """What is left of a value after the server has pruned nulls."""
+    if isinstance(value, dict):
+        return {name: without_nulls(part) for name, part in value.items() if part is not None}
+    return [without_nulls(part) for part in value] if isinstance(value, list) else value
+
+
+def with_defaults(schema: Schema, value: Any) -> Any:
+    if isinstance(value, list):
+        return [with_defaults(schema["items"], part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    fields = schema.get("properties", {})
+    defaults = {name: inner["default"] for name, inner in fields.items() if "default" in inner}
+    return defaults | {
+        name: with_defaults(fields.get(name, {}), part) for name, part in value.items()
+    }
+
+
+def field_schemas(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{path}.{name}", inner
+        yield from field_schemas(inner, f"{path}.{name}")
+    for keyword in ("additionalProperties", "items"):
+        if keyword in schema:
+            yield from field_schemas(schema[keyword], f"{path}[]")
+
+
+class Spy(dict[str, Any]):
+    """A mapping that notes which of its fields are asked for."""
+
+    def __init__(self, fields: dict[str, Any], path: str, seen: set[str]) -> None:
+        super().__init__(fields)
+        self.path, self.seen = path, seen
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.seen.add(f"{self.path}.{name}")
+        return super().get(name, default)
+
+
+def example(schema: Schema, path: str, seen: set[str]) -> Any:
+    """A value with every field of a schema, watched by spies."""
+    if "properties" in schema:
+        fields = schema["properties"].items()
+        return Spy(
+            {name: example(inner, f"{path}.{name}", seen) for name, inner in fields}, path, seen
+        )
+    if "additionalProperties" in schema:
+        return {"x": example(schema["additionalProperties"], f"{path}[]", seen)}
+    if schema.get("type") == "array":
+        return [example(schema["items"], f"{path}[]", seen)]
+    if schema.get("format") == "date-time":
+        return "2026-11-21T05:38:00Z"
+    scalars = {"string": schema.get("enum", ["a"])[-1], "integer": 1, "boolean": True}
+    return scalars.get(schema.get("type", ""), {} if schema.get("type") == "object" else "1")
+
+
+@every_kind
+def test_the_manifest_is_what_the_code_says(kind: Kind):
+    assert manifest(kind) == custom_resource_definition(kind), "run python deploy/crds/render.py"
+
+
+def test_there_is_no_other_manifest():
+    names = {path.name for path in CRDS.glob("*.yaml")}
+    assert names == {f"{kind.group}_{kind.plural}.yaml" for kind in CUSTOM_KINDS}
+
+
+@every_kind
+def test_every_field_is_read_and_every_field_read_exists(kind: Kind):
+    seen: set[str] = set()
+    obj = example(schema_of(kind), "", seen)
+    obj["metadata"] = {"name": "a"}
+    found, _ = PARSE[kind](obj)
+    assert found is not None
+    assert seen == {path for path, _ in field_schemas(schema_of(kind))} - {".apiVersion", ".kind"}
+
+
+@every_kind
+def test_every_field_has_one_sentence(kind: Kind):
+    descriptions = {
+        path: inner.get("description", "") for path, inner in field_schemas(schema_of(kind))
+    }
+    assert descriptions.pop(".metadata") == ""
+    wrong = {p: d for p, d in descriptions.items() if not re.fullmatch(r"[A-Z][^.]{8,}\.", d)}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        (kinds.QUEUE, {}),
+        (kinds.QUEUE, {"affinity": {}, "guarantee": {}, "extendClusters": [{}]}),
+        (kinds.POD_GROUP, {}),
+        (kinds.POD_GROUP, {"networkTopology": {}, "subGroupPolicy": [{"networkTopology": {}}]}),
+    ],
+)
+def test_defaults_of_the_server_and_of_the_parser_agree(kind: Kind, spec: dict[str, Any]):
+    obj = {"metadata": {"name": "a"}, "spec": spec, "status": {}}
+    defaulted = with_defaults(schema_of(kind), obj)
+    assert defaulted["spec"].keys() > spec.keys()
+    assert PARSE[kind](obj) == PARSE[kind](defaulted)
+
+
+def test_the_defaults_are_volcanos():
+    assert with_defaults(schema_of(kinds.QUEUE), {"spec": {}})["spec"] == {
+        "weight": 1,
+        "reclaimable": True,
+        "dequeueStrategy": "traverse",
+    }
+    rule = {"networkTopology": {}}
+    spec = with_defaults(schema_of(kinds.POD_GROUP), {"spec": {"subGroupPolicy": [rule]}})["spec"]
+    assert spec["queue"] == "default"
+    assert spec["subGroupPolicy"] == [
+        {"subGroupSize": 1, "minSubGroups": 0, "networkTopology": {"mode": "hard"}}
+    ]
+
+
+BAD = [
+    (kinds.QUEUE, {"weight": 65536}, ".spec.weight: out of range"),
+    (kinds.QUEUE, {"weight": 0}, ".spec.weight: out of range"),
+    (kinds.QUEUE, {"weight": "4"}, ".spec.weight: wrong type"),
+    (kinds.QUEUE, {"priority": -1}, ".spec.priority: out of range"),
+    (kinds.QUEUE, {"parent": "A_b"}, ".spec.parent: does not match"),
+    (kinds.QUEUE, {"parent": "a" * 254}, ".spec.parent: too long"),
+    (kinds.QUEUE, {"type": "a" * 254}, ".spec.type: too long"),
+    (kinds.QUEUE, {"dequeueStrategy": "lifo"}, ".spec.dequeueStrategy: not in the enumeration"),
+    (kinds.QUEUE, {"capability": {"cpu": "1 Gi"}}, ".spec.capability.cpu: does not match"),
+    (kinds.QUEUE, {"capability": {"cpu": 1.5}}, ".spec.capability.cpu: wrong type"),
+    (kinds.QUEUE, {"capabilty": {}}, ".spec.capabilty: unknown"),
+    (kinds.POD_GROUP, {"minMember": -1}, ".spec.minMember: out of range"),
+    (kinds.POD_GROUP, {"queue": "Team"}, ".spec.queue: does not match"),
+    (
+        kinds.POD_GROUP,
+        {"subGroupPolicy": [{"subGroupSize": 0}]},
+        ".spec.subGroupPolicy[0].subGroupSize: out of range",
+    ),
+    (
+        kinds.POD_GROUP,
+        {"networkTopology": {"mode": "firm"}},
+        ".spec.networkTopology.mode: not in the enumeration",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "spec", "violation"), BAD)
+def test_the_schema_refuses_what_volcanos_refuses(kind: Kind, spec: dict[str, Any], violation: str):
+    assert list(violations(schema_of(kind), {"spec": spec})) == [violation]
+
+
+def shared_objects() -> list[Any]:
+    folders = (SHARED / "manifests" / name for name in ("seeds", "crater", "volcano"))
+    found = []
+    for path in sorted(path for folder in folders for path in folder.rglob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        if not re.search(r"^kind: (Queue|PodGroup)$", text, re.MULTILINE):
+            continue
+        for obj in yaml.load_all(text, Loader=yaml.SafeLoader):
+            kind = kinds.find_kind(obj["apiVersion"], obj["kind"])
+            if kind in PARSE:
+                found.append(pytest.param(kind, obj, id=f"{path.stem}-{obj['metadata']['name']}"))
+    return found
+
+
+def test_the_shared_manifests_are_there():
+    if not SHARED.is_dir():
+        pytest.skip(f"no shared manifests at {SHARED}: set OPTSCHED_SHARED")
+    assert len(shared_objects()) >= 18
+
+
+@pytest.mark.parametrize(("kind", "obj"), shared_objects() if SHARED.is_dir() else [])
+def test_manifests_of_users_pass_the_schema_and_the_parser(kind: Kind, obj: Any):
+    assert list(violations(schema_of(kind), without_nulls(obj))) == []
+    assert unknown_fields(kind, obj) == ()
+    found, errors = PARSE[kind](obj)
+    assert found is not None
+    assert errors == ()
+
+
+@every_kind
+def test_names_and_subresources_are_volcanos(kind: Kind):
+    spec = manifest(kind)["spec"]
+    expected = {
+        kinds.QUEUE: ("Cluster", ["q", "queue-v1beta1"], {"status": {}}),
+        kinds.POD_GROUP: ("Namespaced", ["pg", "podgroup-v1beta1"], {}),
+    }
+    subresources = spec["versions"][0]["subresources"]
+    assert (spec["scope"], spec["names"]["shortNames"], subresources) == expected[kind]
+    assert spec["versions"][0]["name"] == "v1beta1"
+
+
+def test_the_columns_answer_the_first_questions():
+    columns = {
+        kind: [
+            (column["name"], column.get("priority", 0))
+            for column in manifest(kind)["spec"]["versions"][0]["additionalPrinterColumns"]
+        ]
+        for kind in CUSTOM_KINDS
+    }
+    queue = dict(columns[kinds.QUEUE])
+    assert {"STATE", "WEIGHT", "PARENT", "RUNNING", "PENDING", "AGE"} <= queue.keys()
+    assert {
+        f"{r}-{what}" for r in ("CPU", "GPU") for what in ("ALLOCATED", "DESERVED", "CAPABILITY")
+    } <= queue.keys()
+    assert columns[kinds.POD_GROUP] == [
+        ("STATUS", 0),
+        ("minMember", 0),
+        ("RUNNINGS", 0),
+        ("AGE", 0),
+        ("QUEUE", 1),
+        ("REASON", 0),
+    ]
