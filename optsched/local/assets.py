@@ -1,0 +1,262 @@
+"""The six binaries of the control plane: found, or built once from Go modules and kept.
+
+Each is looked up on its own, in KUBEBUILDER_ASSETS, on PATH and in the cache, and taken if its
+version will do. What is left is built from `deploy/local`, whose go.mod files pin every source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optsched.local.files import cache_directory, locked, shipped
+from optsched.local.processes import run
+from optsched.local.toolchain import (
+    Go,
+    ToolchainError,
+    architecture,
+    find_go,
+    go_environment,
+    recent_go,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.local.files import Progress
+
+MINOR = "1.36"
+SIGN_OF_LIFE_S = 3.0
+VERSION_TIMEOUT_S = 20.0
+BUILD_FLAGS = ("-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
+
+
+class AssetsError(Exception):
+    """Binaries are missing and cannot be built; the message says which and what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """One binary: where its source is and which versions of it will do."""
+
+    name: str
+    module: str
+    package: str
+    accepted: str
+    version_arguments: tuple[str, ...] = ("--version",)
+
+
+def _kubernetes(name: str) -> Binary:
+    return Binary(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", rf"Kubernetes v{MINOR}\.")
+
+
+KUBECTL = Binary(
+    "kubectl",
+    "kubernetes",
+    "k8s.io/kubernetes/cmd/kubectl",
+    rf"Client Version: v{MINOR}\.",
+    ("version", "--client"),
+)
+BINARIES = (
+    Binary("etcd", "etcd", "go.etcd.io/etcd/server/v3", r"etcd Version: 3\.([5-9]|\d\d)\."),
+    _kubernetes("kube-apiserver"),
+    _kubernetes("kube-controller-manager"),
+    _kubernetes("kube-scheduler"),
+    Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", r"kwok version v0\.8\."),
+    KUBECTL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """Where each binary is."""
+
+    paths: Mapping[str, Path]
+
+    def path(self, name: str) -> Path:
+        """The path of a binary, by its name."""
+        return self.paths[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is there already, and what was passed over because of its version."""
+
+    paths: dict[str, Path]
+    refused: tuple[str, ...]
+
+
+def require(on_progress: Progress, env: Mapping[str, str] | None = None) -> Assets:
+    """Every binary, building what is missing; `on_progress` hears of it every few seconds.
+
+    A kubectl of another minor version serves too, as long as nothing else has to be built.
+    Raises AssetsError when something is missing and cannot be built.
+    """
+    env = os.environ if env is None else env
+    try:
+        return _require(on_progress, env)
+    except ToolchainError as e:
+        raise AssetsError(f"the local control plane cannot be built: {e}") from e
+
+
+def _require(on_progress: Progress, env: Mapping[str, str]) -> Assets:
+    found = find(env)
+    missing = [binary for binary in BINARIES if binary.name not in found.paths]
+    if missing == [KUBECTL] and (kubectl := shutil.which("kubectl", path=env.get("PATH", ""))):
+        return Assets({**found.paths, "kubectl": Path(kubectl)})
+    if not missing:
+        return Assets(found.paths)
+    go = find_go(env)
+    if go is None:
+        raise AssetsError(_nothing_to_build_with(missing, found.refused))
+    return Assets({**found.paths, **_build_missing(missing, go, env, on_progress)})
+
+
+def find(env: Mapping[str, str]) -> Found:
+    """Look every binary up: KUBEBUILDER_ASSETS, PATH, cache."""
+    paths: dict[str, Path] = {}
+    refused: list[str] = []
+    for binary in BINARIES:
+        for candidate in _candidates(binary, env):
+            answer = _version(candidate, binary)
+            if re.search(binary.accepted, answer):
+                paths[binary.name] = candidate
+                break
+            refused.append(f"{candidate} ({_first_line(answer)})")
+        else:
+            if kept := _cached(binary, env):
+                paths[binary.name] = kept
+    return Found(paths, tuple(refused))
+
+
+def _candidates(binary: Binary, env: Mapping[str, str]) -> Iterator[Path]:
+    for folder in (env.get("KUBEBUILDER_ASSETS"), env.get("PATH")):
+        if folder and (found := shutil.which(binary.name, path=folder)):
+            yield Path(found)
+
+
+def _cached(binary: Binary, env: Mapping[str, str]) -> Path | None:
+    path = cache_path(binary, env)
+    return path if path.exists() else None
+
+
+def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
+    """Where a binary is kept: its folder names all that it is made from.
+
+    The release of Go is there as go.mod's minimum; a later patch release builds the same
+    program, and does not throw six minutes of work away.
+    """
+    folder = shipped("local", binary.module)
+    recipe = " ".join([*BUILD_FLAGS, _link_flags()])
+    digest = hashlib.sha256(recipe.encode())
+    for name in ("go.mod", "go.sum"):
+        digest.update((folder / name).read_bytes())
+    key = f"{binary.module}-{architecture()}-{digest.hexdigest()[:12]}"
+    return cache_directory(env) / "bin" / key / binary.name
+
+
+def _version(path: Path, binary: Binary) -> str:
+    try:
+        result = run([path, *binary.version_arguments], timeout_s=VERSION_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return str(e)
+    return result.stdout + result.stderr
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _link_flags() -> str:
+    """Kubernetes reports the version that the linker is told, and refuses to start without."""
+    go_mod = shipped("local", "kubernetes", "go.mod").read_text()
+    pinned = re.search(rf"k8s\.io/kubernetes (v{re.escape(MINOR)}\.\d+)", go_mod)
+    if pinned is None:
+        raise AssetsError(f"deploy/local/kubernetes/go.mod does not pin Kubernetes {MINOR}")
+    major, minor = MINOR.split(".")
+    values = {
+        "k8s.io/component-base/version.gitVersion": pinned[1],
+        "k8s.io/component-base/version.gitMajor": major,
+        "k8s.io/component-base/version.gitMinor": minor,
+        "k8s.io/client-go/pkg/version.gitVersion": pinned[1],
+        "k8s.io/client-go/pkg/version.gitMajor": major,
+        "k8s.io/client-go/pkg/version.gitMinor": minor,
+    }
+    return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in values.items())])
+
+
+def _build_missing(
+    missing: Iterable[Binary], go: Go, env: Mapping[str, str], on_progress: Progress
+) -> dict[str, Path]:
+    lock = cache_directory(env) / "bin" / "lock"
+    with locked(lock, lambda: on_progress("waiting for another build of the control plane")):
+        command = recent_go(go, env, on_progress)
+        return {
+            binary.name: _cached(binary, env) or _build(binary, command, env, on_progress)
+            for binary in missing
+        }
+
+
+def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progress) -> Path:
+    """Build into a temporary folder, then move: the cache holds whole binaries only."""
+    target = cache_path(binary, env)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
+        output = Path(folder) / binary.name
+        log = Path(folder) / "log"
+        flags = [*BUILD_FLAGS, "-ldflags", _link_flags(), "-o", str(output)]
+        with log.open("w") as stderr:
+            process = subprocess.Popen(  # noqa: S603 - no shell
+                [go, "build", *flags, binary.package],
+                cwd=shipped("local", binary.module),
+                env=go_environment(env),
+                stdin=subprocess.DEVNULL,
+                stderr=stderr,
+            )
+            _watch(process, binary.name, log, on_progress)
+        if process.returncode != 0:
+            tail = "\n".join(log.read_text().splitlines()[-15:])
+            raise AssetsError(f"building {binary.name} with {go} failed:\n{tail}")
+        output.replace(target)
+    return target
+
+
+def _watch(process: subprocess.Popen[bytes], name: str, log: Path, on_progress: Progress) -> None:
+    begin = time.monotonic()
+    on_progress(f"building {name}")
+    try:
+        while process.poll() is None:
+            try:
+                process.wait(SIGN_OF_LIFE_S)
+            except subprocess.TimeoutExpired:
+                seconds = int(time.monotonic() - begin)
+                on_progress(f"building {name}: {_progress(log.read_text())}, {seconds} s")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _progress(log: str) -> str:
+    """What `go build -v` has said so far: one line a module, then one line a package."""
+    lines = log.splitlines()
+    downloads = sum(line.startswith("go: downloading") for line in lines)
+    packages = sum(not line.startswith("go: ") for line in lines)
+    return f"{downloads} modules fetched, {packages} packages compiled"
+
+
+def _nothing_to_build_with(missing: Iterable[Binary], refused: Iterable[str]) -> str:
+    names = ", ".join(binary.name for binary in missing)
+    found = "".join(f"\n  found, but of another version: {line}" for line in refused)
+    return f"""the local control plane lacks {names}, and there is no Go to build with.{found}
+Any one of these helps:
+  - install Go (1.16 or newer, `apt-get install golang-go`): they are built once, in minutes
+  - put the binaries on PATH: Kubernetes {MINOR}, etcd 3.5 or newer, KWOK 0.8
+  - set KUBEBUILDER_ASSETS to a folder that holds them"""

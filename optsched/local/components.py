@@ -1,0 +1,295 @@
+"""What runs, in which order, with which arguments. Pure: paths and ports in, command lines out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from optsched.local.files import shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from optsched.local.assets import Assets
+
+ETCD = "etcd"
+API_SERVER = "kube-apiserver"
+CONTROLLER_MANAGER = "kube-controller-manager"
+SCHEDULER = "kube-scheduler"
+KWOK = "kwok"
+
+#: In the order of starting; they stop in reverse.
+COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
+WITH_PORT = (API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
+
+#: Who each client of the API server is. The controllers share one identity, as they share one
+#: process, and KWOK stands in for every kubelet: both need more than any single built-in role.
+IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "admin": ("admin", ("system:masters",)),
+    CONTROLLER_MANAGER: ("system:kube-controller-manager", ("system:masters",)),
+    SCHEDULER: ("system:kube-scheduler", ()),
+    KWOK: ("kwok", ("system:masters",)),
+}
+
+#: Controllers without work here. Nodes need no lease, address range or route and are never timed
+#: out, volumes are not attached, nobody asks for certificates, bootstrap or legacy tokens, and no
+#: metrics exist to scale by. The TTL controller would patch every node as the cluster grows.
+IDLE_CONTROLLERS = (
+    "bootstrap-signer-controller",
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "certificatesigningrequest-signing-controller",
+    "cloud-node-lifecycle-controller",
+    "horizontal-pod-autoscaler-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "node-ipam-controller",
+    "node-lifecycle-controller",
+    "node-route-controller",
+    "persistentvolume-attach-detach-controller",
+    "persistentvolume-expander-controller",
+    "podcertificaterequest-cleaner-controller",
+    "root-ca-certificate-publisher-controller",
+    "service-lb-controller",
+    "serviceaccount-token-controller",
+    "token-cleaner-controller",
+    "ttl-controller",
+)
+
+
+class Lifetime(StrEnum):
+    """Who ends the plane: the process that started it, by ending, or whoever stops it."""
+
+    OWNED = "owned"
+    DETACHED = "detached"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a plane is to be; `extra_args` follow a component's own, and so override them."""
+
+    lifetime: Lifetime = Lifetime.OWNED
+    scheduler: bool = False
+    extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.extra_args) - set(COMPONENTS)):
+            raise ValueError(f"extra_args: no component {unknown}; there are {list(COMPONENTS)}")
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """What runs, in the order of starting."""
+        return tuple(name for name in COMPONENTS if self.scheduler or name != SCHEDULER)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one plane lives."""
+
+    directory: Path
+
+    @property
+    def pki(self) -> Path:
+        """Certificates and keys."""
+        return self.directory / "pki"
+
+    @property
+    def etcd(self) -> Path:
+        """Every object of the cluster, and the sockets through which etcd is reached."""
+        return self.directory / "etcd"
+
+    @property
+    def etcd_socket(self) -> Path:
+        """Where the API server finds etcd."""
+        return self.etcd / "client.sock"
+
+    @property
+    def logs(self) -> Path:
+        """One file a component."""
+        return self.directory / "logs"
+
+    @property
+    def kubeconfigs(self) -> Path:
+        """One file a user."""
+        return self.directory / "kubeconfig"
+
+    @property
+    def private_folders(self) -> tuple[Path, ...]:
+        """What only the owner of the plane may enter."""
+        return (self.etcd, self.pki, self.logs, self.kubeconfigs)
+
+    @property
+    def state(self) -> Path:
+        """What was started: ports and command lines."""
+        return self.directory / "state.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held while starting, so that one directory never holds two planes."""
+        return self.directory / "lock"
+
+    def log(self, component: str) -> Path:
+        """Output of a component, over all its starts."""
+        return self.logs / f"{component}.log"
+
+    def kubeconfig(self, user: str) -> Path:
+        """The kubeconfig of one user."""
+        return self.kubeconfigs / user.replace(":", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was started: enough to find it, stop it and start it again, from any process."""
+
+    lifetime: Lifetime
+    kubectl: str
+    ports: Mapping[str, int]
+    commands: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> str:
+        """The content of the state file."""
+        content = {
+            "lifetime": self.lifetime,
+            "kubectl": self.kubectl,
+            "ports": dict(self.ports),
+            "commands": {name: list(command) for name, command in self.commands.items()},
+        }
+        return json.dumps(content, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> State:
+        """The state that `to_json` wrote; ValueError for anything else."""
+        try:
+            content = json.loads(text)
+            return cls(
+                lifetime=Lifetime(content["lifetime"]),
+                kubectl=content["kubectl"],
+                ports=dict(content["ports"]),
+                commands={name: tuple(args) for name, args in content["commands"].items()},
+            )
+        except (AttributeError, KeyError, TypeError) as e:
+            raise ValueError(f"not the state of a control plane: {e!r}") from e
+
+    @property
+    def server(self) -> str:
+        """The address of the API server."""
+        return f"https://127.0.0.1:{self.ports[API_SERVER]}"
+
+
+def commands(
+    assets: Assets, layout: Layout, ports: Mapping[str, int], options: Options
+) -> dict[str, tuple[str, ...]]:
+    """The command line of each component, in the order of starting."""
+    arguments = {
+        ETCD: _etcd(layout),
+        API_SERVER: _api_server(layout, ports),
+        CONTROLLER_MANAGER: _controller_manager(layout, ports),
+        SCHEDULER: _scheduler(layout, ports),
+        KWOK: _kwok(layout, ports),
+    }
+    return {
+        name: (
+            str(assets.path(name)),
+            *_flags(arguments[name]),
+            *options.extra_args.get(name, ()),
+        )
+        for name in options.components
+    }
+
+
+def _flags(arguments: Mapping[str, object]) -> list[str]:
+    return [f"--{name}={value}" for name, value in arguments.items()]
+
+
+def _etcd(layout: Layout) -> dict[str, object]:
+    own = layout.pki / "server.crt"
+    return {
+        "data-dir": layout.etcd / "data",
+        # A socket in a private folder: nothing to encrypt, and no port that a web page or another
+        # user of the machine could try.
+        "listen-client-urls": f"unix://{layout.etcd_socket}",
+        # Told to other members, of which there are none; a socket is refused here.
+        "advertise-client-urls": "http://localhost:2379",
+        # A single member must still listen for peers: on any port, and to none but itself.
+        "listen-peer-urls": "https://127.0.0.1:0",
+        "peer-cert-file": own,
+        "peer-key-file": layout.pki / "server.key",
+        "peer-client-cert-auth": "true",
+        "peer-trusted-ca-file": own,
+        # Writes need not reach the disk: after a power cut the plane is made anew.
+        "unsafe-no-fsync": "true",
+        "log-level": "warn",
+    }
+
+
+def _api_server(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
+    pki = layout.pki
+    return {
+        "etcd-servers": f"unix://{layout.etcd_socket}",
+        **_serving(layout, ports[API_SERVER]),
+        "client-ca-file": pki / "ca.crt",
+        "authorization-mode": "RBAC",
+        # Endpoints of the `kubernetes` service may not be loopback addresses.
+        "advertise-address": "127.0.0.1",
+        "endpoint-reconciler-type": "none",
+        "service-cluster-ip-range": "10.0.0.0/16",
+        "service-account-issuer": "https://kubernetes.default.svc",
+        "service-account-key-file": pki / "service-account.key",
+        "service-account-signing-key-file": pki / "service-account.key",
+        # Nobody removes the taint that the first adds; the second refuses pods until the
+        # namespace's account exists, and mounts tokens that no container reads.
+        "disable-admission-plugins": "TaintNodesByCondition,ServiceAccount",
+        # Enough for a benchmark's hundreds of parallel requests by an ordinary user.
+        "max-requests-inflight": 2000,
+        "max-mutating-requests-inflight": 1000,
+        "profiling": "false",
+    }
+
+
+def _controller_manager(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
+    return {
+        **_client(layout, CONTROLLER_MANAGER),
+        **_serving(layout, ports[CONTROLLER_MANAGER]),
+        "controllers": ",".join(["*", *(f"-{name}" for name in IDLE_CONTROLLERS)]),
+        "use-service-account-credentials": "false",
+    }
+
+
+def _scheduler(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
+    return {**_client(layout, SCHEDULER), **_serving(layout, ports[SCHEDULER])}
+
+
+def _client(layout: Layout, component: str) -> dict[str, object]:
+    kubeconfig = layout.kubeconfig(component)
+    return {
+        "kubeconfig": kubeconfig,
+        "authentication-kubeconfig": kubeconfig,
+        "authentication-skip-lookup": "true",
+        "client-ca-file": layout.pki / "ca.crt",
+        "authorization-kubeconfig": kubeconfig,
+        # One replica each, and a client that is never slower than what it is compared with.
+        "leader-elect": "false",
+        "kube-api-qps": 5000,
+        "kube-api-burst": 5000,
+        "profiling": "false",
+    }
+
+
+def _serving(layout: Layout, port: int) -> dict[str, object]:
+    return {
+        "bind-address": "127.0.0.1",
+        "secure-port": port,
+        "tls-cert-file": layout.pki / "server.crt",
+        "tls-private-key-file": layout.pki / "server.key",
+    }
+
+
+def _kwok(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
+    return {
+        "kubeconfig": layout.kubeconfig(KWOK),
+        "config": shipped("local", "stages.yaml"),
+        "server-address": f"127.0.0.1:{ports[KWOK]}",
+        "v": "WARN",
+    }

@@ -1,0 +1,51 @@
+"""Files: where they are cached, how a private one is written, how a folder is locked."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.resources
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    Progress = Callable[[str], None]
+
+
+def cache_directory(env: Mapping[str, str]) -> Path:
+    """The folder for what can be made again: built binaries, the default control plane."""
+    if own := env.get("OPTSCHED_CACHE"):
+        return Path(own)
+    if shared := env.get("XDG_CACHE_HOME"):
+        return Path(shared) / "optsched"
+    return Path(env.get("HOME") or Path.home()) / ".cache" / "optsched"
+
+
+def shipped(*parts: str) -> Path:
+    """A file or folder of `optsched.deploy`, such as `shipped("local", "stages.yaml")`."""
+    return Path(str(importlib.resources.files("optsched.deploy").joinpath(*parts)))
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner reads; a reader sees the old content or the new."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    Path(temporary).replace(path)
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file `path`; `on_wait` is called once if another process has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

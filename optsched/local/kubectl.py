@@ -1,0 +1,55 @@
+"""kubectl, bound to one cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optsched.local.processes import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class KubectlError(Exception):
+    """kubectl refused; the message holds the command and what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """Calls kubectl with one kubeconfig, whatever the caller's own environment says."""
+
+    binary: Path
+    kubeconfig: Path
+
+    def __call__(self, *arguments: str, input: str | None = None) -> str:
+        """Run it and return what it printed; `input` is for `-f -`. Raises KubectlError."""
+        # The discovery cache is keyed by address, which another plane may have had before.
+        cache = self.kubeconfig.with_name("kubectl-cache")
+        common = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}")
+        result = run([self.binary, *common, *arguments], input=input)
+        if result.returncode != 0:
+            raise KubectlError(f"kubectl {' '.join(arguments)}: {result.stderr.strip()}")
+        return result.stdout
+
+    def json(self, *arguments: str, input: str | None = None) -> dict[str, Any]:
+        """Run it with `-o json` and return the object it printed."""
+        content: dict[str, Any] = json.loads(self(*arguments, "-o", "json", input=input))
+        return content
+
+    def apply(self, manifest: object) -> None:
+        """Create or change what one manifest, or a List of them, says."""
+        self("apply", "-f", "-", input=json.dumps(manifest))
+
+
+def install_crds(kubectl: Kubectl, folder: Path) -> tuple[str, ...]:
+    """Apply every CRD of a folder and wait until they are served; returns their names.
+
+    Server-side, because a large schema does not fit into the annotation of a client-side apply.
+    """
+    if not any(folder.glob("*.yaml")):
+        return ()
+    applied = kubectl("apply", "--server-side", "-f", str(folder), "-o", "name").split()
+    kubectl("wait", "--for=condition=Established", "--timeout=60s", *applied)
+    return tuple(name.partition("/")[2] for name in applied)

@@ -1,0 +1,361 @@
+"""The control plane as one thing: start it, wait for it, break parts of it, stop it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import ssl
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from optsched.local import processes
+from optsched.local.components import (
+    API_SERVER,
+    COMPONENTS,
+    ETCD,
+    IDENTITIES,
+    KWOK,
+    WITH_PORT,
+    Layout,
+    Lifetime,
+    Options,
+    State,
+    commands,
+)
+from optsched.local.files import locked, write_private
+from optsched.local.kubeconfig import kubeconfig, write_kubeconfig
+from optsched.local.kubectl import Kubectl
+from optsched.local.pki import Authority, Credential, ensure_pki
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.local.assets import Assets
+    from optsched.local.files import Progress
+
+READY_TIMEOUT_S = 120.0
+PROBE_TIMEOUT_S = 2.0
+PROBE_INTERVAL_S = 0.05
+GRACE_S = 10.0
+LOG_LINES = 15
+MAX_SOCKET_PATH = 107
+
+
+class PlaneError(Exception):
+    """The plane is not what was asked for; the message names the component and its last words."""
+
+
+class ControlPlane:
+    """A control plane in a directory; any process may attach to it and do everything below.
+
+    As a context manager it is stopped at the end of the block.
+    """
+
+    def __init__(self, directory: Path, state: State) -> None:
+        self.layout = Layout(directory)
+        self._state = state
+        self._spawned: dict[str, int] = {}
+        self._owner: Owner | None = None
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path,
+        assets: Assets,
+        options: Options | None = None,
+        *,
+        on_progress: Progress = lambda _: None,
+    ) -> ControlPlane:
+        """Start every component and return when all are ready, in about four seconds.
+
+        Objects, certificates and, if still free, ports of an earlier start in the same directory
+        are kept. Raises PlaneError when a plane runs there already or a component fails; nothing
+        is left running then.
+        """
+        options = options or Options()
+        layout = Layout(directory.absolute())
+        with locked(layout.lock, lambda: on_progress("waiting for another start")):
+            state = _prepare(layout, assets, options)
+            plane = cls(layout.directory, state)
+            if options.lifetime is Lifetime.OWNED:
+                plane._owner = Owner(layout)
+            try:
+                for wave in _waves(options.components):
+                    on_progress(f"starting {', '.join(wave)}")
+                    plane._start(wave)
+            except BaseException:
+                plane.stop()
+                raise
+        return plane
+
+    @classmethod
+    def attach(cls, directory: Path) -> ControlPlane:
+        """The plane that some process started in this directory, running or not."""
+        layout = Layout(directory.absolute())
+        state = _read_state(layout)
+        if state is None:
+            raise PlaneError(f"no control plane was ever started in {layout.directory}")
+        return cls(layout.directory, state)
+
+    @property
+    def directory(self) -> Path:
+        """Where it lives."""
+        return self.layout.directory
+
+    @property
+    def server(self) -> str:
+        """The address of the API server."""
+        return self._state.server
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.layout.kubeconfig("admin")
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """The command kubectl, as the administrator."""
+        return Kubectl(Path(self._state.kubectl), self.kubeconfig)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """What it consists of, in the order of starting."""
+        return tuple(name for name in COMPONENTS if name in self._state.commands)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process ids of the components that run now."""
+        return processes.find(self._state.commands)
+
+    def is_ready(self) -> bool:
+        """Whether every component answers that it is ready; the API server over verified TLS."""
+        return all(self._answers(name) for name in self.components)
+
+    def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
+        """Issue a certificate to a user and return their kubeconfig; RBAC decides the rest."""
+        authority = Authority.load(Credential.read(self.layout.pki / "ca"))
+        path = self.layout.kubeconfig(user)
+        _write_kubeconfig(path, authority, self.server, (user, tuple(groups)))
+        return path
+
+    def kill(self, component: str) -> None:
+        """End it as a crash would, with SIGKILL."""
+        self._end(component, grace_s=0)
+
+    def start_component(self, component: str) -> None:
+        """Start it on the ports it had, and wait until it is ready."""
+        self._start((component,))
+
+    def restart(self, component: str) -> None:
+        """End it in good order, start it again and wait until it is ready."""
+        self._end(component, grace_s=GRACE_S)
+        self.start_component(component)
+
+    def stop(self) -> None:
+        """End what still runs, in reverse order of starting."""
+        running = self.pids
+        for name in reversed([name for name in self.components if name in running]):
+            processes.end(running[name], self._state.commands[name], grace_s=GRACE_S)
+        if self._owner is not None:
+            self._owner.release()
+            self._owner = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _start(self, names: Iterable[str]) -> None:
+        names = tuple(names)
+        running = self.pids
+        for name in names:
+            if name in running:
+                raise PlaneError(f"{name} runs already, as process {running[name]}")
+            self._spawned[name] = processes.spawn(
+                self._command(name),
+                log=self.layout.log(name),
+                environment=_environment(self.layout),
+            )
+        for name in names:
+            self._await_ready(name)
+
+    def _await_ready(self, name: str) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self._answers(name):
+            if processes.has_ended(self._spawned[name]):
+                raise PlaneError(f"{name} ended while starting:\n{self._last_words(name)}")
+            if time.monotonic() > deadline:
+                raise PlaneError(
+                    f"{name} is not ready after {READY_TIMEOUT_S:.0f} s:\n{self._last_words(name)}"
+                )
+            time.sleep(PROBE_INTERVAL_S)
+
+    def _answers(self, name: str) -> bool:
+        path = {ETCD: "/health", API_SERVER: "/readyz"}.get(name, "/healthz")
+        return _is_ok(self._connection(name), path)
+
+    def _connection(self, name: str) -> http.client.HTTPConnection:
+        """How to reach a component; KWOK speaks plain HTTP, having only its health to tell."""
+        if name == ETCD:
+            return _SocketConnection(self.layout.etcd_socket)
+        port = self._state.ports[name]
+        if name == KWOK:
+            return http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT_S)
+        tls = ssl.create_default_context(cafile=str(self.layout.pki / "ca.crt"))
+        return http.client.HTTPSConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT_S, context=tls)
+
+    def _end(self, name: str, *, grace_s: float) -> None:
+        command = self._command(name)
+        running = processes.find({name: command})
+        if name in running:
+            processes.end(running[name], command, grace_s=grace_s)
+
+    def _command(self, name: str) -> tuple[str, ...]:
+        if name not in self._state.commands:
+            raise PlaneError(f"no component {name!r} in this plane: {', '.join(self.components)}")
+        return self._state.commands[name]
+
+    def _last_words(self, name: str) -> str:
+        log = self.layout.log(name)
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return "\n".join([*lines, f"(all of it: {log})"])
+
+
+class Owner:
+    """The hold of this process on a plane: when it lets go, the warden stops the plane."""
+
+    def __init__(self, layout: Layout) -> None:
+        reading, self._writing = os.pipe()
+        try:
+            self._warden = processes.spawn(
+                [sys.executable, "-m", "optsched.local.warden", str(layout.directory)],
+                log=layout.log("warden"),
+                environment=os.environ,
+                stdin=reading,
+            )
+        finally:
+            os.close(reading)
+
+    def release(self) -> None:
+        """Let the warden go, when there is nothing left to watch."""
+        os.kill(self._warden, signal.SIGKILL)
+        os.waitpid(self._warden, 0)
+        os.close(self._writing)
+
+
+def wipe(directory: Path) -> None:
+    """Stop the plane of a directory and delete all that it left there, objects included."""
+    layout = Layout(directory.absolute())
+    ControlPlane.attach(directory).stop()
+    for folder in layout.private_folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in (layout.state, layout.lock):
+        file.unlink(missing_ok=True)
+    with suppress(OSError):
+        layout.directory.rmdir()
+
+
+def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
+    """Write everything that components read, and the state last."""
+    earlier = _read_state(layout)
+    if earlier is not None and (running := processes.find(earlier.commands)):
+        raise PlaneError(f"a control plane runs in {layout.directory} already: {running}")
+    if len(bytes(layout.etcd_socket)) > MAX_SOCKET_PATH:
+        raise PlaneError(
+            f"{layout.directory}: too long a path; {layout.etcd_socket} has to fit into "
+            f"{MAX_SOCKET_PATH} bytes, the limit for sockets"
+        )
+    authority = ensure_pki(layout.pki, now=datetime.now(UTC))
+    for folder in layout.private_folders:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ports = _choose_ports(earlier.ports if earlier else {})
+    state = State(
+        lifetime=options.lifetime,
+        kubectl=str(assets.path("kubectl")),
+        ports=ports,
+        commands=commands(assets, layout, ports, options),
+    )
+    for name, identity in IDENTITIES.items():
+        _write_kubeconfig(layout.kubeconfig(name), authority, state.server, identity)
+    write_private(layout.state, state.to_json().encode())
+    return state
+
+
+def _read_state(layout: Layout) -> State | None:
+    try:
+        return State.from_json(layout.state.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as e:
+        raise PlaneError(f"{layout.state}: {e}") from e
+
+
+def _write_kubeconfig(
+    path: Path, authority: Authority, server: str, identity: tuple[str, tuple[str, ...]]
+) -> None:
+    user, groups = identity
+    credential = authority.issue_client(user, groups=groups, now=datetime.now(UTC))
+    certificate = authority.credential.certificate
+    content = kubeconfig(server, certificate, user=user, credential=credential)
+    write_kubeconfig(path, content)
+
+
+def _waves(components: Sequence[str]) -> list[tuple[str, ...]]:
+    """etcd, then what needs it, then what needs that: a client that comes early waits longer."""
+    return [(ETCD,), (API_SERVER,), tuple(components[2:])]
+
+
+def _environment(layout: Layout) -> dict[str, str]:
+    # A home of its own: KWOK would add the user's ~/.kwok/kwok.yaml to our stages.
+    return {"HOME": str(layout.directory), "PATH": os.environ.get("PATH", os.defpath)}
+
+
+def _choose_ports(earlier: Mapping[str, int]) -> dict[str, int]:
+    """A free loopback port for each component, the earlier one if it can be had."""
+    sockets = {name: _bind(earlier.get(name, 0)) for name in WITH_PORT}
+    ports = {name: bound.getsockname()[1] for name, bound in sockets.items()}
+    for bound in sockets.values():
+        bound.close()
+    return ports
+
+
+def _bind(port: int) -> socket.socket:
+    # All are held until all are chosen, so that no two components get the same.
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(("127.0.0.1", port))
+    except OSError:
+        bound.bind(("127.0.0.1", 0))
+    return bound
+
+
+def _is_ok(connection: http.client.HTTPConnection, path: str) -> bool:
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=PROBE_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
