@@ -179,13 +179,17 @@ class ControlPlane:
         for name in names:
             if name in running:
                 raise PlaneError(f"{name} runs already, as process {running[name]}")
-            self._spawned[name] = processes.spawn(
-                self._command(name),
-                log=self.layout.log(name),
-                environment=_environment(self.layout),
-            )
+            self._spawned[name] = self._spawn(name)
         for name in names:
             self._await_ready(name)
+
+    def _spawn(self, name: str) -> int:
+        command = self._command(name)
+        environment = _environment(self.layout)
+        try:
+            return processes.spawn(command, log=self.layout.log(name), environment=environment)
+        except OSError as e:
+            raise PlaneError(f"{name} cannot be started: {command[0]}: {e.strerror}") from e
 
     def _await_ready(self, name: str) -> None:
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -267,7 +271,8 @@ def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
     """Write everything that components read, and the state last."""
     earlier = _read_state(layout)
     if earlier is not None and (running := processes.find(earlier.commands)):
-        raise PlaneError(f"a control plane runs in {layout.directory} already: {running}")
+        names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
+        raise PlaneError(f"a control plane runs in {layout.directory} already: {names}")
     if len(bytes(layout.etcd_socket)) > MAX_SOCKET_PATH:
         raise PlaneError(
             f"{layout.directory}: too long a path; {layout.etcd_socket} has to fit into "

@@ -28,6 +28,7 @@ from optsched.problem.linear import Expression, LinearModel
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,25 +68,25 @@ class GangClasses:
         frozen(*vars(self).values())
 
 
-def gang_classes(problem: Problem, tier_of: I64, apart: Bool | None = None) -> GangClasses:
+def gang_classes(problem: Problem, tiers: Tiers, apart: Bool | None = None) -> GangClasses:
     """Group the gangs that can be decided on.
 
     Parameters
     ----------
     problem
         The problem.
-    tier_of
-        (G,) tier of each gang; 0 is the most important.
+    tiers
+        Gangs of different tiers or marks are not alike.
     apart
         (G,) gangs that stay classes of their own; None when none has to.
 
     """
     gangs = problem.open_gangs
-    keys = (tier_of[gangs], problem.queue_of[gangs], problem.shape_of[gangs])
+    keys = (tiers.of[gangs], problem.queue_of[gangs], problem.shape_of[gangs])
     alone = np.zeros(len(gangs), np.int64)
     if apart is not None:
         alone = np.where(apart[gangs], gangs + 1, 0)
-    group, first = row_groups((*keys, alone))
+    group, first = row_groups((*keys, tiers.mark[gangs], alone))
     names = np.arange(len(gangs))  # gangs are in key order, so the index ends the order
     oldest = np.lexsort((names, problem.created_ms[gangs], group))
     multiplicity = np.bincount(group, minlength=len(first)).astype(np.int64)

@@ -122,6 +122,13 @@ class LinearModel:
         first, self.num_rows = self.num_rows, self.num_rows + len(low)
         return np.arange(first, self.num_rows, dtype=np.int64)
 
+    def add_entries(self, row: ArrayLike, variable: ArrayLike, coefficient: ArrayLike) -> None:
+        """Add terms to rows that exist; a variable may come to a row once only."""
+        entries = np.broadcast_arrays(_ints(row), _ints(variable), _ints(coefficient))
+        self._row.append(entries[0])
+        self._variable.append(entries[1])
+        self._coefficient.append(entries[2])
+
     @property
     def bounds(self) -> tuple[I64, I64]:
         """Lower and upper bounds of all variables."""

@@ -80,6 +80,13 @@ class GangShapes:
         return np.repeat(np.arange(len(self.shapes), dtype=np.int64), np.diff(self.start))
 
     @property
+    def offset(self) -> I64:
+        """(E,) first task of an entry, counted from the first task of its gang."""
+        before = np.cumsum(self.count) - self.count
+        offset: I64 = before - np.append(before, 0)[self.start[self.shape_of_entry]]
+        return offset
+
+    @property
     def num_tasks(self) -> I64:
         """(S,) pending tasks of each shape."""
         ends = np.concatenate([[0], np.cumsum(self.count)])

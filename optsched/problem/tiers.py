@@ -22,21 +22,27 @@ class Tiers:
     ----------
     of
         (G,) tier of each gang.
+    mark
+        (G,) gangs of one tier that differ here may not be treated as alike.
+    factor
+        (G,) what a gang's weight is multiplied by within its tier.
     names
         What sets each tier apart.
 
     """
 
     of: I64
+    mark: I64
+    factor: I64
     names: tuple[str, ...]
 
 
-def find_tiers(problem: Problem, starvation_after_ms: int) -> Tiers:
+def priority_tiers(problem: Problem, priority: I64, starvation_after_ms: int) -> Tiers:
     """Order gangs by priority; within one, broken gangs first, then those bypassed for too long.
 
     A broken gang has some members bound but fewer than its minimum: it holds devices that work for
     nobody until the rest has come. A gang counts as bypassed once it has waited for longer than
-    `starvation_after_ms`.
+    `starvation_after_ms`. `priority` is (G,).
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]
@@ -45,11 +51,16 @@ def find_tiers(problem: Problem, starvation_after_ms: int) -> Tiers:
     waited = problem.snapshot.taken_ms - problem.waiting_since_ms[gangs]
     starved = starting & (waited > starvation_after_ms)
     standing = np.where(broken, 0, np.where(starved, 1, 2))
-    group, first = row_groups((-problem.priority[gangs], standing))
+    group, first = row_groups((-priority[gangs], standing))
     of = np.zeros(problem.num_gangs, np.int64)
     of[gangs] = group
     standings = ("broken gangs of ", "gangs waiting too long, ", "")
-    names = tuple(
-        f"{standings[standing[i]]}priority {problem.priority[gangs[i]]}" for i in first.tolist()
-    )
-    return Tiers(of, names)
+    names = tuple(f"{standings[standing[i]]}priority {priority[gangs[i]]}" for i in first.tolist())
+    return Tiers(of, of, np.ones_like(of), names)
+
+
+def weighted_tier(problem: Problem, priority: I64) -> Tiers:
+    """One tier in which a gang counts priority times its resources; `priority` is (G,)."""
+    factor = np.maximum(priority, 1)
+    _, mark = np.unique(factor, return_inverse=True)
+    return Tiers(np.zeros_like(factor), mark.astype(np.int64), factor, ("weighted by priority",))

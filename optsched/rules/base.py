@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,6 +62,7 @@ class GangTerm(Term, Protocol):
         """The level as a linear form of the aggregated model, with rows where it needs any."""
 
 
+@runtime_checkable
 class NodeTerm(Term, Protocol):
     """A level that sums a value over the nodes that tasks are put on."""
 

@@ -5,32 +5,25 @@ Mathematics: models/formulation/gang.md. Volcano: `pkg/scheduler/plugins/gang`, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.decisions import Sense
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.problem.linear import Expression
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
-from optsched.rules.weights import dominant_weights
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from optsched.domain.cluster import Gang as GangObject
     from optsched.problem.arrays import I64
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
-    from optsched.problem.tiers import Tiers
-    from optsched.rules.base import GangTerm
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
-    from optsched.rules.weights import Weights
     from optsched.rules.world import World
 
 
@@ -111,27 +104,6 @@ class Gang(Rule):
         """See `Rule`."""
         face = _OrderAndRoom if problem.shapes.least.any() else _Order
         return face(problem, ledger)
-
-    # --- levels ----------------------------------------------------------------------------------
-
-    def terms(self, problem: Problem, tiers: Tiers) -> Sequence[GangTerm]:
-        """Gangs started, tier by tier; then tasks placed, where that is a choice of its own."""
-        gangs = problem.open_gangs
-        shape, tier = problem.shape_of[gangs], tiers.of[gangs]
-        starting = ~problem.shapes.is_started[shape]
-        rigid = np.array([s.is_rigid for s in problem.shapes.shapes], np.bool_)[shape]
-        weights = dominant_weights(problem)
-        start_weight = _start_weights(problem, weights)
-        return [
-            *(
-                Started(f"admission, {tiers.names[t]}", weights.unit, t, tiers.of, start_weight)
-                for t in np.unique(tier[starting]).tolist()
-            ),
-            *(
-                Placed(f"tasks, {tiers.names[t]}", weights.unit, t, tiers.of, weights.of_class)
-                for t in np.unique(tier[~rigid]).tolist()
-            ),
-        ]
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -251,82 +223,3 @@ class _OrderAndRoom(_Order):
 
     def holds(self, gang: int) -> bool:
         return all(left >= 0 for left in self._left())
-
-
-def _start_weights(problem: Problem, weights: Weights) -> I64:
-    """(S,) weight of starting a gang of each shape; 0 for those that already run."""
-    shapes = problem.shapes
-    whole = np.zeros(len(shapes.shapes), np.int64)
-    np.add.at(whole, shapes.shape_of_entry, shapes.count * weights.of_class[shapes.class_of])
-    by_role = [sum(n for _, n in s.need_role) for s in shapes.shapes]
-    need = np.maximum(shapes.need, np.array(by_role, np.int64))
-    part = whole * need // np.maximum(shapes.num_tasks, 1)
-    return np.where(shapes.is_started, 0, np.maximum(part, 1))
-
-
-@dataclass(frozen=True, eq=False)
-class Started:
-    """Gangs of one tier that start, each counted by the dominant resource of its minimum.
-
-    `weight` is (S,), `tier_of` (G,).
-    """
-
-    name: str
-    unit: str
-    tier: int
-    tier_of: I64
-    weight: I64
-    sense: Sense = Sense.MAX
-
-    def _by_gang(self, problem: Problem) -> I64:
-        """(G,) what each gang adds by starting."""
-        padded = np.append(self.weight, 0)[problem.shape_of]
-        return np.where((self.tier_of == self.tier) & (problem.shape_of >= 0), padded, 0)
-
-    def value(self, outcome: Outcome) -> int:
-        """See `Term`."""
-        return int(self._by_gang(outcome.problem)[outcome.num_placed > 0].sum())
-
-    def ideal(self, problem: Problem) -> int:
-        """See `Term`: all of them start."""
-        return int(self._by_gang(problem).sum())
-
-    def encode(self, form: Formulation) -> Expression:
-        """Σ_h weight[h]·y[h]."""
-        gangs = form.gangs
-        counted = (gangs.tier_of == self.tier) & (form.start >= 0)
-        return Expression.of(form.start[counted], self.weight[gangs.shape_of[counted]])
-
-
-@dataclass(frozen=True, eq=False)
-class Placed:
-    """Tasks of one tier that are placed, each counted by its dominant resource.
-
-    `weight` is (C,), `tier_of` (G,).
-    """
-
-    name: str
-    unit: str
-    tier: int
-    tier_of: I64
-    weight: I64
-    sense: Sense = Sense.MAX
-
-    def _by_task(self, problem: Problem) -> I64:
-        """(T,) what each task adds by being placed."""
-        counted = self.tier_of[problem.gang_of] == self.tier
-        return np.where(counted, self.weight[problem.task_class], 0)
-
-    def value(self, outcome: Outcome) -> int:
-        """See `Term`."""
-        return int(self._by_task(outcome.problem)[outcome.placed].sum())
-
-    def ideal(self, problem: Problem) -> int:
-        """See `Term`: all of them are placed."""
-        return int(self._by_task(problem).sum())
-
-    def encode(self, form: Formulation) -> Expression:
-        """Σ_f weight[f]·x[f]."""
-        gangs = form.gangs
-        counted = gangs.tier_of[gangs.gang_class_of] == self.tier
-        return form.placed(self.weight[gangs.class_of], counted)

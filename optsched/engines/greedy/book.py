@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.engines.masks import static_mask
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
-    from optsched.rules.base import Rule
     from optsched.rules.ruleset import RuleSet
 
 NOWHERE = -np.inf
@@ -170,16 +170,6 @@ class Book:
         score[fit <= 0] = NOWHERE
         view.fit[nodes] = np.maximum(fit, 0)
         view.score[nodes] = score
-
-
-def static_mask(problem: Problem, rules: tuple[Rule, ...], task_class: int) -> Bool | None:
-    """(N,) ready nodes that no rule excludes for a class whatever else is placed; None when all."""
-    allowed: Bool | None = None if problem.ready.all() else problem.ready
-    for rule in rules:
-        mask = rule.mask(problem, task_class)
-        if mask is not None:
-            allowed = mask if allowed is None else allowed & mask
-    return allowed
 
 
 def _best(score: F64, number: int) -> I64:

@@ -88,7 +88,7 @@ class Placing:
         self._start: list[int] = problem.shapes.start.tolist()
         self._shape_of: list[int] = problem.shape_of.tolist()
         self._task_start: list[int] = problem.task_start.tolist()
-        self._offset = _entry_offsets(problem)
+        self._offset: list[int] = problem.shapes.offset.tolist()
         self._tied: dict[int, bool] = {}
 
     def cursor(self, gang: int) -> Cursor:
@@ -228,10 +228,3 @@ class Placing:
             tied = any(r.ties_nodes(self.problem, task_class) for r in self._hard)
             self._tied[task_class] = tied
         return self._tied[task_class]
-
-
-def _entry_offsets(problem: Problem) -> list[int]:
-    """(E,) first task of an entry, counted from the first task of its gang."""
-    shapes = problem.shapes
-    before = np.concatenate([[0], np.cumsum(shapes.count)])[:-1]
-    return (before - before[shapes.start[shapes.shape_of_entry]]).tolist() if len(before) else []

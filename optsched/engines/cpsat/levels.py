@@ -1,0 +1,329 @@
+"""Levels solved one after the other, over a complete model or over configurations.
+
+The incumbent is ours: it starts as the greedy plan, of which only the values are known here, and is
+replaced by solutions that are better on the level at hand and no worse on those above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import LevelStatus, Sense
+from optsched.engines.cpsat.exact import Answer, Effort, NumbersTooLarge, Result, Task, maximize
+from optsched.engines.cpsat.master import Master, rounded, upper_bound
+from optsched.engines.cpsat.model import LevelUpdate
+from optsched.engines.cpsat.pricing import Pricer
+from optsched.problem.arrays import UNLIMITED
+from optsched.problem.linear import Expression, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from optsched.engines.cpsat.master import Relaxed
+    from optsched.engines.cpsat.model import Configurations, LevelModel, Limits, Objective
+    from optsched.problem.arrays import I64
+
+MOST_ROUNDS = 200
+WHOLE = 1e-6
+
+
+class Clock:
+    """Time left; without a budget there is always enough and no clock is read."""
+
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self._now = now
+        self._end = None if limits.budget_ms is None else now() + limits.budget_ms / 1000
+
+    @property
+    def left(self) -> float | None:
+        """Seconds left; None without a budget."""
+        return None if self._end is None else self._end - self._now()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left."""
+        return self._end is not None and self._now() >= self._end
+
+
+@dataclass
+class _Best:
+    """The best solution so far; `solution` is None while it is the greedy plan.
+
+    `uses` belong to the configurations known to the master at that time.
+    """
+
+    solution: I64 | None = None
+    uses: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+def solve_levels(
+    model: LevelModel, limits: Limits, now: Callable[[], float]
+) -> Iterator[LevelUpdate]:
+    """Solve the levels of a model; yields one update a level, as soon as it is done.
+
+    Parameters
+    ----------
+    model, limits
+        What to solve and when to stop.
+    now
+        A monotonic clock in seconds; never read when `limits.budget_ms` is None.
+
+    Raises
+    ------
+    NumbersTooLarge, TooManyRooms
+        When the model is not for these engines; nothing has been yielded then.
+
+    """
+    clock = Clock(limits, now)
+    if model.configurations is None:
+        yield from _Direct(model, limits, clock).run()
+    else:
+        yield from _ByConfigurations(model, model.configurations, limits, clock).run()
+
+
+class _Levels:
+    """What both encodings share: the incumbent, the levels already fixed, and the budget."""
+
+    def __init__(self, model: LevelModel, limits: Limits, clock: Clock) -> None:
+        self.model = model
+        self.limits = limits
+        self.clock = clock
+        self.best = _Best()
+
+    def run(self) -> Iterator[LevelUpdate]:
+        """All levels in order."""
+        for level, objective in enumerate(self.model.objectives):
+            yield self.solve_level(level, objective)
+
+    def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
+        """One level, with those above it held."""
+        raise NotImplementedError
+
+    def incumbent(self, objective: Objective) -> int | None:
+        """The incumbent's value, in terms of what is maximised; None when unknown."""
+        if self.best.solution is not None:
+            return to_maximise(objective).value(self.best.solution)
+        if objective.at_least is None:
+            return None
+        return objective.at_least if objective.sense is Sense.MAX else -objective.at_least
+
+    def effort(self, share: float) -> Effort:
+        """A share of the time that is left."""
+        left = self.clock.left
+        return Effort(
+            seconds=None if left is None else left * share,
+            deterministic=self.limits.deterministic,
+            num_workers=self.limits.num_workers,
+            seed=self.limits.seed,
+        )
+
+    def update(
+        self, level: int, objective: Objective, value: int | None, bound: int | None
+    ) -> LevelUpdate:
+        """What to report, turned back into the sense of the level."""
+        sign = 1 if objective.sense is Sense.MAX else -1
+        if value is None:
+            status = LevelStatus.SKIPPED if bound is None else LevelStatus.BOUND_ONLY
+        else:
+            status = LevelStatus.OPTIMAL if value == bound else LevelStatus.FEASIBLE
+        return LevelUpdate(
+            level=level,
+            value=None if value is None else sign * value,
+            bound=None if bound is None else sign * bound,
+            status=status,
+            solution=self.best.solution,
+        )
+
+
+def to_maximise(objective: Objective) -> Expression:
+    """The objective as something to be maximised."""
+    form = objective.expression
+    if objective.sense is Sense.MAX:
+        return form
+    return Expression(form.variables, -form.coefficients, -form.constant)
+
+
+class _Direct(_Levels):
+    """A complete model: CP-SAT as it is."""
+
+    def __init__(self, model: LevelModel, limits: Limits, clock: Clock) -> None:
+        super().__init__(model, limits, clock)
+        self._rows = model.rows
+        self._hint = model.hint
+
+    def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
+        goal = to_maximise(objective)
+        known = self.incumbent(objective)
+        if self.clock.is_over:
+            return self.update(level, objective, known, None)
+        levels_left = len(self.model.objectives) - level
+        task = Task(
+            self.model.lower, self.model.upper, self._rows, goal, self._hint, at_least=known
+        )
+        result = maximize(task, self.effort(max(0.5, 1 / levels_left)))
+        value = known
+        if result.solution is not None:
+            self.best = _Best(result.solution)
+            self._hint = result.solution
+            value = result.value
+        if value is not None:
+            self._rows = with_row(self._rows, goal, value)
+        return self.update(level, objective, value, _bound(result, value))
+
+
+def _bound(result: Result, known: int | None) -> int | None:
+    if result.answer is Answer.OPTIMAL:
+        return result.value
+    # At least the incumbent's value was asked for, so none means that none is needed.
+    return known if result.answer is Answer.INFEASIBLE else result.bound
+
+
+def with_row(rows: Rows, goal: Expression, value: int) -> Rows:
+    """The rows and one more: goal ≥ value."""
+    at = np.full(len(goal.variables), len(rows.lower), np.int64)
+    return Rows(
+        np.concatenate([rows.row, at]),
+        np.concatenate([rows.variable, goal.variables]),
+        np.concatenate([rows.coefficient, goal.coefficients]),
+        np.append(rows.lower, value - goal.constant),
+        np.append(rows.upper, UNLIMITED),
+    )
+
+
+class _ByConfigurations(_Levels):
+    """Columns generated by pricing, a bound from row prices, CP-SAT over the columns."""
+
+    def __init__(
+        self, model: LevelModel, nodes: Configurations, limits: Limits, clock: Clock
+    ) -> None:
+        super().__init__(model, limits, clock)
+        self._nodes = nodes
+        self._pricer = Pricer(nodes.capacity, nodes.request, nodes.allowed)
+        self._master = Master(model, nodes)
+        for node_class, tasks in zip(nodes.start_class.tolist(), nodes.start_tasks, strict=True):
+            self._master.add_column(node_class, tasks)
+
+    def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
+        goal = to_maximise(objective)
+        value = self.incumbent(objective)
+        bound, relaxed = self._generate(goal, value)
+        if relaxed is not None and value != bound and not self.clock.is_over:
+            value = self._round(level, goal, value, bound, relaxed)
+        if value is not None:
+            held = value - goal.constant
+            self._master.add_row(goal.variables, goal.coefficients, held, int(UNLIMITED))
+        return self._report(self.update(level, objective, value, bound))
+
+    def _report(self, update: LevelUpdate) -> LevelUpdate:
+        used = np.flatnonzero(self.best.uses)
+        tasks = [self._master.column_tasks[p] for p in used.tolist()]
+        return LevelUpdate(
+            update.level,
+            update.value,
+            update.bound,
+            update.status,
+            update.solution,
+            use_class=np.array(self._master.column_class, np.int64)[used],
+            use_tasks=np.array(tasks, np.int64).reshape(len(used), self._nodes.request.shape[0]),
+            uses=self.best.uses[used],
+        )
+
+    def _generate(self, goal: Expression, value: int | None) -> tuple[int | None, Relaxed | None]:
+        """Add configurations until none is worth adding; the best bound and the last optimum."""
+        step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
+        self._master.set_objective(goal.variables, goal.coefficients / step)
+        best: int | None = None
+        relaxed: Relaxed | None = None
+        for _ in range(MOST_ROUNDS):
+            left = self.clock.left
+            solved = self._master.solve(None if left is None else int(left * 1000))
+            if solved is None:
+                break
+            relaxed = solved
+            prices = rounded(solved.prices * step, self._master)
+            priced = self._pricer.price(np.maximum(prices.prices[self._nodes.supply], 0))
+            bound = goal.constant + upper_bound(
+                self._master, self.model, goal, prices, priced.worth
+            )
+            best = bound if best is None else min(best, bound)
+            gain = priced.worth - solved.class_prices * (step * prices.scale)
+            promising = np.flatnonzero(gain > WHOLE * step * prices.scale).tolist()
+            added = [self._master.add_column(k, priced.configuration(k)) for k in promising]
+            if best == value or not any(added) or self.clock.is_over:
+                break
+        return best, relaxed
+
+    def _round(
+        self,
+        level: int,
+        goal: Expression,
+        value: int | None,
+        bound: int | None,
+        relaxed: Relaxed,
+    ) -> int | None:
+        """Whole solutions near the relaxed one, first with all that is whole already kept."""
+        values = self._padded(relaxed)
+        fractional = np.abs(values - np.rint(values)) > WHOLE
+        fractional[len(self.model.lower) :] = True
+        for free in (fractional, np.ones(len(values), np.bool_)):
+            if self.clock.is_over:
+                break
+            levels_left = len(self.model.objectives) - level
+            effort = self.effort(max(0.5, 1 / levels_left))
+            found = self._solve_rounded(goal, value, bound, values, free, effort)
+            if found is not None:
+                value = found
+            if value == bound:
+                break
+        return value
+
+    def _padded(self, relaxed: Relaxed) -> np.ndarray:
+        """Values of the variables and of all configurations, those of the last round included."""
+        uses = np.zeros(len(self._master.column_class))
+        uses[: len(relaxed.uses)] = relaxed.uses
+        return np.concatenate([relaxed.values, uses])
+
+    def _solve_rounded(
+        self,
+        goal: Expression,
+        value: int | None,
+        bound: int | None,
+        values: np.ndarray,
+        free: np.ndarray,
+        effort: Effort,
+    ) -> int | None:
+        """CP-SAT with the variables that are not free fixed at their rounded values."""
+        near = np.rint(values).astype(np.int64)
+        most = self._nodes.multiplicity[np.array(self._master.column_class, np.int64)]
+        lower = np.concatenate([self.model.lower, np.zeros_like(most)])
+        upper = np.concatenate([self.model.upper, most])
+        near = np.clip(near, lower, upper)
+        task = Task(
+            lower=np.where(free, lower, near),
+            upper=np.where(free, upper, near),
+            rows=self._master.integer_rows(),
+            objective=goal,
+            hint=self._hint(values, free),
+            at_least=None if value is None else value + 1,
+            at_most=bound,
+        )
+        try:
+            result = maximize(task, effort)
+        except NumbersTooLarge:
+            return None
+        if result.solution is None:
+            return None
+        num = len(self.model.lower)
+        self.best = _Best(result.solution[:num], result.solution[num:])
+        return result.value
+
+    def _hint(self, values: np.ndarray, free: np.ndarray) -> I64:
+        """The relaxed values rounded down, where that leaves room to mend; else the incumbent."""
+        if free.all() and self.best.solution is not None:
+            uses = np.zeros(len(self._master.column_class), np.int64)
+            uses[: len(self.best.uses)] = self.best.uses
+            return np.concatenate([self.best.solution, uses])
+        return np.floor(values + WHOLE).astype(np.int64)

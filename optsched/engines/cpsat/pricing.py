@@ -1,0 +1,256 @@
+"""The best configuration of every node class at once, by dynamic programming over capacities.
+
+A configuration's worth is the sum of integer prices of its tasks. With free[s] the best worth of a
+node with room s, free[s] = max(0, max_c price[c] + free[s − request[c]]): an unbounded knapsack in
+several dimensions. One table over the rooms that sums of requests can fill answers for all node
+classes together, however many there are (Gilmore and Gomory, 1961, with a grid in place of a tree).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.problem.arrays import I64, Bool
+
+MOST_CELLS = 3_000_000
+"""Cells of all tables together beyond which pricing is too slow to be of use."""
+
+MOST_BITS = 1 << 22
+"""Steps of a resource, after division by the greatest common divisor, that are still counted."""
+
+
+class TooManyRooms(Exception):
+    """The rooms that requests can fill are too many for a table."""
+
+
+def useful_capacity(capacity: I64, request: I64) -> I64:
+    """Room that tasks could use, (K, R): what other resources keep them from using is cut off.
+
+    If every class asks for resource q, a node can not give out more of r than q's room times the
+    largest ratio request[r] / request[q].
+    """
+    room = capacity.copy()
+    for q in np.flatnonzero((request > 0).all(axis=0)).tolist() if len(request) else ():
+        for r in range(room.shape[1]):
+            if r != q:
+                worst = int(np.argmax(request[:, r] / request[:, q]))
+                most = room[:, q] * request[worst, r] // request[worst, q]
+                room[:, r] = np.minimum(room[:, r], most)
+    return room
+
+
+@dataclass(frozen=True, eq=False)
+class _Axis:
+    """The sums of requests of one resource that fit some node.
+
+    Attributes
+    ----------
+    levels
+        (L,) ascending, from 0.
+    down
+        (C, L) the largest level that is left once a task has been taken; -1 where it does not fit.
+    at
+        (K,) the largest level that fits a node class.
+
+    """
+
+    levels: I64
+    down: I64
+    at: I64
+
+
+def _sums(request: I64, most: int) -> I64:
+    """All sums of positive requests up to a limit, ascending."""
+    step = int(np.gcd.reduce(request))
+    top = most // step
+    if top > MOST_BITS:
+        raise TooManyRooms
+    mask = (1 << (top + 1)) - 1
+    bits = 1
+    for value in np.unique(request // step).tolist():
+        shift = value
+        while shift <= top:
+            bits |= (bits << shift) & mask
+            shift *= 2
+    raw = np.frombuffer(bits.to_bytes((top + 8) // 8, "little"), np.uint8)
+    found = np.flatnonzero(np.unpackbits(raw, bitorder="little")[: top + 1])
+    return found.astype(np.int64) * step
+
+
+def _axis(request: I64, capacity: I64) -> _Axis:
+    levels = _sums(request[request > 0], int(capacity.max(initial=0)))
+    left = levels[None, :] - request[:, None]
+    down = np.searchsorted(levels, left, side="right") - 1
+    return _Axis(levels, down, np.searchsorted(levels, capacity, side="right") - 1)
+
+
+def _needed(capacity: I64, request: I64) -> list[int]:
+    """Resources that bind somewhere and are not implied by another one that is kept."""
+    kept = [r for r in range(request.shape[1]) if request[:, r].any()]
+    for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
+        others = [q for q in kept if q != r and (request[:, q] > 0).all()]
+        if any(_implies(capacity, request, q, r) for q in others):
+            kept.remove(r)
+    return kept
+
+
+def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
+    """Whether room for q is room for r too, on every node class."""
+    worst = int(np.argmax(request[:, r] / request[:, q]))
+    most = capacity[:, q] * request[worst, r] // request[worst, q]
+    return bool((most <= capacity[:, r]).all())
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Best worth by room, and the class to take first (-1: none, look one level lower)."""
+
+    worth: I64
+    first: I64
+
+
+class _Group:
+    """Node classes with the same allowed task classes, and their common table."""
+
+    def __init__(self, node_classes: I64, classes: I64, capacity: I64, request: I64) -> None:
+        self.node_classes = node_classes
+        self._classes = classes
+        kept = _needed(capacity, request)
+        # The table is filled along an axis on which every task moves; `pods` or one that stands in
+        # for it always is such an axis.
+        kept.sort(
+            key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
+        )
+        self._axes = [_axis(request[:, r], capacity[:, r]) for r in kept]
+        self.at = tuple(a.at for a in self._axes)
+
+    @property
+    def num_cells(self) -> int:
+        """Cells times classes: the work of one pricing."""
+        return int(np.prod([len(a.levels) for a in self._axes])) * len(self._classes)
+
+    def solve(self, prices: I64) -> _Table:
+        """Fill the table, level by level of the first axis."""
+        pivot, *others = self._axes
+        # One more axis of length 1 makes rows out of what might be single numbers.
+        shape = [*(len(a.levels) for a in self._axes), 1]
+        worth = np.zeros(shape, np.int64)
+        first = np.full(shape, -1, np.int64)
+        moves = [
+            (c, int(prices[task_class]), *_window(others, c))
+            for c, task_class in enumerate(self._classes.tolist())
+            if prices[task_class] > 0
+        ]
+        for i in range(1, shape[0]):
+            worth[i] = worth[i - 1]
+            for c, price, region, source in moves:
+                below = int(pivot.down[c, i])
+                if below < 0:
+                    continue
+                reached = worth[below][source] + price
+                better = reached > worth[i][region]
+                worth[i][region][better] = reached[better]
+                first[i][region][better] = c
+        return _Table(worth, first)
+
+    def read(self, table: _Table, node_class: int, num_classes: int) -> I64:
+        """(C,) tasks of a best configuration, from the node class's room downwards."""
+        tasks = np.zeros(num_classes, np.int64)
+        at = [int(a.at[node_class]) for a in self._axes]
+        while at[0] > 0:
+            c = int(table.first[(*at, 0)])
+            if c < 0:
+                at[0] -= 1
+                continue
+            tasks[self._classes[c]] += 1
+            at = [int(a.down[c, i]) for a, i in zip(self._axes, at, strict=True)]
+        return tasks
+
+
+def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, ...]]:
+    """Where a class fits on the other axes, and the rooms that it leaves there."""
+    starts = [int(np.searchsorted(a.down[c], 0)) for a in others]
+    left = [a.down[c][start:] for a, start in zip(others, starts, strict=True)]
+    return tuple(slice(start, None) for start in starts), np.ix_(*left, np.zeros(1, np.int64))
+
+
+class Pricer:
+    """Prices all node classes; those that allow the same task classes share a table."""
+
+    def __init__(self, capacity: I64, request: I64, allowed: Bool) -> None:
+        """Lay out the tables.
+
+        Parameters
+        ----------
+        capacity, request, allowed
+            (K, R), (C, R) and (K, C), see `Configurations`.
+
+        Raises
+        ------
+        TooManyRooms
+            When the tables would be too large.
+
+        """
+        self._num_classes = len(request)
+        self._groups = list(_groups(capacity, request, allowed))
+        self._group_of = np.full(len(capacity), -1, np.int64)
+        self._place_of = np.zeros(len(capacity), np.int64)
+        for number, group in enumerate(self._groups):
+            self._group_of[group.node_classes] = number
+            self._place_of[group.node_classes] = np.arange(len(group.node_classes))
+        if sum(g.num_cells for g in self._groups) > MOST_CELLS:
+            raise TooManyRooms
+
+    def price(self, prices: I64) -> Priced:
+        """The best configuration of each node class at the prices (C,) of tasks."""
+        tables = [g.solve(prices) for g in self._groups]
+        worth = np.zeros(len(self._group_of), np.int64)
+        for group, table in zip(self._groups, tables, strict=True):
+            worth[group.node_classes] = table.worth[(*group.at, 0)]
+        return Priced(worth, self, tables)
+
+    def read(self, tables: list[_Table], node_class: int) -> I64:
+        """(C,) the best configuration of a node class."""
+        number = int(self._group_of[node_class])
+        if number < 0:
+            return np.zeros(self._num_classes, np.int64)
+        place = int(self._place_of[node_class])
+        return self._groups[number].read(tables[number], place, self._num_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """What a pricing found.
+
+    Attributes
+    ----------
+    worth
+        (K,) worth of the best configuration of each node class.
+
+    """
+
+    worth: I64
+    pricer: Pricer
+    tables: list[_Table]
+
+    def configuration(self, node_class: int) -> I64:
+        """(C,) tasks of the best configuration of a node class."""
+        return self.pricer.read(self.tables, node_class)
+
+
+def _groups(capacity: I64, request: I64, allowed: Bool) -> Iterator[_Group]:
+    """Node classes by the task classes that may come to them; useless ones are left out."""
+    by_mask: dict[bytes, list[int]] = {}
+    for k in range(len(capacity)):
+        by_mask.setdefault(np.packbits(allowed[k]).tobytes(), []).append(k)
+    for members in by_mask.values():
+        classes = np.flatnonzero(allowed[members[0]])
+        if len(classes):
+            node_classes = np.array(members, np.int64)
+            yield _Group(node_classes, classes, capacity[node_classes], request[classes])

@@ -1,0 +1,28 @@
+"""Run a level model to its end, whatever happens on the way."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from optsched.engines.cpsat.exact import NumbersTooLarge
+from optsched.engines.cpsat.levels import solve_levels
+from optsched.engines.cpsat.pricing import TooManyRooms
+from optsched.engines.cpsat.solver import DONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.engines.cpsat.model import LevelModel, LevelUpdate, Limits
+
+
+def run_levels(model: LevelModel, limits: Limits, report: Callable[[LevelUpdate], None]) -> str:
+    """Solve all levels, report each, and say why it ended."""
+    try:
+        for update in solve_levels(model, limits, time.monotonic):
+            report(update)
+    except NumbersTooLarge as error:
+        return f"not solved: numbers too large ({error})"
+    except TooManyRooms:
+        return "not solved: too many distinct rooms to price"
+    return DONE

@@ -1,0 +1,146 @@
+"""The solver behind one port: in this process, or in one of its own that may die without harm.
+
+CP-SAT can abort its process on a failed check and can overrun its limit inside presolve. A live
+scheduler therefore talks to a worker process, waits no longer than half as long again as it was
+given, kills it if it must, and goes on with what it has.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from optsched.engines.cpsat.model import LevelModel, LevelUpdate, Limits
+
+DONE = "all levels done"
+OVER_TIME = "solver killed: it ran over its time"
+DIED = "solver process died"
+GRACE = 1.5
+GRACE_SECONDS = 0.1
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """What came of a model.
+
+    Attributes
+    ----------
+    updates
+        One a level, for the levels that were reached.
+    stopped
+        Why no more came.
+
+    """
+
+    updates: tuple[LevelUpdate, ...]
+    stopped: str
+
+
+class Solver(Protocol):
+    """Solves level models."""
+
+    def solve(self, model: LevelModel, limits: Limits) -> Solved:
+        """Solve a model within limits; never raises for what a solver may do."""
+
+    def close(self) -> None:
+        """Let go of whatever it holds."""
+
+
+class InProcess:
+    """Solves where it is called; for tests, studies and one-off solves."""
+
+    def solve(self, model: LevelModel, limits: Limits) -> Solved:
+        """See `Solver`."""
+        # OR-Tools is loaded when it is first needed, so that greedy users never pay for it.
+        from optsched.engines.cpsat.run import run_levels
+
+        updates: list[LevelUpdate] = []
+        stopped = run_levels(model, limits, updates.append)
+        return Solved(tuple(updates), stopped)
+
+    def close(self) -> None:
+        """See `Solver`."""
+
+
+class WorkerProcess:
+    """Solves in a process of its own, started when first needed and again after it died."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def start(self) -> None:
+        """Start the process now, so that the first solve need not wait for it."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "optsched.engines.cpsat.worker", str(theirs.fileno())]
+        self._process = subprocess.Popen(  # noqa: S603  our own module
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+        self._connection = Connection(ours.detach())
+
+    def wait_until_ready(self, seconds: float = START_SECONDS) -> bool:
+        """Wait until the process has loaded its solver; False when it does not come up."""
+        self.start()
+        assert self._connection is not None  # noqa: S101  start has just set it
+        try:
+            self._connection.send(None)
+            return self._connection.poll(seconds) and self._connection.recv() == DONE
+        except (EOFError, OSError):
+            return False
+
+    def solve(self, model: LevelModel, limits: Limits) -> Solved:
+        """See `Solver`."""
+        self.start()
+        assert self._connection is not None  # noqa: S101  start has just set it
+        updates: list[LevelUpdate] = []
+        end = _end_of(limits)
+        try:
+            self._connection.send((model, limits))
+            while True:
+                left = None if end is None else max(end - time.monotonic(), 0.0)
+                if not self._connection.poll(left):
+                    self.close()
+                    return Solved(tuple(updates), OVER_TIME)
+                message = self._connection.recv()
+                if isinstance(message, str):
+                    return Solved(tuple(updates), message)
+                updates.append(message)
+        except (EOFError, OSError):
+            code = self._process.wait() if self._process is not None else None
+            self.close()
+            return Solved(tuple(updates), f"{DIED} ({_how(code)})")
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number while it runs."""
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """See `Solver`: ends the process."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._connection = self._process = None
+
+
+def _end_of(limits: Limits) -> float | None:
+    if limits.budget_ms is None:
+        return None
+    return time.monotonic() + limits.budget_ms / 1000 * GRACE + GRACE_SECONDS
+
+
+def _how(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -1,0 +1,293 @@
+"""Problem → level model, node by node or by node classes, and the way back to decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from optsched.engines.cpsat.model import Configurations, LevelModel, Objective
+from optsched.engines.cpsat.pricing import useful_capacity
+from optsched.engines.masks import allowed_nodes, rooms
+from optsched.problem.arrays import UNPLACED, ranges, row_groups
+from optsched.problem.formulation import Formulation, gang_classes
+from optsched.problem.linear import Expression
+from optsched.rules.base import NodeTerm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.engines.cpsat.model import LevelUpdate
+    from optsched.problem.arrays import I64
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.base import GangTerm
+    from optsched.rules.ruleset import RuleSet
+
+MOST_START_CELLS = 4_000_000
+"""Entries of the table of configurations in use beyond which it is not worth making."""
+
+
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """What is to be reached.
+
+    Attributes
+    ----------
+    terms
+        In order of importance.
+    known
+        The incumbent's value of each term.
+
+    """
+
+    tiers: Tiers
+    terms: Sequence[GangTerm | NodeTerm]
+    known: Sequence[int]
+
+
+class Encoding(Protocol):
+    """A level model and how to read its solutions."""
+
+    @property
+    def model(self) -> LevelModel:
+        """What the solver gets."""
+
+    @property
+    def term_of(self) -> list[int]:
+        """For each level of the model, the number of its term in the goal."""
+
+    def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
+        """The decisions of a solution; what the model does not know stays as in `base`."""
+
+
+# --- node by node --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Direct:
+    """One integer a task class and node: exact for every rule, for small problems only.
+
+    `supplied` is (C, N), -1 where a class may not be.
+    """
+
+    form: Formulation
+    model: LevelModel
+    term_of: list[int]
+    supplied: I64
+
+    def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
+        """See `Encoding`."""
+        assert update.solution is not None  # noqa: S101  the caller asks only then
+        slots = []
+        for row in self.supplied:
+            nodes = np.flatnonzero(row >= 0)
+            slots.append(np.repeat(nodes, update.solution[row[nodes]]))
+        return deal(self.form, update.solution, slots, base)
+
+
+def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions) -> Direct:
+    """x[c, n] tasks of class c on node n, every hard rule written out."""
+    form = _aggregated(problem, rules, goal)
+    most = np.minimum(rooms(problem, rules), problem.classes.num_pending[:, None])
+    task_class, node = np.nonzero(most > 0)
+    supplied = np.full(most.shape, -1, np.int64)
+    variables = form.model.add_variables(0, most[task_class, node])
+    supplied[task_class, node] = variables
+    # What is supplied is placed, neither more nor less: other tasks look at where tasks stand.
+    form.model.add_entries(form.supply[task_class], variables, -1)
+    placed = form.gangs.class_of
+    form.model.add_rows(
+        np.concatenate([placed, task_class]),
+        np.concatenate([form.placed_variable, variables]),
+        np.concatenate([form.placed_factor, -np.ones_like(variables)]),
+        lower=np.zeros(len(problem.classes.shapes), np.int64),
+    )
+    for rule in rules.hard:
+        rule.encode_nodes(form, supplied)
+    objectives = [
+        Objective(_expression(term, form, supplied), term.sense, known)
+        for term, known in zip(goal.terms, goal.known, strict=True)
+    ]
+    hint = _hint(form, incumbent)
+    on_node = np.zeros(most.shape, np.int64)
+    tasks = np.flatnonzero(incumbent.node_of >= 0)
+    np.add.at(on_node, (problem.task_class[tasks], incumbent.node_of[tasks]), 1)
+    hint[variables] = on_node[task_class, node]
+    model = _finish(form, objectives, hint)
+    return Direct(form, model, list(range(len(objectives))), supplied)
+
+
+def _expression(term: GangTerm | NodeTerm, form: Formulation, supplied: I64) -> Expression:
+    if isinstance(term, NodeTerm):
+        task_class, node = np.nonzero(supplied >= 0)
+        values = term.node_values(form.problem)
+        return Expression.of(supplied[task_class, node], values[task_class, node])
+    return term.encode(form)
+
+
+# --- by node classes -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ByConfigurations:
+    """Node classes filled by configurations: for many nodes with few distinct rooms.
+
+    Nodes of class k are `members[member_start[k]:member_start[k + 1]]`.
+    """
+
+    form: Formulation
+    model: LevelModel
+    term_of: list[int]
+    members: I64
+    member_start: I64
+
+    def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
+        """See `Encoding`: configurations go to the nodes of their class in name order."""
+        assert update.solution is not None  # noqa: S101  the caller asks only then
+        assert update.use_class is not None  # noqa: S101
+        assert update.use_tasks is not None  # noqa: S101
+        assert update.uses is not None  # noqa: S101
+        order = np.argsort(update.use_class, kind="stable")
+        uses, node_class = update.uses[order], update.use_class[order]
+        before = np.cumsum(uses) - uses
+        first_of_class = before[np.searchsorted(node_class, node_class)]
+        start = self.member_start[node_class] + before - first_of_class
+        node = self.members[ranges(start, uses)]
+        tasks = np.repeat(update.use_tasks[order], uses, axis=0)
+        by_name = np.argsort(node, kind="stable")
+        slots = [np.repeat(node[by_name], tasks[by_name, c]) for c in range(tasks.shape[1])]
+        return deal(self.form, update.solution, slots, base)
+
+
+def encode_configurations(
+    problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions
+) -> ByConfigurations:
+    """z[k, p] nodes of class k that take configuration p; terms over single nodes are left out."""
+    form = _aggregated(problem, rules, goal)
+    classes = problem.classes
+    allowed = allowed_nodes(problem, rules)
+    capacity = useful_capacity(problem.idle, classes.request)
+    class_of, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
+    fits = (capacity[first][:, None, :] >= classes.request[None, :, :]).all(axis=2)
+    by_class = np.argsort(class_of, kind="stable")
+    size = np.bincount(class_of, minlength=len(first)).astype(np.int64)
+    start = _configurations_in_use(problem, incumbent, class_of)
+    chosen = [(i, t) for i, t in enumerate(goal.terms) if not isinstance(t, NodeTerm)]
+    objectives = [Objective(t.encode(form), t.sense, goal.known[i]) for i, t in chosen]
+    nodes = Configurations(
+        supply=form.supply,
+        request=classes.request,
+        capacity=capacity[first],
+        multiplicity=size,
+        allowed=fits & allowed[:, first].T,
+        start_class=start[0],
+        start_tasks=start[1],
+        start_uses=start[2],
+    )
+    model = _finish(form, objectives, _hint(form, incumbent), nodes)
+    ends = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    return ByConfigurations(form, model, [i for i, _ in chosen], by_class, ends)
+
+
+def _configurations_in_use(
+    problem: Problem, incumbent: Decisions, class_of: I64
+) -> tuple[I64, I64, I64]:
+    """Node class, tasks and number of nodes of every configuration of the incumbent."""
+    num_classes = len(problem.classes.shapes)
+    tasks = np.flatnonzero(incumbent.node_of >= 0)
+    nodes, at = np.unique(incumbent.node_of[tasks], return_inverse=True)
+    none = np.empty(0, np.int64)
+    if not len(nodes) or len(nodes) * num_classes > MOST_START_CELLS:
+        return none, np.empty((0, num_classes), np.int64), none
+    table = np.zeros((len(nodes), num_classes), np.int64)
+    np.add.at(table, (at, problem.task_class[tasks]), 1)
+    group, first = row_groups([class_of[nodes], *table.T])
+    uses = np.bincount(group, minlength=len(first)).astype(np.int64)
+    return class_of[nodes[first]], table[first], uses
+
+
+# --- shared --------------------------------------------------------------------------------------
+
+
+def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
+    apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
+    alone = np.logical_or.reduce(apart) if apart else None
+    form = Formulation(problem, gang_classes(problem, goal.tiers, alone))
+    for rule in rules.hard:
+        rule.encode(form)
+    return form
+
+
+def _hint(form: Formulation, incumbent: Decisions) -> I64:
+    """Gangs started and tasks placed by the incumbent; everything else at its lower bound."""
+    problem, gangs = form.problem, form.gangs
+    hint = form.model.bounds[0].copy()
+    placed = np.bincount(problem.gang_of[incumbent.node_of >= 0], minlength=problem.num_gangs)
+    class_of_member = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
+    started = np.bincount(
+        class_of_member, weights=placed[gangs.members] > 0, minlength=len(gangs.shape_of)
+    )
+    waits = form.start >= 0
+    hint[form.start[waits]] = started[waits].astype(np.int64)
+    for f in np.flatnonzero(form.is_flexible).tolist():
+        h = int(gangs.gang_class_of[f])
+        members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
+        begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
+        tasks = ranges(begin, np.full(len(members), gangs.per_gang[f]))
+        hint[form.placed_variable[f]] = int((incumbent.node_of[tasks] >= 0).sum())
+    return hint
+
+
+def _finish(
+    form: Formulation,
+    objectives: Sequence[Objective],
+    hint: I64,
+    nodes: Configurations | None = None,
+) -> LevelModel:
+    lower, upper = form.model.bounds
+    padded = lower.copy()
+    padded[: len(hint)] = hint
+    return LevelModel(lower, upper, form.model.rows, tuple(objectives), padded, nodes)
+
+
+def deal(form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions) -> Decisions:
+    """Give the tasks that a solution places to single gangs and nodes.
+
+    Parameters
+    ----------
+    form, solution
+        The aggregated model and values of its variables.
+    slots
+        Nodes for the tasks of each class, in ascending order, at least as many as are placed.
+    base
+        Decisions on gangs that the model leaves out.
+
+    """
+    problem, gangs = form.problem, form.gangs
+    mine = np.zeros(problem.num_gangs, np.bool_)
+    mine[gangs.members] = True
+    node_of = np.where(mine[problem.gang_of], UNPLACED, base.node_of)
+    placed = (solution[form.placed_variable] * form.placed_factor).tolist()
+    admitted = gangs.multiplicity.copy()
+    starting = form.start >= 0
+    admitted[starting] = solution[form.start[starting]]
+    taken = [0] * len(slots)
+    offset = problem.shapes.offset
+    for h in np.flatnonzero(admitted).tolist():
+        number, first = int(admitted[h]), int(gangs.member_start[h])
+        members = gangs.members[first : first + number]
+        turn = 0
+        for f in range(int(gangs.start[h]), int(gangs.start[h + 1])):
+            total, task_class = placed[f], int(gangs.class_of[f])
+            # Taking turns across entries keeps gangs within one task of each other: Formulation.
+            each = np.full(number, total // number, np.int64)
+            each[(turn + np.arange(total % number)) % number] += 1
+            turn = (turn + total) % number
+            tasks = ranges(problem.task_start[members] + offset[gangs.entry_of[f]], each)
+            used = taken[task_class]
+            node_of[tasks] = slots[task_class][used : used + total]
+            taken[task_class] = used + total
+    return replace(base, node_of=node_of)

@@ -1,0 +1,222 @@
+"""Which engine for which problem, and what its answer is worth.
+
+The greedy plan comes first and is the incumbent. If it reaches the ideal of every level, nothing
+can be better and nothing is solved. Otherwise small problems are solved node by node, others by
+node classes and configurations; what neither can take stays with the greedy plan and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import LevelResult, LevelStatus, Sense
+from optsched.engines.encode import Goal, encode_configurations, encode_direct
+from optsched.engines.masks import rooms
+from optsched.problem.arrays import frozen
+from optsched.rules.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.engines.cpsat.model import LevelUpdate, Limits
+    from optsched.engines.cpsat.solver import Solved, Solver
+    from optsched.engines.encode import Encoding
+    from optsched.problem.arrays import Bool
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.base import GangTerm, NodeTerm
+    from optsched.rules.ruleset import RuleSet
+
+MOST_DIRECT = 3000
+"""Pairs of task class and node up to which problems are solved node by node."""
+
+GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
+IDEAL = "every level at its ideal"
+NO_SOLVER = "no solver asked for"
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Decisions and what is known about them.
+
+    Attributes
+    ----------
+    results
+        One a term.
+    engine, stopped
+        Whose decisions they are, and why the search ended.
+    relaxed
+        Rules that the bounds leave out.
+
+    """
+
+    decisions: Decisions
+    results: tuple[LevelResult, ...]
+    engine: str
+    stopped: str
+    relaxed: tuple[str, ...] = ()
+
+
+def judge(
+    problem: Problem, decisions: Decisions, terms: Sequence[GangTerm | NodeTerm], stopped: str
+) -> Answer:
+    """Greedy decisions with what can be said without solving: values against ideals."""
+    outcome = Outcome(problem, decisions)
+    results = tuple(_against_ideal(problem, outcome, term) for term in terms)
+    return Answer(decisions, results, GREEDY, stopped)
+
+
+def _against_ideal(problem: Problem, outcome: Outcome, term: GangTerm | NodeTerm) -> LevelResult:
+    value, ideal = term.value(outcome), term.ideal(problem)
+    status = LevelStatus.OPTIMAL if value == ideal else LevelStatus.FEASIBLE
+    return LevelResult(term.name, term.unit, term.sense, value, ideal, status)
+
+
+def is_ideal(problem: Problem, answer: Answer) -> bool:
+    """Whether nothing can be better where it matters: every level over gangs is at its ideal.
+
+    With everything placed, scores of nodes are not worth waiting for.
+    """
+    everything = bool((answer.decisions.node_of >= 0).all())
+    return everything or all(r.status is LevelStatus.OPTIMAL for r in answer.results)
+
+
+def improve(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[GangTerm | NodeTerm]],
+    incumbent: Answer,
+    solver: Solver,
+    limits: Limits,
+) -> Answer:
+    """The best answer found within the limits; never worse than the incumbent.
+
+    Parameters
+    ----------
+    problem, rules
+        What is decided, under which rules.
+    goal
+        Tiers and terms, see `Goal`.
+    incumbent
+        The greedy answer.
+    solver, limits
+        Who solves, and when to stop.
+
+    """
+    tiers, terms = goal
+    known = [r.value for r in incumbent.results]
+    encoding, engine, relaxed = _encode(problem, rules, Goal(tiers, terms, known), incumbent)
+    solved = solver.solve(encoding.model, limits)
+    last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
+    decisions = incumbent.decisions
+    if last is not None:
+        decisions = encoding.decode(last, incumbent.decisions)
+    return _weigh(problem, terms, incumbent, decisions, (solved, encoding, engine, relaxed))
+
+
+def _encode(
+    problem: Problem, rules: RuleSet, goal: Goal, incumbent: Answer
+) -> tuple[Encoding, str, tuple[str, ...]]:
+    if is_small(problem, rules):
+        return encode_direct(problem, rules, goal, incumbent.decisions), DIRECT, ()
+    tied, names = tied_gangs(problem, rules)
+    if tied.any():
+        problem = settle(problem, incumbent.decisions, tied)
+    encoding = encode_configurations(problem, rules, goal, incumbent.decisions)
+    return encoding, CONFIGURATIONS, names
+
+
+def is_small(problem: Problem, rules: RuleSet) -> bool:
+    """Whether a problem is solved node by node."""
+    if len(problem.classes.shapes) * problem.num_nodes > 50 * MOST_DIRECT:
+        return False
+    return int((rooms(problem, rules) > 0).sum()) <= MOST_DIRECT
+
+
+def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
+    """(G,) gangs with tasks that other tasks on nodes matter to, and the rules that say so."""
+    names: set[str] = set()
+    tied = np.zeros(len(problem.classes.shapes), np.bool_)
+    for rule in rules.hard:
+        for task_class in range(len(tied)):
+            if rule.ties_nodes(problem, task_class):
+                tied[task_class] = True
+                names.add(rule.name)
+    gangs = np.zeros(problem.num_gangs, np.bool_)
+    gangs[problem.gang_of[tied[problem.task_class]]] = True
+    return gangs, tuple(sorted(names))
+
+
+def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
+    """The problem that is left once the decisions on some gangs (G,) are taken as made."""
+    tasks = np.flatnonzero(gangs[problem.gang_of] & (decisions.node_of >= 0))
+    request = problem.classes.request[problem.task_class[tasks]]
+    used = problem.used.copy()
+    np.add.at(used, decisions.node_of[tasks], request)
+    allocated = problem.queues.allocated.copy()
+    np.add.at(allocated, problem.queue_of[problem.gang_of[tasks]], request)
+    shape_of = np.where(gangs, -1, problem.shape_of)
+    frozen(used, allocated, shape_of)
+    queues = replace(problem.queues, allocated=allocated)
+    return replace(problem, used=used, shape_of=shape_of, queues=queues)
+
+
+def _weigh(
+    problem: Problem,
+    terms: Sequence[GangTerm | NodeTerm],
+    incumbent: Answer,
+    decisions: Decisions,
+    run: tuple[Solved, Encoding, str, tuple[str, ...]],
+) -> Answer:
+    """Recompute every level from the decisions and join it with what the solver proved."""
+    solved, encoding, engine, relaxed = run
+    outcome = Outcome(problem, decisions)
+    values = [term.value(outcome) for term in terms]
+    known = [r.value for r in incumbent.results]
+    if not _no_worse(terms, values, known):
+        return replace(incumbent, stopped=f"{solved.stopped}; its answer was worse and is not used")
+    proved = {encoding.term_of[u.level]: u for u in solved.updates}
+    results = tuple(
+        _result(problem, term, value, proved.get(i), relaxed)
+        for i, (term, value) in enumerate(zip(terms, values, strict=True))
+    )
+    whose = engine if values != known else f"{GREEDY}, weighed by {engine}"
+    return Answer(decisions, results, whose, solved.stopped, relaxed if _uses(results) else ())
+
+
+def _no_worse(
+    terms: Sequence[GangTerm | NodeTerm], values: Sequence[int], known: Sequence[int]
+) -> bool:
+    """Lexicographic comparison; levels over single nodes decide last and alone do not count."""
+    for term, value, before in zip(terms, values, known, strict=True):
+        if value != before:
+            return (value > before) is (term.sense is Sense.MAX)
+    return True
+
+
+def _result(
+    problem: Problem,
+    term: GangTerm | NodeTerm,
+    value: int,
+    update: LevelUpdate | None,
+    relaxed: tuple[str, ...],
+) -> LevelResult:
+    bound = term.ideal(problem)
+    if update is not None and update.bound is not None and not relaxed:
+        better = min if term.sense is Sense.MAX else max
+        bound = better(bound, update.bound)
+    if value == bound:
+        status = LevelStatus.OPTIMAL
+    elif update is None:
+        status = LevelStatus.SKIPPED
+    else:
+        status = LevelStatus.FEASIBLE
+    return LevelResult(term.name, term.unit, term.sense, value, bound, status)
+
+
+def _uses(results: Sequence[LevelResult]) -> bool:
+    return any(r.status is not LevelStatus.OPTIMAL for r in results)
