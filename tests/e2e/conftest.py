@@ -1,0 +1,58 @@
+"""One control plane for all tests that need a real one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.local.assets import Assets, AssetsError, require
+from optsched.local.files import shipped
+from optsched.local.kubectl import install_crds
+from optsched.local.plane import ControlPlane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave these tests out unless a marker expression asks for them."""
+    if config.option.markexpr:
+        return
+    slow = [item for item in items if item.get_closest_marker("e2e")]
+    items[:] = [item for item in items if item not in slow]
+    config.hook.pytest_deselected(items=slow)
+
+
+@pytest.fixture(scope="session")
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Prints past pytest's capture: a build of minutes may not look like a hang."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def write(message: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n{message}", end="", flush=True)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def assets(report: Callable[[str], None]) -> Assets:
+    """The binaries; without them these tests fail where they must run and skip elsewhere."""
+    try:
+        return require(report)
+    except AssetsError as e:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(e))
+
+
+@pytest.fixture(scope="session")
+def control_plane(
+    assets: Assets, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A running plane with our CRDs; `.kubectl(...)` gives text, `.kubectl.json(...)` objects."""
+    with ControlPlane.start(tmp_path_factory.mktemp("plane"), assets) as plane:
+        install_crds(plane.kubectl, shipped("crds"))
+        yield plane
