@@ -32,7 +32,7 @@ directory_option = click.option(
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=default_directory,
-    show_default="<cache>/optsched/local",
+    show_default="local, in the cache folder",
     help="Where the control plane keeps its objects, certificates and logs.",
 )
 
