@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from optsched.rules.base import GangTerm
     from optsched.rules.ruleset import RuleSet
 
+MOST_START = 64
+"""Configurations of the incumbent that column generation starts from: the most frequent ones."""
+
 MOST_START_CELLS = 4_000_000
 """Entries of the table of configurations in use beyond which it is not worth making."""
 
@@ -206,7 +209,8 @@ def _configurations_in_use(
     np.add.at(table, (at, problem.task_class[tasks]), 1)
     group, first = row_groups([class_of[nodes], *table.T])
     uses = np.bincount(group, minlength=len(first)).astype(np.int64)
-    return class_of[nodes[first]], table[first], uses
+    most = np.argsort(-uses, kind="stable")[:MOST_START]
+    return class_of[nodes[first]][most], table[first][most], uses[most]
 
 
 # --- shared --------------------------------------------------------------------------------------
@@ -250,7 +254,22 @@ def _finish(
     lower, upper = form.model.bounds
     padded = lower.copy()
     padded[: len(hint)] = hint
-    return LevelModel(lower, upper, form.model.rows, tuple(objectives), padded, nodes)
+    kin = np.full(len(lower), -1, np.int64)
+    related = _kin(form)
+    kin[: len(related)] = related
+    return LevelModel(lower, upper, form.model.rows, tuple(objectives), padded, kin, nodes)
+
+
+def _kin(form: Formulation) -> I64:
+    """Gangs of one shape and tier in different queues, and tasks of their entries, are kin."""
+    gangs = form.gangs
+    kin = np.full(form.model.num_variables, -1, np.int64)
+    alike, _ = row_groups((gangs.shape_of, gangs.tier_of))
+    starts = form.start >= 0
+    kin[form.start[starts]] = alike[starts]
+    entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
+    kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
+    return kin
 
 
 def deal(form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions) -> Decisions:

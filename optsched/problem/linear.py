@@ -113,10 +113,10 @@ class LinearModel:
 
         """
         low, high = np.broadcast_arrays(_ints(lower), _ints(upper))
-        entries = np.broadcast_arrays(_ints(row), _ints(variable), _ints(coefficient))
-        self._row.append(entries[0] + self.num_rows)
-        self._variable.append(entries[1])
-        self._coefficient.append(entries[2])
+        at, numbers, factors = np.broadcast_arrays(_ints(row), _ints(variable), _ints(coefficient))
+        self._row.append(at + self.num_rows)
+        self._variable.append(numbers)
+        self._coefficient.append(factors)
         self._row_lower.append(low)
         self._row_upper.append(high)
         first, self.num_rows = self.num_rows, self.num_rows + len(low)

@@ -41,7 +41,10 @@ class Shortfall:
     sense: Sense = Sense.MIN
 
     def _step(self, problem: Problem) -> I64:
-        return np.maximum(problem.total // self.grid, 1)
+        """(R,) base units in a step: a part of the total, in whole units of what tasks ask for."""
+        unit = np.maximum(np.gcd.reduce(problem.classes.request, axis=0, initial=0), 1)
+        step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
+        return step
 
     def _missing(self, problem: Problem, held: I64) -> I64:
         """(K, R) whole steps that are missing when queues hold (Q, R)."""

@@ -44,13 +44,13 @@ def dominant_weights(problem: Problem) -> Weights:
     request = problem.classes.request[:, counted]
     total = problem.total[counted]
     share = np.where(total > 0, request / np.maximum(total, 1), np.where(request > 0, np.inf, 0.0))
-    asks = request.any(axis=1)
-    leading = {int(i) for i in share[asks].argmax(axis=1)}
-    if len(leading) == 1:
-        column = leading.pop()
+    largest = share.max(axis=1, initial=0.0)
+    leads = (share >= largest[:, None])[request.any(axis=1)].all(axis=0)
+    if leads.any():
+        column = int(np.flatnonzero(leads)[-1])
         resource = problem.resources[counted[column]]
         return Weights(_unit_name(resource), np.maximum(request[:, column], 1))
-    parts = np.rint(np.minimum(share.max(axis=1, initial=0.0), 1.0) * PPB)
+    parts = np.rint(np.minimum(largest, 1.0) * PPB)
     return Weights("ppb of the cluster", np.maximum(parts.astype(np.int64), 1))
 
 

@@ -6,14 +6,14 @@ replaced by solutions that are better on the level at hand and no worse on those
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.domain.decisions import LevelStatus, Sense
 from optsched.engines.cpsat.exact import Answer, Effort, NumbersTooLarge, Result, Task, maximize
-from optsched.engines.cpsat.master import Master, rounded, upper_bound
+from optsched.engines.cpsat.master import Master, charge, relaxed_values, rounded
 from optsched.engines.cpsat.model import LevelUpdate
 from optsched.engines.cpsat.pricing import Pricer
 from optsched.problem.arrays import UNLIMITED
@@ -22,9 +22,9 @@ from optsched.problem.linear import Expression, Rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from optsched.engines.cpsat.master import Relaxed
+    from optsched.engines.cpsat.master import Charged, Relaxed
     from optsched.engines.cpsat.model import Configurations, LevelModel, Limits, Objective
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import F64, I64
 
 MOST_ROUNDS = 200
 WHOLE = 1e-6
@@ -209,9 +209,10 @@ class _ByConfigurations(_Levels):
     def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
         goal = to_maximise(objective)
         value = self.incumbent(objective)
-        bound, relaxed = self._generate(goal, value)
-        if relaxed is not None and value != bound and not self.clock.is_over:
-            value = self._round(level, goal, value, bound, relaxed)
+        proof, relaxed = self._generate(goal, value)
+        bound = None if proof is None else goal.constant + proof.bound
+        if proof is not None and relaxed is not None and value != bound:
+            value = self._round(level, goal, value, (proof, relaxed))
         if value is not None:
             held = value - goal.constant
             self._master.add_row(goal.variables, goal.coefficients, held, int(UNLIMITED))
@@ -220,22 +221,20 @@ class _ByConfigurations(_Levels):
     def _report(self, update: LevelUpdate) -> LevelUpdate:
         used = np.flatnonzero(self.best.uses)
         tasks = [self._master.column_tasks[p] for p in used.tolist()]
-        return LevelUpdate(
-            update.level,
-            update.value,
-            update.bound,
-            update.status,
-            update.solution,
+        return replace(
+            update,
             use_class=np.array(self._master.column_class, np.int64)[used],
             use_tasks=np.array(tasks, np.int64).reshape(len(used), self._nodes.request.shape[0]),
             uses=self.best.uses[used],
         )
 
-    def _generate(self, goal: Expression, value: int | None) -> tuple[int | None, Relaxed | None]:
-        """Add configurations until none is worth adding; the best bound and the last optimum."""
+    def _generate(
+        self, goal: Expression, value: int | None
+    ) -> tuple[Charged | None, Relaxed | None]:
+        """Add configurations until none is worth adding; the best proof and the last optimum."""
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)
-        best: int | None = None
+        best: Charged | None = None
         relaxed: Relaxed | None = None
         for _ in range(MOST_ROUNDS):
             left = self.clock.left
@@ -244,86 +243,142 @@ class _ByConfigurations(_Levels):
                 break
             relaxed = solved
             prices = rounded(solved.prices * step, self._master)
-            priced = self._pricer.price(np.maximum(prices.prices[self._nodes.supply], 0))
-            bound = goal.constant + upper_bound(
-                self._master, self.model, goal, prices, priced.worth
-            )
-            best = bound if best is None else min(best, bound)
+            priced = self._pricer.price(np.maximum(prices.supply, 0))
+            proof = charge(self._master, self.model, goal, prices, priced.worth)
+            if best is None or proof.total * best.scale < best.total * proof.scale:
+                best = proof
             gain = priced.worth - solved.class_prices * (step * prices.scale)
             promising = np.flatnonzero(gain > WHOLE * step * prices.scale).tolist()
             added = [self._master.add_column(k, priced.configuration(k)) for k in promising]
-            if best == value or not any(added) or self.clock.is_over:
+            reached = value is not None and goal.constant + best.bound <= value
+            if reached or not any(added) or self.clock.is_over:
                 break
         return best, relaxed
 
     def _round(
-        self,
-        level: int,
-        goal: Expression,
-        value: int | None,
-        bound: int | None,
-        relaxed: Relaxed,
+        self, level: int, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Whole solutions near the relaxed one, first with all that is whole already kept."""
+        """Whole solutions: first near the relaxed one, then wherever a better one may be."""
+        proof, relaxed = found
+        bound = goal.constant + proof.bound
+        value = self._redistribute(goal, value, bound)
+        if value == bound:
+            return value
         values = self._padded(relaxed)
-        fractional = np.abs(values - np.rint(values)) > WHOLE
-        fractional[len(self.model.lower) :] = True
-        for free in (fractional, np.ones(len(values), np.bool_)):
-            if self.clock.is_over:
+        num = len(self.model.lower)
+        lower, upper = self._bounds()
+        near_lower = np.clip(np.floor(values + WHOLE).astype(np.int64), lower, upper)
+        near_upper = np.clip(np.ceil(values - WHOLE).astype(np.int64), lower, upper)
+        near_lower[num:], near_upper[num:] = lower[num:], upper[num:]
+        share = max(0.5, 1 / (len(self.model.objectives) - level))
+        value = self._solve(goal, value, bound, (near_lower, near_upper, near_lower), share)
+        slack = 0
+        while value != bound and not self.clock.is_over:
+            target = bound - slack * proof.step
+            if value is not None:
+                target = max(target, value + proof.step)
+            low, high, uses = proof.tightened(self.model, self._master, target - goal.constant)
+            within = (
+                np.concatenate([low, np.zeros_like(uses)]),
+                np.concatenate([high, uses]),
+                self._hint(values),
+            )
+            reached = self._solve(goal, target - 1, bound, within, share)
+            if reached is not None and reached >= target:
+                return reached
+            if value is not None and target <= value + proof.step:
                 break
-            levels_left = len(self.model.objectives) - level
-            effort = self.effort(max(0.5, 1 / levels_left))
-            found = self._solve_rounded(goal, value, bound, values, free, effort)
-            if found is not None:
-                value = found
-            if value == bound:
-                break
+            slack = 4 * slack + 1
         return value
 
-    def _padded(self, relaxed: Relaxed) -> np.ndarray:
+    def _redistribute(self, goal: Expression, value: int | None, bound: int) -> int | None:
+        """Improve the incumbent by moving admissions between queues, nodes staying as they are.
+
+        The numbers of gangs of each shape stay the same, so that every level which does not look
+        at queues keeps its value. Few variables of the relaxed optimum are then not whole.
+        """
+        if self.best.solution is None or (self.model.kin < 0).all():
+            return value
+        num, solution = len(self.model.lower), self.best.solution
+        rows = self._with_kin(solution)
+        lower, upper = self._bounds()
+        lower[num:] = upper[num:] = self._uses()
+        left = self.clock.left
+        values = relaxed_values(lower, upper, rows, goal, None if left is None else int(left * 500))
+        if values is None:
+            return value
+        whole = np.abs(values - np.rint(values)) <= WHOLE
+        near = np.rint(values).astype(np.int64)
+        fixed = whole & np.append(self.model.kin >= 0, np.ones(len(values) - num, np.bool_))
+        within = (np.where(fixed, near, lower), np.where(fixed, near, upper), near)
+        return self._solve(goal, value, bound, within, 0.3)
+
+    def _bounds(self) -> tuple[I64, I64]:
+        """Bounds of the variables and of all configurations."""
+        most = self._nodes.multiplicity[np.array(self._master.column_class, np.int64)]
+        lower = np.concatenate([self.model.lower, np.zeros_like(most)])
+        return lower, np.concatenate([self.model.upper, most])
+
+    def _uses(self) -> I64:
+        """The incumbent's uses of all configurations."""
+        uses = np.zeros(len(self._master.column_class), np.int64)
+        uses[: len(self.best.uses)] = self.best.uses
+        return uses
+
+    def _with_kin(self, solution: I64) -> Rows:
+        """All rows, and one that keeps the sum of each group of kin."""
+        rows = self._master.integer_rows()
+        kin = self.model.kin
+        members = np.flatnonzero(kin >= 0)
+        sums = np.bincount(kin[members], weights=solution[members]).astype(np.int64)
+        first = len(rows.lower)
+        return Rows(
+            np.concatenate([rows.row, first + kin[members]]),
+            np.concatenate([rows.variable, members]),
+            np.concatenate([rows.coefficient, np.ones(len(members), np.int64)]),
+            np.concatenate([rows.lower, sums]),
+            np.concatenate([rows.upper, sums]),
+        )
+
+    def _padded(self, relaxed: Relaxed) -> F64:
         """Values of the variables and of all configurations, those of the last round included."""
         uses = np.zeros(len(self._master.column_class))
         uses[: len(relaxed.uses)] = relaxed.uses
         return np.concatenate([relaxed.values, uses])
 
-    def _solve_rounded(
+    def _solve(
         self,
         goal: Expression,
         value: int | None,
-        bound: int | None,
-        values: np.ndarray,
-        free: np.ndarray,
-        effort: Effort,
+        bound: int,
+        within: tuple[I64, I64, I64],
+        share: float,
     ) -> int | None:
-        """CP-SAT with the variables that are not free fixed at their rounded values."""
-        near = np.rint(values).astype(np.int64)
-        most = self._nodes.multiplicity[np.array(self._master.column_class, np.int64)]
-        lower = np.concatenate([self.model.lower, np.zeros_like(most)])
-        upper = np.concatenate([self.model.upper, most])
-        near = np.clip(near, lower, upper)
+        """CP-SAT within bounds, from a hint; returns the better of what it finds and `value`."""
+        lower, upper, hint = within
         task = Task(
-            lower=np.where(free, lower, near),
-            upper=np.where(free, upper, near),
+            lower=lower,
+            upper=upper,
             rows=self._master.integer_rows(),
             objective=goal,
-            hint=self._hint(values, free),
+            hint=hint,
             at_least=None if value is None else value + 1,
             at_most=bound,
         )
+        if (lower > upper).any():
+            return value
         try:
-            result = maximize(task, effort)
+            result = maximize(task, self.effort(share))
         except NumbersTooLarge:
-            return None
+            return value
         if result.solution is None:
-            return None
+            return value
         num = len(self.model.lower)
         self.best = _Best(result.solution[:num], result.solution[num:])
         return result.value
 
-    def _hint(self, values: np.ndarray, free: np.ndarray) -> I64:
-        """The relaxed values rounded down, where that leaves room to mend; else the incumbent."""
-        if free.all() and self.best.solution is not None:
-            uses = np.zeros(len(self._master.column_class), np.int64)
-            uses[: len(self.best.uses)] = self.best.uses
-            return np.concatenate([self.best.solution, uses])
-        return np.floor(values + WHOLE).astype(np.int64)
+    def _hint(self, values: F64) -> I64:
+        """The incumbent; the relaxed values rounded down while that is the greedy plan."""
+        if self.best.solution is None:
+            return np.floor(values + WHOLE).astype(np.int64)
+        return np.concatenate([self.best.solution, self._uses()])

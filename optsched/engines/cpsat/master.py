@@ -7,6 +7,7 @@ bound is summed in integers, so that it holds whatever the floating point did.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64
 
 PRICE_BITS = 52
-"""Bits of the largest rounded price."""
+"""Bits of the largest rounded price of a task."""
+
+MOST_SCALE_BITS = 80
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,8 @@ class Master:
 
     def __init__(self, model: LevelModel, nodes: Configurations) -> None:
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
-        self._nodes = nodes
+        self.nodes = nodes
+        self.supply = nodes.supply.tolist()
         bounds = zip(model.lower.tolist(), model.upper.tolist(), strict=True)
         self._variables = [self._solver.NumVar(float(a), float(b), "") for a, b in bounds]
         self._rows: list[pywraplp.Constraint] = []
@@ -96,7 +100,7 @@ class Master:
         column = self._solver.NumVar(0.0, self._solver.infinity(), "")
         self._class_rows[node_class].SetCoefficient(column, 1.0)
         for task_class in np.flatnonzero(tasks).tolist():
-            row = int(self._nodes.supply[task_class])
+            row = int(self.nodes.supply[task_class])
             factor = -float(tasks[task_class]) / self._scale[row]
             self._rows[row].SetCoefficient(column, factor)
         self._columns.append(column)
@@ -145,19 +149,48 @@ class Master:
             zip(self.column_class, self.column_tasks, strict=True)
         ):
             used = np.flatnonzero(tasks)
-            at = np.append(self._nodes.supply[used], num_rows + node_class)
+            at = np.append(self.nodes.supply[used], num_rows + node_class)
             column = np.full(len(at), num_variables + p, np.int64)
             parts.append((at, column, np.append(-tasks[used], 1)))
         rows, columns, factors = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.argsort(rows, kind="stable")
-        none = np.full(len(self._nodes.multiplicity), -UNLIMITED, np.int64)
+        none = np.full(len(self.nodes.multiplicity), -UNLIMITED, np.int64)
         return Rows(
             rows[order],
             columns[order],
             factors[order],
             np.concatenate([np.array(self.lower, np.int64), none]),
-            np.concatenate([np.array(self.upper, np.int64), self._nodes.multiplicity]),
+            np.concatenate([np.array(self.upper, np.int64), self.nodes.multiplicity]),
         )
+
+
+def relaxed_values(
+    lower: I64, upper: I64, rows: Rows, objective: Expression, milliseconds: int | None
+) -> F64 | None:
+    """An optimal vertex of a model without integrality; None when there is none in time."""
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    bounds = zip(lower.tolist(), upper.tolist(), strict=True)
+    variables = [solver.NumVar(float(a), float(b), "") for a, b in bounds]
+    scale = np.ones(len(rows.lower))
+    np.maximum.at(scale, rows.row, np.abs(rows.coefficient).astype(np.float64))
+    low = np.where(rows.lower <= -UNLIMITED, -solver.infinity(), rows.lower / scale)
+    high = np.where(rows.upper >= UNLIMITED, solver.infinity(), rows.upper / scale)
+    limits = [solver.Constraint(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+    factors = rows.coefficient / scale[rows.row]
+    entries = zip(rows.row.tolist(), rows.variable.tolist(), factors.tolist(), strict=True)
+    for row, variable, factor in entries:
+        limits[row].SetCoefficient(variables[variable], factor)
+    goal = solver.Objective()
+    goal.SetMaximization()
+    step = float(np.abs(objective.coefficients).max(initial=1))
+    terms = zip(objective.variables.tolist(), objective.coefficients.tolist(), strict=True)
+    for variable, weight in terms:
+        goal.SetCoefficient(variables[variable], weight / step)
+    if milliseconds is not None:
+        solver.SetTimeLimit(max(milliseconds, 1))
+    if solver.Solve() != pywraplp.Solver.OPTIMAL:
+        return None
+    return _numbers([v.solution_value() for v in variables])
 
 
 def _numbers(values: Sequence[float]) -> F64:
@@ -166,35 +199,81 @@ def _numbers(values: Sequence[float]) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class RowPrices:
-    """Row prices in integers: true price times `scale`, with the sign that each row allows."""
+    """Row prices in integers: true price times `scale`, with the sign that each row allows.
 
-    prices: I64
+    Prices of rows other than `supply` may be too large for 64 bits.
+    """
+
+    prices: list[int]
+    supply: I64
     scale: int
 
 
 def rounded(prices: F64, master: Master) -> RowPrices:
-    """Round prices so that the largest has PRICE_BITS bits at most."""
-    top = float(np.abs(prices).max(initial=0.0))
-    bits = PRICE_BITS - int(np.ceil(np.log2(top))) if top > 0 else 0
-    scale = 1 << max(0, min(bits, 40))
-    whole = np.rint(prices * scale).astype(np.int64)
-    lower, upper = np.array(master.lower), np.array(master.upper)
-    whole[(whole > 0) & (upper >= UNLIMITED)] = 0
-    whole[(whole < 0) & (lower <= -UNLIMITED)] = 0
-    return RowPrices(whole, scale)
+    """Round prices so that those of supply have PRICE_BITS bits at most."""
+    supply = np.array(master.supply, np.int64)
+    top = float(np.abs(prices[supply]).max(initial=0.0))
+    bits = PRICE_BITS - math.ceil(math.log2(top)) if top > 0 else 0
+    scale = 1 << max(0, min(bits, MOST_SCALE_BITS))
+    whole = [
+        0 if (price > 0 and high >= UNLIMITED) or (price < 0 and low <= -UNLIMITED) else price
+        for price, low, high in zip(
+            (round(p * scale) for p in prices.tolist()), master.lower, master.upper, strict=True
+        )
+    ]
+    return RowPrices(whole, np.array([whole[r] for r in supply.tolist()], np.int64), scale)
 
 
-def upper_bound(
+@dataclass(frozen=True, eq=False)
+class Charged:
+    """What charging rows at their prices proves.
+
+    No solution is worth more than `total`, and one that moves a variable from the side where its
+    `reduced` worth would have it loses at least that much for each step (and each use of a
+    configuration the difference to the best one of its node class). All numbers are true ones
+    times `scale`.
+    """
+
+    total: int
+    reduced: list[int]
+    worth: I64
+    supply: I64
+    scale: int
+    step: int
+
+    @property
+    def bound(self) -> int:
+        """No solution has a larger value (of the objective without its constant)."""
+        return self.total // self.scale // self.step * self.step
+
+    def tightened(self, model: LevelModel, master: Master, value: int) -> tuple[I64, I64, I64]:
+        """Bounds of variables, and most uses of configurations, in any solution worth `value`."""
+        spare = self.total - value * self.scale
+        lower, upper = model.lower.copy(), model.upper.copy()
+        for v, gain in enumerate(self.reduced):
+            if gain > 0:
+                lower[v] = max(int(lower[v]), int(upper[v]) - spare // gain)
+            elif gain < 0:
+                upper[v] = min(int(upper[v]), int(lower[v]) + spare // -gain)
+        tasks = np.array(master.column_tasks, np.int64).reshape(-1, len(self.supply))
+        node_class = np.array(master.column_class, np.int64)
+        loss = (self.worth[node_class] - tasks @ self.supply).tolist()
+        most = master.nodes.multiplicity[node_class]
+        for p, lost in enumerate(loss):
+            if lost > 0:
+                most[p] = min(int(most[p]), spare // lost)
+        return lower, upper, most
+
+
+def charge(
     master: Master, model: LevelModel, objective: Expression, prices: RowPrices, worth: I64
-) -> int:
-    """No solution has a larger value (of the objective without its constant).
+) -> Charged:
+    """Charge all rows at integer prices with allowed signs.
 
     Parameters
     ----------
-    master, model, objective
-        What is solved.
-    prices
-        Any integer row prices with allowed signs.
+    master, model, objective, prices
+        What is solved, and at which prices.
     worth
         (K,) worth of the best configuration of each node class at these prices.
 
@@ -204,7 +283,7 @@ def upper_bound(
     terms = zip(objective.variables.tolist(), objective.coefficients.tolist(), strict=True)
     for v, c in terms:
         reduced[v] += c * prices.scale
-    charged = prices.prices.tolist()
+    charged = prices.prices
     for r, v, a in zip(row.tolist(), variable.tolist(), factor.tolist(), strict=True):
         if charged[r]:
             reduced[v] -= charged[r] * a
@@ -215,10 +294,7 @@ def upper_bound(
     )
     bounds = zip(reduced, model.lower.tolist(), model.upper.tolist(), strict=True)
     total += sum(gain * (high if gain > 0 else low) for gain, low, high in bounds if gain)
-    nodes = model.configurations
-    if nodes is not None:
-        total += sum(
-            w * m for w, m in zip(worth.tolist(), nodes.multiplicity.tolist(), strict=True)
-        )
+    nodes = zip(worth.tolist(), master.nodes.multiplicity.tolist(), strict=True)
+    total += sum(w * m for w, m in nodes)
     step = int(np.gcd.reduce(objective.coefficients)) if len(objective.coefficients) else 1
-    return total // prices.scale // step * step
+    return Charged(total, reduced, worth, prices.supply, prices.scale, max(step, 1))

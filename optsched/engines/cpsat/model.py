@@ -70,6 +70,10 @@ class LevelModel:
         In order of importance.
     hint
         One value a variable, possibly neither complete nor feasible.
+    kin
+        (variables,) variables with the same number, if it is not negative, count the same gangs or
+        tasks in different queues: moving some from one to another changes no row but those of
+        queues.
     configurations
         None when the model is complete as it stands.
 
@@ -80,6 +84,7 @@ class LevelModel:
     rows: Rows
     objectives: tuple[Objective, ...]
     hint: I64
+    kin: I64
     configurations: Configurations | None = None
 
 
