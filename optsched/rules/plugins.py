@@ -1,0 +1,236 @@
+"""Volcano's plugins by name: their arguments, and the rules that each of them brings.
+
+A plugin may bring several rules: `predicates` is one per kind of predicate, `proportion` and
+`capacity` come with ceilings and floors of queues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from optsched.rules.binpack import Binpack
+from optsched.rules.capability import Capability
+from optsched.rules.capacity import Capacity
+from optsched.rules.conformance import Conformance
+from optsched.rules.drf import Drf
+from optsched.rules.gang import Gang
+from optsched.rules.guarantee import Guarantee
+from optsched.rules.host_ports import HostPorts
+from optsched.rules.node_affinity import NodeAffinity
+from optsched.rules.nodeorder import NodeOrder
+from optsched.rules.overcommit import Overcommit
+from optsched.rules.pod_affinity import PodAffinity
+from optsched.rules.priority import Priority
+from optsched.rules.proportion import Proportion
+from optsched.rules.spread import Spread
+from optsched.rules.taints import Taints
+from optsched.rules.volumes import Volumes
+from optsched.units import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from optsched.rules.base import Rule
+
+Value: TypeAlias = bool | int | float | str
+
+
+class Kind(Enum):
+    """What an argument's value may be."""
+
+    SWITCH = "true or false"
+    WHOLE = "a whole number"
+    NUMBER = "a number"
+    NAMES = "resource names with commas between them"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a plugin; a name that ends in `*` stands for all that begin so.
+
+    Attributes
+    ----------
+    least
+        The smallest number that is accepted; None without one.
+
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    meaning: str
+    least: float | None = 0
+
+    def accepts(self, name: str) -> bool:
+        """Whether an argument of this name is meant."""
+        if self.name.endswith("*"):
+            return name.startswith(self.name[:-1]) and len(name) >= len(self.name)
+        return name == self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A plugin that a configuration may name.
+
+    Attributes
+    ----------
+    build
+        Makes its rules from checked arguments; None where the plugin is known but not there yet.
+
+    """
+
+    name: str
+    meaning: str
+    arguments: tuple[Argument, ...]
+    build: Callable[[Mapping[str, Value]], tuple[Rule, ...]] | None
+
+
+_ENABLE = "predicate.{}Enable"
+_PREDICATES: tuple[tuple[str, type[Rule]], ...] = (
+    ("NodeAffinity", NodeAffinity),
+    ("TaintToleration", Taints),
+    ("NodePorts", HostPorts),
+    ("VolumeBinding", Volumes),
+    ("PodAffinity", PodAffinity),
+    ("PodTopologySpread", Spread),
+)
+
+
+def _predicates(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    return tuple(rule() for name, rule in _PREDICATES if arguments.get(_ENABLE.format(name), True))
+
+
+def _binpack(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    weights = {CPU: _whole(arguments, "binpack.cpu", 1)}
+    weights[MEMORY] = _whole(arguments, "binpack.memory", 1)
+    for name in str(arguments.get("binpack.resources", "")).split(","):
+        if name.strip():
+            weights[name.strip()] = _whole(arguments, f"binpack.resources.{name.strip()}", 1)
+    return (Binpack(_whole(arguments, "binpack.weight", 1), weights),)
+
+
+def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    return (
+        NodeOrder(
+            least_requested=_whole(arguments, "leastrequested.weight", 1),
+            most_requested=_whole(arguments, "mostrequested.weight", 0),
+            balanced_resource=_whole(arguments, "balancedresource.weight", 1),
+            node_affinity=_whole(arguments, "nodeaffinity.weight", 2),
+            taint_toleration=_whole(arguments, "tainttoleration.weight", 3),
+        ),
+    )
+
+
+def _whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
+    return int(arguments.get(name, default))
+
+
+def _weight(name: str, default: int, meaning: str) -> Argument:
+    return Argument(name, Kind.WHOLE, default, meaning)
+
+
+def _switch(name: str, meaning: str, *, default: bool = True) -> Argument:
+    return Argument(name, Kind.SWITCH, default, meaning)
+
+
+_AVAILABLE = (
+    Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(),)),
+    Plugin("priority", "more important gangs first", (), lambda _: (Priority(),)),
+    Plugin("conformance", "system pods are never evicted", (), lambda _: (Conformance(),)),
+    Plugin("drf", "gangs with a small dominant share first", (), lambda _: (Drf(),)),
+    Plugin(
+        "proportion",
+        "queues share the cluster by weight",
+        (),
+        lambda _: (Proportion(), Capability(), Guarantee()),
+    ),
+    Plugin(
+        "capacity",
+        "queues deserve fixed parts and may borrow beyond them",
+        (
+            _weight("ancestorReclaimLevel", 0, "levels of ancestors that reclaim looks at"),
+            _switch("capacity.DynamicResourceAllocationEnable", "quota for DRA", default=False),
+            _switch("capacity.DRAConsumableCapacityEnable", "quota for DRA", default=False),
+        ),
+        lambda _: (Capacity(), Capability(), Guarantee()),
+    ),
+    Plugin(
+        "predicates",
+        "what kube-scheduler filters nodes by",
+        (
+            *(_switch(_ENABLE.format(n), f"the rule {r.name}") for n, r in _PREDICATES),
+            _switch("predicate.NodeVolumeLimitsEnable", "volumes a node may attach"),
+            _switch("predicate.VolumeZoneEnable", "zones of volumes"),
+            _switch("predicate.DynamicResourceAllocationEnable", "DRA", default=False),
+            _switch("predicate.CacheEnable", "has no effect: masks are always kept", default=False),
+            _switch("predicateErrorCacheEnable", "has no effect: failures are kept by class"),
+        ),
+        _predicates,
+    ),
+    Plugin(
+        "nodeorder",
+        "prefers nodes by load, balance and affinity",
+        (
+            _weight("leastrequested.weight", 1, "free nodes"),
+            _weight("mostrequested.weight", 0, "busy nodes"),
+            _weight("nodeaffinity.weight", 2, "preferred node affinity"),
+            _weight("podaffinity.weight", 2, "preferred pod affinity"),
+            _weight("balancedresource.weight", 1, "CPU and memory in balance"),
+            _weight("tainttoleration.weight", 3, "few soft taints"),
+            _weight("imagelocality.weight", 1, "images already there"),
+            _weight("podtopologyspread.weight", 2, "soft topology spread"),
+        ),
+        _nodeorder,
+    ),
+    Plugin(
+        "binpack",
+        "fills nodes that are in use",
+        (
+            _weight("binpack.weight", 1, "weight of the whole score"),
+            _weight("binpack.cpu", 1, "weight of CPU"),
+            _weight("binpack.memory", 1, "weight of memory"),
+            Argument("binpack.resources", Kind.NAMES, "", "further resources that count"),
+            _weight("binpack.resources.*", 1, "weight of one of them"),
+        ),
+        _binpack,
+    ),
+    Plugin(
+        "overcommit",
+        "how much more than the cluster holds may be enqueued",
+        (Argument("overcommit-factor", Kind.NUMBER, 1.2, "times the cluster's total", least=1),),
+        lambda a: (Overcommit(float(a.get("overcommit-factor", 1.2))),),
+    ),
+)
+
+_NOT_YET = {
+    "resourcequota": "quotas of namespaces",
+    "sla": "longest waiting times",
+    "tdm": "nodes lent at certain hours",
+    "cdp": "a cooldown before eviction",
+    "pdb": "disruption budgets",
+    "nodegroup": "queues bound to groups of nodes",
+    "usage": "measured load of nodes",
+    "rescheduling": "moving pods off busy nodes",
+    "resource-strategy-fit": "strategies by resource",
+    "task-topology": "affinity between the roles of a job",
+    "numa-aware": "NUMA topology",
+    "deviceshare": "shared GPUs",
+    "network-topology-aware": "network topology",
+    "extender": "an HTTP extender",
+}
+
+PLUGINS: dict[str, Plugin] = {
+    **{p.name: p for p in _AVAILABLE},
+    **{
+        name: Plugin(name, meaning, (Argument("*", Kind.NAMES, "", "not read yet"),), None)
+        for name, meaning in _NOT_YET.items()
+    },
+}
+
+ALIASES = {"numaaware": "numa-aware", "networktopologyaware": "network-topology-aware"}
+"""Other spellings that Volcano's documentation uses (users.md, G27)."""
+
+JOB_PLUGINS = ("svc", "ssh", "env", "tensorflow", "pytorch", "mpi", "ray", "hcclrank")
+"""Plugins of jobs that people list among the scheduler's by mistake."""
