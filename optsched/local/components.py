@@ -134,16 +134,19 @@ class Layout:
         """Output of a component, over all its starts."""
         return self.logs / f"{component}.log"
 
-    def kubeconfig(self, user: str) -> Path:
-        """The kubeconfig of one user."""
-        return self.kubeconfigs / user.replace(":", "-")
+    def kubeconfig(self, identity: str) -> Path:
+        """The kubeconfig of the administrator or of a component."""
+        return self.kubeconfigs / identity
+
+    def user_kubeconfig(self, user: str) -> Path:
+        """The kubeconfig of any other user, who may well be called like a component."""
+        return self.kubeconfigs / f"user-{user.replace(':', '-').replace('/', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """What was started: enough to find it, stop it and start it again, from any process."""
 
-    lifetime: Lifetime
     kubectl: str
     ports: Mapping[str, int]
     commands: Mapping[str, tuple[str, ...]]
@@ -151,7 +154,6 @@ class State:
     def to_json(self) -> str:
         """The content of the state file."""
         content = {
-            "lifetime": self.lifetime,
             "kubectl": self.kubectl,
             "ports": dict(self.ports),
             "commands": {name: list(command) for name, command in self.commands.items()},
@@ -164,7 +166,6 @@ class State:
         try:
             content = json.loads(text)
             return cls(
-                lifetime=Lifetime(content["lifetime"]),
                 kubectl=content["kubectl"],
                 ports=dict(content["ports"]),
                 commands={name: tuple(args) for name, args in content["commands"].items()},

@@ -9,7 +9,6 @@ from optsched.local.components import (
     COMPONENTS,
     WITH_PORT,
     Layout,
-    Lifetime,
     Options,
     State,
     commands,
@@ -53,7 +52,6 @@ def test_every_command_line_is_this_planes_own() -> None:
 
 def test_a_state_survives_its_file() -> None:
     state = State(
-        lifetime=Lifetime.DETACHED,
         kubectl="/bin/kubectl",
         ports=PORTS,
         commands=commands(ASSETS, LAYOUT, PORTS, Options()),
@@ -62,11 +60,12 @@ def test_a_state_survives_its_file() -> None:
     assert state.server == "https://127.0.0.1:10000"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"lifetime": "forever"}', "null"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kubectl": "k", "ports": 1}', "null"])
 def test_anything_else_is_no_state(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         State.from_json(text)
 
 
-def test_users_with_colons_have_files() -> None:
-    assert LAYOUT.kubeconfig("system:x") == Path("/plane/kubeconfig/system-x")
+def test_a_user_called_like_a_component_has_a_file_of_their_own() -> None:
+    assert LAYOUT.user_kubeconfig("kwok") != LAYOUT.kubeconfig("kwok")
+    assert LAYOUT.user_kubeconfig("system:a/b") == Path("/plane/kubeconfig/user-system-a-b")

@@ -9,7 +9,7 @@ import pytest
 
 from optsched.local import plane as plane_module
 from optsched.local.assets import BINARIES, Assets
-from optsched.local.components import API_SERVER, WITH_PORT, Layout, Lifetime, Options, State
+from optsched.local.components import API_SERVER, WITH_PORT, Layout, Options, State
 from optsched.local.plane import ControlPlane, PlaneError, wipe
 
 MISSING = Assets({binary.name: Path("/nowhere") / binary.name for binary in BINARIES})
@@ -17,7 +17,6 @@ MISSING = Assets({binary.name: Path("/nowhere") / binary.name for binary in BINA
 
 def remember(directory: Path, commands: dict[str, tuple[str, ...]]) -> None:
     state = State(
-        lifetime=Lifetime.DETACHED,
         kubectl="kubectl",
         ports=dict.fromkeys(WITH_PORT, 1),
         commands=commands,
