@@ -41,7 +41,7 @@ class Capacity(Rule):
         due = np.minimum(deserved_amounts(problem), asked)
         if not due.any():
             return ()
-        return [Shortfall("fair share", f"1/{GRID} of the cluster", queues.subtree, due, GRID)]
+        return [Shortfall("fair share", "steps", queues.subtree, due, GRID)]
 
 
 def deserved_amounts(problem: Problem) -> I64:

@@ -85,7 +85,7 @@ class Guarantee(Rule):
         due = np.minimum(queues.guarantee, asked)
         if not due.any():
             return ()
-        return [Shortfall("guarantee deficit", "ppm of the cluster", queues.subtree, due, PPM)]
+        return [Shortfall("guarantee deficit", "steps", queues.subtree, due, PPM)]
 
     # --- explain ---------------------------------------------------------------------------------
 

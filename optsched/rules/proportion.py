@@ -1,7 +1,8 @@
 """Shares by weight: each queue deserves its part of the cluster, as far as it asks for it.
 
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`, whose
-water-filling (lines 199-266) this follows; the result is rounded down to base units.
+water-filling (lines 199-266) this follows. The result is rounded up to base units: where Volcano
+gives two queues half a GPU each, neither can ever use it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from optsched.rules.world import World
 
 GRID = 1000
+ROUNDING = 1e-3
+"""A share this little above a base unit counts as that unit."""
 
 
 class Proportion(Rule):
@@ -82,7 +85,7 @@ class Proportion(Rule):
         """What queues deserve, ask for, and miss."""
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
         due = np.minimum(deserved_shares(problem), problem.queues.requested)
-        return [Shortfall("fair share", f"1/{GRID} of the cluster", each, due, GRID)]
+        return [Shortfall("fair share", "steps", each, due, GRID)]
 
     # --- explain ---------------------------------------------------------------------------------
 
@@ -132,8 +135,7 @@ def deserved_shares(problem: Problem) -> I64:
         if (deserved == before).all():
             break
         remaining = remaining - (deserved - before).sum(axis=0)
-    rounded = np.floor(deserved + wide(1e-6))
-    return np.array(rounded, np.int64)
+    return np.array(np.ceil(deserved - wide(ROUNDING)), np.int64)
 
 
 def _ceilings(problem: Problem) -> I64:
@@ -200,7 +202,8 @@ def _shares_by_name(world: World) -> dict[str, dict[str, int]]:
             left[r] -= sum(share[q.name][r] - before[q.name][r] for q in unmet)
         changed = [q for q in unmet if share[q.name] != before[q.name]]
         unmet = [q for q in changed if not _covered(asked[q.name], share[q.name])]
-    return {n: {r: -(-v // _FINE) for r, v in s.items()} for n, s in share.items()}
+    spare = int(_FINE * ROUNDING)
+    return {n: {r: -(-(v - spare) // _FINE) for r, v in s.items()} for n, s in share.items()}
 
 
 def _covered(asked: Mapping[str, int], share: Mapping[str, int]) -> bool:

@@ -28,8 +28,8 @@ class Shortfall:
     target
         (K, R) base units; 0 where nothing is due.
     grid
-        Steps into which the total of a resource is divided: 1000 counts in thousandths. What is
-        missing is rounded up to whole steps.
+        Steps into which the total of a resource is divided: 1000 counts in thousandths, or in
+        whole units of what tasks ask for where these are larger. What is missing is rounded up.
 
     """
 

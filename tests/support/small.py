@@ -1,0 +1,247 @@
+"""Small random clusters, and every answer there is to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.domain.decisions import Allocate, Sense
+from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.domain.task import (
+    HostPort,
+    PodTerm,
+    SpreadTerm,
+    Taint,
+    TaintEffect,
+    Task,
+    TaskShape,
+    TaskStatus,
+    Toleration,
+)
+from optsched.problem.arrays import UNPLACED
+from optsched.problem.decisions import Decisions
+from optsched.rules.base import NodeTerm
+from optsched.rules.outcome import Outcome
+from optsched.rules.verify import verify_actions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.problem.problem import Problem
+    from optsched.rules.base import GangTerm
+    from optsched.rules.ruleset import RuleSet
+
+CPU, GPU = "cpu", "nvidia.com/gpu"
+ZONE, HOST = "zone", "kubernetes.io/hostname"
+
+
+def node(name: str, cpu: int = 4, gpu: int = 0, **fields: object) -> Node:
+    """A node of some CPUs and GPUs with its name as a label."""
+    offered = {CPU: cpu * 1000, "pods": 10, **({GPU: gpu} if gpu else {})}
+    labels = {HOST: name, **fields.pop("labels", {})}  # type: ignore[dict-item]
+    return Node(name, tuple(sorted(offered.items())), labels=labels, **fields)  # type: ignore[arg-type]
+
+
+def shape(cpu: int = 1, gpu: int = 0, **fields: object) -> TaskShape:
+    """What a task of some CPUs and GPUs asks for."""
+    asked = {CPU: cpu * 1000, GPU: gpu}
+    return TaskShape(tuple(sorted((r, a) for r, a in asked.items() if a)), **fields)  # type: ignore[arg-type]
+
+
+def gang(
+    name: str, *roles: tuple[str, int, TaskShape], least: int | None = None, **fields: object
+) -> Gang:
+    """A gang of (role, number, shape); all of them are its minimum unless said otherwise."""
+    key = f"ns/{name}"
+    labels = fields.pop("labels", {})
+    tasks = [
+        Task(
+            f"{key}-{role}-{i}",
+            what,
+            TaskStatus.PENDING,
+            gang=key,
+            role=role,
+            index=i,
+            labels=labels,  # type: ignore[arg-type]
+        )
+        for role, number, what in roles
+        for i in range(number)
+    ]
+    tasks.sort(key=lambda t: t.order)
+    minimum = len(tasks) if least is None else least
+    fields.setdefault("phase", GangPhase.INQUEUE)
+    return Gang(key, min_member=minimum, tasks=tuple(tasks), **fields)  # type: ignore[arg-type]
+
+
+def running(task: Task, where: str) -> Task:
+    """The task, running on a node."""
+    return replace(task, status=TaskStatus.RUNNING, node=where)
+
+
+def cluster(
+    nodes: Sequence[Node], gangs: Sequence[Gang], queues: Sequence[Queue] = (), now_ms: int = 0
+) -> Snapshot:
+    """A snapshot in order, with tasks that run made residents of their nodes."""
+    names = {q.name for q in queues}
+    always = [Queue(n) for n in ("default", "root") if n not in names]
+    hosted = [
+        replace(
+            n,
+            residents=tuple(
+                sorted(
+                    (*n.residents, *(t for g in gangs for t in g.tasks if t.node == n.name)),
+                    key=lambda t: t.key,
+                )
+            ),
+        )
+        for n in nodes
+    ]
+    return Snapshot(
+        taken_ms=now_ms,
+        nodes=tuple(sorted(hosted, key=lambda n: n.name)),
+        gangs=tuple(sorted(gangs, key=lambda g: g.key)),
+        queues=tuple(sorted([*queues, *always], key=lambda q: q.name)),
+    )
+
+
+# --- random clusters -----------------------------------------------------------------------------
+
+
+def random_cluster(rng: np.random.Generator, *, related: bool = False) -> Snapshot:
+    """A cluster with so few tasks and nodes that every answer can be listed."""
+    queues = [
+        Queue(
+            f"q{i}",
+            weight=int(rng.integers(1, 4)),
+            priority=int(rng.integers(2)),
+            capability=_some(rng, ((CPU, int(rng.integers(1, 9)) * 1000),), None),
+            guarantee=_some(rng, ((CPU, int(rng.integers(1, 4)) * 1000),), ()),
+            deserved=_some(rng, ((CPU, int(rng.integers(4, 8)) * 1000),), ()),
+            parent=str(rng.choice(["root", "q0"])) if i else "root",
+        )
+        for i in range(int(rng.integers(1, 4)))
+    ]
+    nodes = [_random_node(rng, i, related=related) for i in range(int(rng.integers(1, 4)))]
+    gangs, left = [], 5
+    for i in range(int(rng.integers(1, 5))):
+        if left:
+            made = _random_gang(rng, i, left, related=related)
+            left -= len(made.tasks)
+            gangs.append(replace(made, queue=f"q{int(rng.integers(len(queues)))}"))
+    at = [n.name for n in nodes]
+    gangs.append(_running_gang(rng, at, f"q{int(rng.integers(len(queues)))}"))
+    return cluster(nodes, gangs, queues)
+
+
+def _some(rng: np.random.Generator, value: object, otherwise: object) -> object:
+    return value if rng.random() < 0.4 else otherwise
+
+
+def _random_node(rng: np.random.Generator, number: int, *, related: bool) -> Node:
+    taints = (Taint("special", "", TaintEffect.NO_SCHEDULE),) if rng.random() < 0.2 else ()
+    return node(
+        f"n{number}",
+        cpu=int(rng.integers(1, 6)),
+        gpu=int(rng.integers(0, 3)),
+        labels={ZONE: str(rng.choice(["a", "b"]))} if related or rng.random() < 0.8 else {},
+        taints=taints,
+        ready=bool(rng.random() < 0.95),
+        unschedulable=bool(rng.random() < 0.05),
+    )
+
+
+def _random_gang(rng: np.random.Generator, number: int, most: int, *, related: bool) -> Gang:
+    roles = []
+    for role in ("ps", "worker")[: int(rng.integers(1, 3))]:
+        count = int(rng.integers(1, 3))
+        if sum(n for _, n, _ in roles) + count <= most:
+            roles.append((role, count, _random_shape(rng, related=related)))
+    total = sum(n for _, n, _ in roles)
+    least = int(rng.integers(0, total + 1)) if rng.random() < 0.4 else None
+    by_role = tuple((r, 1) for r, _, _ in roles) if rng.random() < 0.3 else ()
+    budget = _some(rng, ((CPU, int(rng.integers(1, 9)) * 1000),), ())
+    return gang(
+        f"g{number}",
+        *roles,
+        least=least,
+        min_role=by_role,
+        min_resources=budget,
+        priority=int(rng.integers(1, 3)),
+        created_ms=number,
+        labels={"app": str(rng.choice(["x", "y"]))},
+    )
+
+
+def _random_shape(rng: np.random.Generator, *, related: bool) -> TaskShape:
+    fields: dict[str, object] = {}
+    if rng.random() < 0.2:
+        wanted = Requirement(ZONE, Operator.IN, (str(rng.choice(["a", "b"])),))
+        fields["node_affinity"] = NodeSelector((NodeTerm((wanted,)),))
+    if rng.random() < 0.2:
+        fields["tolerations"] = (Toleration(exists=True),)
+    if related:
+        fields.update(_random_relations(rng))
+    return shape(int(rng.integers(0, 4)), int(rng.integers(0, 2)), **fields)
+
+
+def _random_relations(rng: np.random.Generator) -> dict[str, object]:
+    app = LabelSelector((Requirement("app", Operator.IN, (str(rng.choice(["x", "y"])),)),))
+    term = PodTerm(app, ("ns",), None, str(rng.choice([ZONE, HOST])))
+    kind = int(rng.integers(6))
+    if kind == 0:
+        return {"pod_affinity": (term,)}
+    if kind == 1:
+        return {"pod_anti_affinity": (term,)}
+    if kind == 2:
+        skew = int(rng.integers(1, 3))
+        return {"spread": (SpreadTerm(skew, term.topology_key, app, "ns"),)}
+    if kind == 3:
+        return {"host_ports": (HostPort("TCP", "0.0.0.0", 80),)}
+    return {}
+
+
+def _running_gang(rng: np.random.Generator, at: list[str], queue: str) -> Gang:
+    made = gang("running", ("worker", 2, shape(1)), least=1, queue=queue, labels={"app": "x"})
+    status = (TaskStatus.RUNNING, TaskStatus.RELEASING)[int(rng.random() < 0.2)]
+    tasks = (replace(made.tasks[0], status=status, node=str(rng.choice(at))), made.tasks[1])
+    return replace(made, tasks=tasks, phase=GangPhase.RUNNING)
+
+
+# --- every answer --------------------------------------------------------------------------------
+
+
+def every_plan(problem: Problem) -> Iterator[Decisions]:
+    """All ways to put the tasks of open gangs on nodes, good and bad."""
+    empty = Decisions.nothing(problem)
+    choices = range(UNPLACED, problem.num_nodes)
+    for nodes in product(choices, repeat=len(problem.tasks)):
+        yield replace(empty, node_of=np.array(nodes, np.int64))
+
+
+def actions_of(problem: Problem, decisions: Decisions) -> list[Allocate]:
+    """The allocations of decisions, named."""
+    return [
+        Allocate(task.key, problem.snapshot.nodes[n].name, task.gang)
+        for task, n in zip(problem.tasks, decisions.node_of.tolist(), strict=True)
+        if n != UNPLACED
+    ]
+
+
+def best_values(
+    problem: Problem, rules: RuleSet, terms: Sequence[GangTerm | NodeTerm]
+) -> tuple[int, ...]:
+    """The lexicographically best values of all plans that the verifier lets pass."""
+    best: tuple[int, ...] | None = None
+    for decisions in every_plan(problem):
+        outcome = Outcome(problem, decisions)
+        signed = tuple(t.value(outcome) * (1 if t.sense is Sense.MAX else -1) for t in terms)
+        if (best is None or signed > best) and not verify_actions(
+            problem.snapshot, actions_of(problem, decisions), rules
+        ):
+            best = signed
+    assert best is not None
+    return tuple(v * (1 if t.sense is Sense.MAX else -1) for v, t in zip(best, terms, strict=True))
