@@ -13,7 +13,7 @@ from optsched.engines.masks import allowed_nodes, rooms
 from optsched.problem.arrays import UNPLACED, ranges, row_groups
 from optsched.problem.formulation import Formulation, gang_classes
 from optsched.problem.linear import Expression
-from optsched.rules.base import NodeTerm
+from optsched.rules.base import NodeLevel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import GangTerm
+    from optsched.rules.base import AnyLevel
     from optsched.rules.ruleset import RuleSet
 
 MOST_START = 64
@@ -39,15 +39,15 @@ class Goal:
 
     Attributes
     ----------
-    terms
+    levels
         In order of importance.
     known
-        The incumbent's value of each term.
+        The incumbent's value of each level.
 
     """
 
     tiers: Tiers
-    terms: Sequence[GangTerm | NodeTerm]
+    levels: Sequence[AnyLevel]
     known: Sequence[int]
 
 
@@ -59,8 +59,8 @@ class Encoding(Protocol):
         """What the solver gets."""
 
     @property
-    def term_of(self) -> list[int]:
-        """For each level of the model, the number of its term in the goal."""
+    def level_of(self) -> list[int]:
+        """For each level of the model, the number of its level in the goal."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """The decisions of a solution; what the model does not know stays as in `base`."""
@@ -78,7 +78,7 @@ class Direct:
 
     form: Formulation
     model: LevelModel
-    term_of: list[int]
+    level_of: list[int]
     supplied: I64
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
@@ -111,8 +111,8 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
     for rule in rules.hard:
         rule.encode_nodes(form, supplied)
     objectives = [
-        Objective(_expression(term, form, supplied), term.sense, known)
-        for term, known in zip(goal.terms, goal.known, strict=True)
+        Objective(_expression(level, form, supplied), level.sense, known)
+        for level, known in zip(goal.levels, goal.known, strict=True)
     ]
     hint = _hint(form, incumbent)
     on_node = np.zeros(most.shape, np.int64)
@@ -123,12 +123,12 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
     return Direct(form, model, list(range(len(objectives))), supplied)
 
 
-def _expression(term: GangTerm | NodeTerm, form: Formulation, supplied: I64) -> Expression:
-    if isinstance(term, NodeTerm):
+def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression:
+    if isinstance(level, NodeLevel):
         task_class, node = np.nonzero(supplied >= 0)
-        values = term.node_values(form.problem)
+        values = level.node_values(form.problem)
         return Expression.of(supplied[task_class, node], values[task_class, node])
-    return term.encode(form)
+    return level.encode(form)
 
 
 # --- by node classes -----------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class ByConfigurations:
 
     form: Formulation
     model: LevelModel
-    term_of: list[int]
+    level_of: list[int]
     members: I64
     member_start: I64
 
@@ -168,7 +168,7 @@ class ByConfigurations:
 def encode_configurations(
     problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions
 ) -> ByConfigurations:
-    """z[k, p] nodes of class k that take configuration p; terms over single nodes are left out."""
+    """z[k, p] nodes of class k that take configuration p; levels over single nodes are left out."""
     form = _aggregated(problem, rules, goal)
     classes = problem.classes
     allowed = allowed_nodes(problem, rules)
@@ -178,7 +178,7 @@ def encode_configurations(
     by_class = np.argsort(class_of, kind="stable")
     size = np.bincount(class_of, minlength=len(first)).astype(np.int64)
     start = _configurations_in_use(problem, incumbent, class_of)
-    chosen = [(i, t) for i, t in enumerate(goal.terms) if not isinstance(t, NodeTerm)]
+    chosen = [(i, t) for i, t in enumerate(goal.levels) if not isinstance(t, NodeLevel)]
     objectives = [Objective(t.encode(form), t.sense, goal.known[i]) for i, t in chosen]
     nodes = Configurations(
         supply=form.supply,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import GangTerm, NodeTerm
+    from optsched.rules.base import AnyLevel
     from optsched.rules.ruleset import RuleSet
 
 MOST_DIRECT = 3000
@@ -46,7 +46,7 @@ class Answer:
     Attributes
     ----------
     results
-        One a term.
+        One a level.
     engine, stopped
         Whose decisions they are, and why the search ended.
     relaxed
@@ -62,18 +62,18 @@ class Answer:
 
 
 def judge(
-    problem: Problem, decisions: Decisions, terms: Sequence[GangTerm | NodeTerm], stopped: str
+    problem: Problem, decisions: Decisions, levels: Sequence[AnyLevel], stopped: str
 ) -> Answer:
     """Greedy decisions with what can be said without solving: values against ideals."""
     outcome = Outcome(problem, decisions)
-    results = tuple(_against_ideal(problem, outcome, term) for term in terms)
+    results = tuple(_against_ideal(problem, outcome, level) for level in levels)
     return Answer(decisions, results, GREEDY, stopped)
 
 
-def _against_ideal(problem: Problem, outcome: Outcome, term: GangTerm | NodeTerm) -> LevelResult:
-    value, ideal = term.value(outcome), term.ideal(problem)
+def _against_ideal(problem: Problem, outcome: Outcome, level: AnyLevel) -> LevelResult:
+    value, ideal = level.value(outcome), level.ideal(problem)
     status = LevelStatus.OPTIMAL if value == ideal else LevelStatus.FEASIBLE
-    return LevelResult(term.name, term.unit, term.sense, value, ideal, status)
+    return LevelResult(level.name, level.unit, level.sense, value, ideal, status)
 
 
 def is_ideal(problem: Problem, answer: Answer) -> bool:
@@ -88,7 +88,7 @@ def is_ideal(problem: Problem, answer: Answer) -> bool:
 def improve(
     problem: Problem,
     rules: RuleSet,
-    goal: tuple[Tiers, Sequence[GangTerm | NodeTerm]],
+    goal: tuple[Tiers, Sequence[AnyLevel]],
     incumbent: Answer,
     solver: Solver,
     limits: Limits,
@@ -100,22 +100,22 @@ def improve(
     problem, rules
         What is decided, under which rules.
     goal
-        Tiers and terms, see `Goal`.
+        Tiers and levels, see `Goal`.
     incumbent
         The greedy answer.
     solver, limits
         Who solves, and when to stop.
 
     """
-    tiers, terms = goal
+    tiers, levels = goal
     known = [r.value for r in incumbent.results]
-    encoding, engine, relaxed = _encode(problem, rules, Goal(tiers, terms, known), incumbent)
+    encoding, engine, relaxed = _encode(problem, rules, Goal(tiers, levels, known), incumbent)
     solved = solver.solve(encoding.model, limits)
     last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
     decisions = incumbent.decisions
     if last is not None:
         decisions = encoding.decode(last, incumbent.decisions)
-    return _weigh(problem, terms, incumbent, decisions, (solved, encoding, engine, relaxed))
+    return _weigh(problem, levels, incumbent, decisions, (solved, encoding, engine, relaxed))
 
 
 def _encode(
@@ -167,7 +167,7 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
 
 def _weigh(
     problem: Problem,
-    terms: Sequence[GangTerm | NodeTerm],
+    levels: Sequence[AnyLevel],
     incumbent: Answer,
     decisions: Decisions,
     run: tuple[Solved, Encoding, str, tuple[str, ...]],
@@ -175,39 +175,37 @@ def _weigh(
     """Recompute every level from the decisions and join it with what the solver proved."""
     solved, encoding, engine, relaxed = run
     outcome = Outcome(problem, decisions)
-    values = [term.value(outcome) for term in terms]
+    values = [level.value(outcome) for level in levels]
     known = [r.value for r in incumbent.results]
-    if not _no_worse(terms, values, known):
+    if not _no_worse(levels, values, known):
         return replace(incumbent, stopped=f"{solved.stopped}; its answer was worse and is not used")
-    proved = {encoding.term_of[u.level]: u for u in solved.updates}
+    proved = {encoding.level_of[u.level]: u for u in solved.updates}
     results = tuple(
-        _result(problem, term, value, proved.get(i), relaxed)
-        for i, (term, value) in enumerate(zip(terms, values, strict=True))
+        _result(problem, level, value, proved.get(i), relaxed)
+        for i, (level, value) in enumerate(zip(levels, values, strict=True))
     )
     whose = engine if values != known else f"{GREEDY}, weighed by {engine}"
     return Answer(decisions, results, whose, solved.stopped, relaxed if _uses(results) else ())
 
 
-def _no_worse(
-    terms: Sequence[GangTerm | NodeTerm], values: Sequence[int], known: Sequence[int]
-) -> bool:
+def _no_worse(levels: Sequence[AnyLevel], values: Sequence[int], known: Sequence[int]) -> bool:
     """Lexicographic comparison; levels over single nodes decide last and alone do not count."""
-    for term, value, before in zip(terms, values, known, strict=True):
+    for level, value, before in zip(levels, values, known, strict=True):
         if value != before:
-            return (value > before) is (term.sense is Sense.MAX)
+            return (value > before) is (level.sense is Sense.MAX)
     return True
 
 
 def _result(
     problem: Problem,
-    term: GangTerm | NodeTerm,
+    level: AnyLevel,
     value: int,
     update: LevelUpdate | None,
     relaxed: tuple[str, ...],
 ) -> LevelResult:
-    bound = term.ideal(problem)
+    bound = level.ideal(problem)
     if update is not None and update.bound is not None and not relaxed:
-        better = min if term.sense is Sense.MAX else max
+        better = min if level.sense is Sense.MAX else max
         bound = better(bound, update.bound)
     if value == bound:
         status = LevelStatus.OPTIMAL
@@ -215,7 +213,7 @@ def _result(
         status = LevelStatus.SKIPPED
     else:
         status = LevelStatus.FEASIBLE
-    return LevelResult(term.name, term.unit, term.sense, value, bound, status)
+    return LevelResult(level.name, level.unit, level.sense, value, bound, status)
 
 
 def _uses(results: Sequence[LevelResult]) -> bool:

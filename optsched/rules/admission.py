@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.rules.outcome import Outcome
 
 
-def admission_terms(problem: Problem, tiers: Tiers) -> Sequence[Started]:
+def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
     """Gangs that start, one level a tier."""
     gangs = problem.open_gangs
     starting = gangs[~problem.shapes.is_started[problem.shape_of[gangs]]]
@@ -37,7 +37,7 @@ def admission_terms(problem: Problem, tiers: Tiers) -> Sequence[Started]:
     ]
 
 
-def task_terms(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
+def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
     """Tasks that are placed, one level a tier, where their number is a choice of its own."""
     gangs = problem.open_gangs
     rigid = np.array([s.is_rigid for s in problem.shapes.shapes], np.bool_)
@@ -80,11 +80,11 @@ class Started:
         return np.where(counted, self.weight, 0)
 
     def value(self, outcome: Outcome) -> int:
-        """See `Term`."""
+        """See `Level`."""
         return int(self._by_gang(outcome.problem)[outcome.num_placed > 0].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Term`: all of them start."""
+        """See `Level`: all of them start."""
         return int(self._by_gang(problem).sum())
 
     def encode(self, form: Formulation) -> Expression:
@@ -115,11 +115,11 @@ class Placed:
         return np.where(counted, self.weight[problem.task_class], 0)
 
     def value(self, outcome: Outcome) -> int:
-        """See `Term`."""
+        """See `Level`."""
         return int(self._by_task(outcome.problem)[outcome.placed].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Term`: all of them are placed."""
+        """See `Level`: all of them are placed."""
         return int(self._by_task(problem).sum())
 
     def encode(self, form: Formulation) -> Expression:

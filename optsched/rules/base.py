@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class Violation:
         return f"{self.rule}: {self.where}: {self.detail}"
 
 
-class Term(Protocol):
+class Level(Protocol):
     """One level of the objective: an integer to be made large or small."""
 
     @property
@@ -55,7 +55,7 @@ class Term(Protocol):
         """A value that nothing beats, known without solving."""
 
 
-class GangTerm(Term, Protocol):
+class GangLevel(Level, Protocol):
     """A level over gangs and their tasks, wherever they are put."""
 
     def encode(self, form: Formulation) -> Expression:
@@ -63,11 +63,14 @@ class GangTerm(Term, Protocol):
 
 
 @runtime_checkable
-class NodeTerm(Term, Protocol):
+class NodeLevel(Level, Protocol):
     """A level that sums a value over the nodes that tasks are put on."""
 
     def node_values(self, problem: Problem) -> I64:
         """(C, N) what one task of a class adds on a node."""
+
+
+AnyLevel: TypeAlias = "GangLevel | NodeLevel"
 
 
 class Greedy:
@@ -189,7 +192,7 @@ class Rule:
         """(G,) gangs that the rule's levels must see one by one; None when there are none."""
         return None
 
-    def terms(self, problem: Problem, tiers: Tiers) -> Sequence[GangTerm | NodeTerm]:
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
         """The levels that the rule can contribute, in their order."""
         return ()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import GangTerm
+    from optsched.rules.base import GangLevel
     from optsched.rules.ledger import Ledger
 
 GRID = 1000
@@ -34,7 +34,7 @@ class Capacity(Rule):
         """See `Rule`."""
         return _Order(problem, ledger)
 
-    def terms(self, problem: Problem, tiers: Tiers) -> Sequence[GangTerm]:
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What queues deserve, ask for, and miss; on every level of the tree."""
         queues = problem.queues
         asked = queues.subtree.astype(np.int64) @ queues.requested

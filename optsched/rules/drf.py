@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import GangTerm
+    from optsched.rules.base import GangLevel
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
 
@@ -46,7 +46,7 @@ class Drf(Rule):
         """See `Rule`."""
         return _contested(problem)
 
-    def terms(self, problem: Problem, tiers: Tiers) -> Sequence[GangTerm]:
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """The least share among gangs that run and could grow, or start with a choice."""
         contested = _contested(problem)
         return [] if contested is None else [LeastShare(contested)]
@@ -85,11 +85,11 @@ class LeastShare:
     sense: Sense = Sense.MAX
 
     def ideal(self, problem: Problem) -> int:
-        """See `Term`."""
+        """See `Level`."""
         return GRID
 
     def value(self, outcome: Outcome) -> int:
-        """See `Term`; the whole grid when no contested gang runs."""
+        """See `Level`; the whole grid when no contested gang runs."""
         problem = outcome.problem
         runs = (outcome.num_placed > 0) | _runs(problem)
         gangs = np.flatnonzero(self.contested & runs).tolist()

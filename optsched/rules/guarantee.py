@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import GangTerm
+    from optsched.rules.base import GangLevel
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
     from optsched.rules.world import World
@@ -78,7 +78,7 @@ class Guarantee(Rule):
 
     # --- levels ----------------------------------------------------------------------------------
 
-    def terms(self, problem: Problem, tiers: Tiers) -> Sequence[GangTerm]:
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What is guaranteed, asked for, and missing."""
         queues = problem.queues
         asked = queues.subtree.astype(np.int64) @ queues.requested

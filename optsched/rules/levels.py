@@ -1,4 +1,4 @@
-"""The levels that a model may list, by name, and the terms that each becomes for one problem."""
+"""The levels that a model may list, by name, and what each becomes for one problem."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import Sense
-from optsched.rules.admission import admission_terms, task_terms
+from optsched.rules.admission import admission_levels, task_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import GangTerm, NodeTerm
+    from optsched.rules.base import AnyLevel, NodeLevel
     from optsched.rules.outcome import Outcome
     from optsched.rules.ruleset import RuleSet
 
 
 @dataclass(frozen=True, slots=True)
 class LevelKind:
-    """A level that models may list: what it is for, and how it becomes terms."""
+    """A level that models may list: what it is for, and the levels that it is for a problem."""
 
     name: str
     meaning: str
-    terms: Callable[[Problem, RuleSet, Tiers], Sequence[GangTerm | NodeTerm]]
+    levels: Callable[[Problem, RuleSet, Tiers], Sequence[AnyLevel]]
 
 
-def _of_rule(*names: str) -> Callable[[Problem, RuleSet, Tiers], Sequence[GangTerm | NodeTerm]]:
-    """The terms of the rules of these names, as far as they are on."""
+def _of_rule(*names: str) -> Callable[[Problem, RuleSet, Tiers], Sequence[AnyLevel]]:
+    """The levels of the rules of these names, as far as they are on."""
 
-    def terms(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[GangTerm | NodeTerm]:
+    def levels(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[AnyLevel]:
         active = [a.rule for a in rules.active if a.rule.name in names]
-        return [term for rule in active for term in rule.terms(problem, tiers)]
+        return [level for rule in active for level in rule.levels(problem, tiers)]
 
-    return terms
+    return levels
 
 
-def _node_score(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[NodeTerm]:
+def _node_score(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[NodeLevel]:
     return [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
 
 
@@ -53,7 +53,7 @@ _KINDS = (
     LevelKind(
         "admission",
         "gangs that start, from the highest priority to the lowest",
-        lambda problem, rules, tiers: admission_terms(problem, tiers),
+        lambda problem, rules, tiers: admission_levels(problem, tiers),
     ),
     LevelKind(
         "fair-share",
@@ -63,7 +63,7 @@ _KINDS = (
     LevelKind(
         "tasks",
         "tasks beyond the minimum, from the highest priority to the lowest",
-        lambda problem, rules, tiers: task_terms(problem, tiers),
+        lambda problem, rules, tiers: task_levels(problem, tiers),
     ),
     LevelKind("node-score", "scores of the chosen nodes", _node_score),
 )
@@ -81,7 +81,7 @@ class NodeScore:
     sense: Sense = Sense.MAX
 
     def node_values(self, problem: Problem) -> I64:
-        """See `NodeTerm`; rounded down to whole points."""
+        """See `NodeLevel`; rounded down to whole points."""
         values = np.zeros((len(problem.classes.shapes), problem.num_nodes))
         for c, request in enumerate(problem.classes.request):
             for rule in self.rules.scoring:
@@ -94,23 +94,23 @@ class NodeScore:
         return np.floor(values).astype(np.int64)
 
     def value(self, outcome: Outcome) -> int:
-        """See `Term`."""
+        """See `Level`."""
         problem, node_of = outcome.problem, outcome.decisions.node_of
         values = self.node_values(problem)
         placed = outcome.placed
         return int(values[problem.task_class[placed], node_of[placed]].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Term`: every task on its best node."""
+        """See `Level`: every task on its best node."""
         best = self.node_values(problem).max(axis=1, initial=0)
         return int((best * problem.classes.num_pending).sum())
 
 
-def build_terms(
-    problem: Problem, rules: RuleSet, tiers: Tiers, levels: Sequence[str]
-) -> list[GangTerm | NodeTerm]:
-    """The terms of a list of levels, in order.
+def build_levels(
+    problem: Problem, rules: RuleSet, tiers: Tiers, names: Sequence[str]
+) -> list[AnyLevel]:
+    """The levels of a problem, in order; those of the list that do not apply become none.
 
-    Levels that do not apply to the problem become no term at all.
+    A name may stand for several: admission is one level a tier.
     """
-    return [term for name in levels for term in LEVELS[name].terms(problem, rules, tiers)]
+    return [level for name in names for level in LEVELS[name].levels(problem, rules, tiers)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import GangTerm
+    from optsched.rules.base import GangLevel
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
     from optsched.rules.world import World
@@ -81,7 +81,7 @@ class Proportion(Rule):
 
     # --- levels ----------------------------------------------------------------------------------
 
-    def terms(self, problem: Problem, tiers: Tiers) -> Sequence[GangTerm]:
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What queues deserve, ask for, and miss."""
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
         due = np.minimum(deserved_shares(problem), problem.queues.requested)

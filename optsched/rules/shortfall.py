@@ -54,11 +54,11 @@ class Shortfall:
         return missing
 
     def value(self, outcome: Outcome) -> int:
-        """See `Term`."""
+        """See `Level`."""
         return int(self._missing(outcome.problem, outcome.queue_allocated).sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Term`: nothing is missing."""
+        """See `Level`: nothing is missing."""
         return 0
 
     def encode(self, form: Formulation) -> Expression:

@@ -19,7 +19,7 @@ from optsched.rules.drf import Drf
 from optsched.rules.gang import Gang
 from optsched.rules.guarantee import Guarantee
 from optsched.rules.host_ports import HostPorts
-from optsched.rules.levels import build_terms
+from optsched.rules.levels import build_levels
 from optsched.rules.node_affinity import NodeAffinity
 from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
@@ -46,35 +46,35 @@ def setting(seed: int, *, related: bool):
     problem = compile_problem(random_cluster(rng, related=related))
     rules = BY_WEIGHT if seed % 2 else BY_CAPACITY
     tiers = priority_tiers(problem, problem.priority, 60_000)
-    terms = build_terms(problem, rules, tiers, LEVELS)
+    levels = build_levels(problem, rules, tiers, LEVELS)
     options = GreedyOptions(tier_of=tiers.of, gated=False)
     decisions = run_greedy(problem, rules, options)
-    return problem, rules, tiers, terms, decisions
+    return problem, rules, tiers, levels, decisions
 
 
 def solved(setting, monkeypatch: pytest.MonkeyPatch, most_direct: int):
-    problem, rules, tiers, terms, decisions = setting
+    problem, rules, tiers, levels, decisions = setting
     monkeypatch.setattr(portfolio, "MOST_DIRECT", most_direct)
-    incumbent = portfolio.judge(problem, decisions, terms, "")
-    return portfolio.improve(problem, rules, (tiers, terms), incumbent, InProcess(), EXACT)
+    incumbent = portfolio.judge(problem, decisions, levels, "")
+    return portfolio.improve(problem, rules, (tiers, levels), incumbent, InProcess(), EXACT)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_direct_encoding_reaches_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(seed, related=seed % 3 == 0)
-    problem, rules, _, terms, _ = made
+    problem, rules, _, levels, _ = made
     answer = solved(made, monkeypatch, 10**6)
     assert not verify_actions(problem.snapshot, actions_of(problem, answer.decisions), rules)
-    assert tuple(r.value for r in answer.results) == best_values(problem, rules, terms)
+    assert tuple(r.value for r in answer.results) == best_values(problem, rules, levels)
     assert all(r.status is LevelStatus.OPTIMAL for r in answer.results)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_configurations_reach_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(1000 + seed, related=False)
-    problem, rules, _, terms, _ = made
+    problem, rules, _, levels, _ = made
     answer = solved(made, monkeypatch, -1)
-    best = best_values(problem, rules, terms)
+    best = best_values(problem, rules, levels)
     assert not verify_actions(problem.snapshot, actions_of(problem, answer.decisions), rules)
     assert tuple(r.value for r in answer.results) == best
 
@@ -82,8 +82,8 @@ def test_configurations_reach_the_optimum(seed: int, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("seed", range(60))
 def test_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(2000 + seed, related=seed % 2 == 0)
-    problem, rules, _, terms, _ = made
-    best = best_values(problem, rules, terms)
+    problem, rules, _, levels, _ = made
+    best = best_values(problem, rules, levels)
     for most_direct in (-1, 10**6):
         answer = solved(made, monkeypatch, most_direct)
         for result, value in zip(answer.results, best, strict=True):
@@ -107,9 +107,9 @@ def test_answers_never_fall_behind_the_greedy_plan(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = setting(4000 + seed, related=True)
-    problem, _, _, terms, decisions = made
-    before = portfolio.judge(problem, decisions, terms, "")
+    problem, _, _, levels, decisions = made
+    before = portfolio.judge(problem, decisions, levels, "")
     answer = solved(made, monkeypatch, -1)
-    sign = [1 if t.sense is Sense.MAX else -1 for t in terms]
+    sign = [1 if t.sense is Sense.MAX else -1 for t in levels]
     ours = [s * r.value for s, r in zip(sign, answer.results, strict=True)]
     assert ours >= [s * r.value for s, r in zip(sign, before.results, strict=True)]

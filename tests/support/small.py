@@ -24,7 +24,6 @@ from optsched.domain.task import (
 )
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
-from optsched.rules.base import NodeTerm
 from optsched.rules.outcome import Outcome
 from optsched.rules.verify import verify_actions
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.problem.problem import Problem
-    from optsched.rules.base import GangTerm
+    from optsched.rules.base import AnyLevel
     from optsched.rules.ruleset import RuleSet
 
 CPU, GPU = "cpu", "nvidia.com/gpu"
@@ -232,16 +231,16 @@ def actions_of(problem: Problem, decisions: Decisions) -> list[Allocate]:
 
 
 def best_values(
-    problem: Problem, rules: RuleSet, terms: Sequence[GangTerm | NodeTerm]
+    problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel]
 ) -> tuple[int, ...]:
     """The lexicographically best values of all plans that the verifier lets pass."""
     best: tuple[int, ...] | None = None
     for decisions in every_plan(problem):
         outcome = Outcome(problem, decisions)
-        signed = tuple(t.value(outcome) * (1 if t.sense is Sense.MAX else -1) for t in terms)
+        signed = tuple(t.value(outcome) * (1 if t.sense is Sense.MAX else -1) for t in levels)
         if (best is None or signed > best) and not verify_actions(
             problem.snapshot, actions_of(problem, decisions), rules
         ):
             best = signed
     assert best is not None
-    return tuple(v * (1 if t.sense is Sense.MAX else -1) for v, t in zip(best, terms, strict=True))
+    return tuple(v * (1 if t.sense is Sense.MAX else -1) for v, t in zip(best, levels, strict=True))
