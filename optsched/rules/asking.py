@@ -11,16 +11,29 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 
-def asked_next(problem: Problem, gang: int) -> I64:
-    """(R,) what a gang must get at once: its minimum, or one task when it already runs."""
-    shape = problem.shapes.shapes[int(problem.shape_of[gang])]
-    start = int(problem.shapes.start[problem.shape_of[gang]])
+def first_entries(problem: Problem, gang: int) -> list[tuple[int, str, int]]:
+    """Class, role and number of the tasks that a gang must get at once.
+
+    That is its minimum in task order, or one task when it already runs.
+    """
+    number = int(problem.shape_of[gang])
+    shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
     left = max(shape.need, sum(n for _, n in shape.need_role), 1)
-    total = np.zeros(len(problem.resources), np.int64)
-    for entry, number in shape.sequence:
-        taken = min(left, number)
-        total += taken * problem.classes.request[problem.shapes.class_of[start + entry]]
-        left -= taken
-        if not left:
+    taken: dict[int, int] = {}
+    for entry, run in shape.sequence:
+        if left <= 0:
             break
+        taken[entry] = taken.get(entry, 0) + min(left, run)
+        left -= run
+    return [
+        (int(problem.shapes.class_of[start + entry]), shape.entries[entry].role, number)
+        for entry, number in taken.items()
+    ]
+
+
+def asked_next(problem: Problem, gang: int) -> I64:
+    """(R,) what those tasks take together."""
+    total = np.zeros(len(problem.resources), np.int64)
+    for task_class, _, number in first_entries(problem, gang):
+        total += number * problem.classes.request[task_class]
     return total

@@ -1,0 +1,66 @@
+"""Decisions → actions and reasons: names come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import Allocate, Enqueue, Nominate
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.rules.explain import explain_gang
+from optsched.rules.outcome import Outcome
+
+if TYPE_CHECKING:
+    from optsched.domain.decisions import Action
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.ruleset import RuleSet
+
+
+def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Action, ...]:
+    """The actions in the order in which they are carried out.
+
+    Gangs are enqueued first. Then tasks are bound gang by gang, the most important tier and the
+    oldest gang first, so that a plan that is cut short leaves as few gangs half bound as it can.
+    """
+    gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
+    enqueued = [Enqueue(gangs[g].key) for g in np.flatnonzero(decisions.enqueued).tolist()]
+    rank = np.lexsort((np.arange(len(gangs)), problem.created_ms, tiers.of))
+    place = np.empty(len(gangs), np.int64)
+    place[rank] = np.arange(len(gangs))
+    placed: list[Action] = []
+    for node_of, action in ((decisions.node_of, Allocate), (decisions.nominated, Nominate)):
+        tasks = np.flatnonzero(node_of >= 0)
+        order = tasks[np.lexsort((tasks, place[problem.gang_of[tasks]]))]
+        placed.extend(
+            action(problem.tasks[t].key, nodes[n].name, problem.tasks[t].gang)
+            for t, n in zip(order.tolist(), node_of[order].tolist(), strict=True)
+        )
+    return (*enqueued, *placed)
+
+
+def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:
+    """Why each gang with tasks left waits, by key; gangs that are alike share an explanation."""
+    outcome = Outcome(problem, decisions)
+    gangs = problem.snapshot.gangs
+    waits = np.zeros(problem.num_gangs, np.bool_)
+    waits[problem.gang_of[decisions.nominated >= 0]] = True
+    reasons = {gangs[g].key: reason for g, reason in problem.blocked.items()}
+    known: dict[tuple[int, int], Reason] = {}
+    left = (outcome.num_pending > 0) & (problem.shape_of >= 0)
+    for g in np.flatnonzero(left).tolist():
+        alike = (int(problem.shape_of[g]), int(problem.queue_of[g]))
+        if waits[g]:
+            reasons[gangs[g].key] = _WAITS
+            continue
+        if alike not in known:
+            known[alike] = explain_gang(outcome, rules, g)
+        reasons[gangs[g].key] = known[alike]
+    return dict(sorted(reasons.items()))
+
+
+_WAITS = Reason(
+    ReasonCode.WAITING, "room is kept for it on nodes where pods are about to leave"
+)

@@ -1,0 +1,34 @@
+"""What a session needs of the outside, and what carries its plans out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.rules.base import Violation
+
+
+class Clock(Protocol):
+    """Time for people and time for measuring."""
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+
+class Binder(Protocol):
+    """Carries plans out: a Kubernetes cluster, or an emulated one."""
+
+    def carry_out(self, plan: Plan) -> None:
+        """Begin to carry out the actions of a plan, in their order."""
+
+
+class Incidents(Protocol):
+    """Keeps what went wrong for whoever looks into it."""
+
+    def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
+        """Keep a snapshot and the plan that broke rules; returns where it was put."""

@@ -1,0 +1,71 @@
+"""What a PodGroup's status should say after a session (Volcano `session.go`, jobStatus)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optsched.domain.cluster import GangPhase
+from optsched.domain.decisions import Allocate, Enqueue
+from optsched.domain.task import TaskStatus
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Gang
+    from optsched.domain.decisions import Plan
+    from optsched.domain.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class GangStatus:
+    """Phase, counts and the reason for waiting; None when the gang does not wait."""
+
+    phase: GangPhase
+    running: int
+    succeeded: int
+    failed: int
+    reason: Reason | None
+
+
+def plan_by_gang(plan: Plan) -> tuple[dict[str, int], frozenset[str]]:
+    """Tasks allocated by gang, and the gangs that are enqueued."""
+    allocated: dict[str, int] = {}
+    for action in plan.actions:
+        if isinstance(action, Allocate):
+            allocated[action.gang] = allocated.get(action.gang, 0) + 1
+    return allocated, frozenset(a.gang for a in plan.actions if isinstance(a, Enqueue))
+
+
+def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: bool) -> GangStatus:
+    """The status of a gang once a plan with so many of its tasks has been begun.
+
+    Parameters
+    ----------
+    gang
+        As the session saw it.
+    reason
+        Why tasks of it still wait.
+    allocated
+        Tasks that the plan binds.
+    enqueued
+        Whether the plan enqueues it.
+
+    """
+    count = dict.fromkeys(TaskStatus, 0)
+    for task in gang.tasks:
+        count[task.status] += 1
+    done = count[TaskStatus.SUCCEEDED] + count[TaskStatus.FAILED]
+    there = count[TaskStatus.BOUND] + count[TaskStatus.RUNNING] + done + allocated
+    phase = _phase(gang, there, count[TaskStatus.RUNNING], done, enqueued)
+    return GangStatus(
+        phase, count[TaskStatus.RUNNING], count[TaskStatus.SUCCEEDED], count[TaskStatus.FAILED], reason
+    )
+
+
+def _phase(gang: Gang, there: int, running: int, done: int, enqueued: bool) -> GangPhase:
+    if there >= gang.min_member and there > 0:
+        return GangPhase.COMPLETED if there == done else GangPhase.RUNNING
+    if running > 0:
+        return GangPhase.UNKNOWN
+    if enqueued or gang.phase is GangPhase.INQUEUE:
+        return GangPhase.INQUEUE
+    return GangPhase.PENDING
