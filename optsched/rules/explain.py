@@ -89,7 +89,8 @@ class _Ask:
     @property
     def request(self) -> I64:
         """(R,)."""
-        return self.problem.classes.request[self.task_class]
+        request: I64 = self.problem.classes.request[self.task_class]
+        return request
 
     @cached_property
     def refusals(self) -> list[tuple[int, str]]:

@@ -61,6 +61,4 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     return dict(sorted(reasons.items()))
 
 
-_WAITS = Reason(
-    ReasonCode.WAITING, "room is kept for it on nodes where pods are about to leave"
-)
+_WAITS = Reason(ReasonCode.WAITING, "room is kept for it on nodes where pods are about to leave")

@@ -27,7 +27,6 @@ from optsched.session.decompile import actions_of, pending_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
     from optsched.domain.cluster import Snapshot
     from optsched.engines.cpsat.solver import Solver

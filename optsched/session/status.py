@@ -57,7 +57,11 @@ def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: boo
     there = count[TaskStatus.BOUND] + count[TaskStatus.RUNNING] + done + allocated
     phase = _phase(gang, there, count[TaskStatus.RUNNING], done, enqueued)
     return GangStatus(
-        phase, count[TaskStatus.RUNNING], count[TaskStatus.SUCCEEDED], count[TaskStatus.FAILED], reason
+        phase,
+        count[TaskStatus.RUNNING],
+        count[TaskStatus.SUCCEEDED],
+        count[TaskStatus.FAILED],
+        reason,
     )
 
 

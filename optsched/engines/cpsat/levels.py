@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64
 
 MOST_ROUNDS = 200
+MOST_COLUMNS = 3000
+MOST_STEPS = 50_000
+"""Steps of the search for all configurations that could matter, over all node classes."""
+
 WHOLE = 1e-6
 
 
@@ -212,7 +216,7 @@ class _ByConfigurations(_Levels):
         proof, relaxed = self._generate(goal, value)
         bound = None if proof is None else goal.constant + proof.bound
         if proof is not None and relaxed is not None and value != bound:
-            value = self._round(level, goal, value, (proof, relaxed))
+            value, bound = self._round(level, goal, value, (proof, relaxed))
         if value is not None:
             held = value - goal.constant
             self._master.add_row(goal.variables, goal.coefficients, held, int(UNLIMITED))
@@ -244,7 +248,7 @@ class _ByConfigurations(_Levels):
             relaxed = solved
             prices = rounded(solved.prices * step, self._master)
             priced = self._pricer.price(np.maximum(prices.supply, 0))
-            proof = charge(self._master, self.model, goal, prices, priced.worth)
+            proof = charge(self._master, self.model, goal, prices, priced)
             if best is None or proof.total * best.scale < best.total * proof.scale:
                 best = proof
             gain = priced.worth - solved.class_prices * (step * prices.scale)
@@ -257,13 +261,16 @@ class _ByConfigurations(_Levels):
 
     def _round(
         self, level: int, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
-    ) -> int | None:
-        """Whole solutions: first near the relaxed one, then wherever a better one may be."""
+    ) -> tuple[int | None, int]:
+        """Whole solutions: first near the relaxed one, then wherever a better one may be.
+
+        Returns the best value and the best bound.
+        """
         proof, relaxed = found
         bound = goal.constant + proof.bound
         value = self._redistribute(goal, value, bound)
         if value == bound:
-            return value
+            return value, bound
         values = self._padded(relaxed)
         num = len(self.model.lower)
         lower, upper = self._bounds()
@@ -277,19 +284,40 @@ class _ByConfigurations(_Levels):
             target = bound - slack * proof.step
             if value is not None:
                 target = max(target, value + proof.step)
+            complete = self._complete(proof, target - goal.constant)
             low, high, uses = proof.tightened(self.model, self._master, target - goal.constant)
             within = (
                 np.concatenate([low, np.zeros_like(uses)]),
                 np.concatenate([high, uses]),
-                self._hint(values),
+                self._hint(self._padded(relaxed)),
             )
-            reached = self._solve(goal, target - 1, bound, within, share)
-            if reached is not None and reached >= target:
-                return reached
+            answer = self._attempt(goal, target, bound, within, share)
+            if answer is Answer.INFEASIBLE and complete:
+                bound = target - proof.step
+            if answer in (Answer.OPTIMAL, Answer.FEASIBLE):
+                value = self.incumbent_value(goal)
+                return value, value if complete and answer is Answer.OPTIMAL else bound
             if value is not None and target <= value + proof.step:
                 break
             slack = 4 * slack + 1
-        return value
+        return value, bound
+
+    def _complete(self, proof: Charged, value: int) -> bool:
+        """Add every configuration that a solution worth so much could use; False if too many."""
+        spare = proof.total - value * proof.scale
+        steps = MOST_STEPS // max(len(self._nodes.multiplicity), 1)
+        for k, worth in enumerate(proof.priced.worth.tolist()):
+            found = self._pricer.near(proof.priced, k, worth - spare, steps)
+            if found is None or len(self._master.column_class) > MOST_COLUMNS:
+                return False
+            for tasks in found:
+                self._master.add_column(k, tasks)
+        return True
+
+    def incumbent_value(self, goal: Expression) -> int:
+        """The value of the incumbent, which is a solution."""
+        assert self.best.solution is not None  # noqa: S101  one has just been found
+        return goal.value(self.best.solution)
 
     def _redistribute(self, goal: Expression, value: int | None, bound: int) -> int | None:
         """Improve the incumbent by moving admissions between queues, nodes staying as they are.
@@ -355,27 +383,40 @@ class _ByConfigurations(_Levels):
         share: float,
     ) -> int | None:
         """CP-SAT within bounds, from a hint; returns the better of what it finds and `value`."""
+        least = None if value is None else value + 1
+        answer = self._attempt(goal, least, bound, within, share)
+        found = answer in (Answer.OPTIMAL, Answer.FEASIBLE)
+        return self.incumbent_value(goal) if found else value
+
+    def _attempt(
+        self,
+        goal: Expression,
+        least: int | None,
+        bound: int,
+        within: tuple[I64, I64, I64],
+        share: float,
+    ) -> Answer:
+        """CP-SAT within bounds (lower, upper, hint); what it finds becomes the incumbent."""
         lower, upper, hint = within
+        if (lower > upper).any():
+            return Answer.INFEASIBLE
         task = Task(
             lower=lower,
             upper=upper,
             rows=self._master.integer_rows(),
             objective=goal,
             hint=hint,
-            at_least=None if value is None else value + 1,
+            at_least=least,
             at_most=bound,
         )
-        if (lower > upper).any():
-            return value
         try:
             result = maximize(task, self.effort(share))
         except NumbersTooLarge:
-            return value
-        if result.solution is None:
-            return value
-        num = len(self.model.lower)
-        self.best = _Best(result.solution[:num], result.solution[num:])
-        return result.value
+            return Answer.UNKNOWN
+        if result.solution is not None:
+            num = len(self.model.lower)
+            self.best = _Best(result.solution[:num], result.solution[num:])
+        return result.answer
 
     def _hint(self, values: F64) -> I64:
         """The incumbent; the relaxed values rounded down while that is the greedy plan."""

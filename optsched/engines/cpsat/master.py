@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.engines.cpsat.model import Configurations, LevelModel
+    from optsched.engines.cpsat.pricing import Priced
     from optsched.problem.arrays import F64, I64
 
 PRICE_BITS = 52
@@ -236,7 +237,7 @@ class Charged:
 
     total: int
     reduced: list[int]
-    worth: I64
+    priced: Priced
     supply: I64
     scale: int
     step: int
@@ -257,7 +258,7 @@ class Charged:
                 upper[v] = min(int(upper[v]), int(lower[v]) + spare // -gain)
         tasks = np.array(master.column_tasks, np.int64).reshape(-1, len(self.supply))
         node_class = np.array(master.column_class, np.int64)
-        loss = (self.worth[node_class] - tasks @ self.supply).tolist()
+        loss = (self.priced.worth[node_class] - tasks @ self.supply).tolist()
         most = master.nodes.multiplicity[node_class]
         for p, lost in enumerate(loss):
             if lost > 0:
@@ -266,7 +267,7 @@ class Charged:
 
 
 def charge(
-    master: Master, model: LevelModel, objective: Expression, prices: RowPrices, worth: I64
+    master: Master, model: LevelModel, objective: Expression, prices: RowPrices, priced: Priced
 ) -> Charged:
     """Charge all rows at integer prices with allowed signs.
 
@@ -274,8 +275,8 @@ def charge(
     ----------
     master, model, objective, prices
         What is solved, and at which prices.
-    worth
-        (K,) worth of the best configuration of each node class at these prices.
+    priced
+        The node classes at these prices.
 
     """
     row, variable, factor = master.matrix
@@ -294,7 +295,7 @@ def charge(
     )
     bounds = zip(reduced, model.lower.tolist(), model.upper.tolist(), strict=True)
     total += sum(gain * (high if gain > 0 else low) for gain, low, high in bounds if gain)
-    nodes = zip(worth.tolist(), master.nodes.multiplicity.tolist(), strict=True)
+    nodes = zip(priced.worth.tolist(), master.nodes.multiplicity.tolist(), strict=True)
     total += sum(w * m for w, m in nodes)
     step = int(np.gcd.reduce(objective.coefficients)) if len(objective.coefficients) else 1
-    return Charged(total, reduced, worth, prices.supply, prices.scale, max(step, 1))
+    return Charged(total, reduced, priced, prices.supply, prices.scale, max(step, 1))

@@ -172,6 +172,49 @@ class _Group:
             at = [int(a.down[c, i]) for a, i in zip(self._axes, at, strict=True)]
         return tasks
 
+    def near(
+        self, table: _Table, prices: I64, node_class: int, least: int, most_steps: int
+    ) -> list[I64] | None:
+        """All configurations worth at least so much that no task can be added to.
+
+        Returns tasks over this group's classes; None when the search takes too many steps.
+        """
+        price = [int(prices[c]) for c in self._classes.tolist()]
+        down = [a.down.tolist() for a in self._axes]
+        found: list[I64] = []
+        start = tuple(int(a.at[node_class]) for a in self._axes)
+        stack = [(0, start, 0, (0,) * len(price))]
+        steps = 0
+        while stack:
+            steps += 1
+            if steps > most_steps:
+                return None
+            c, at, worth, tasks = stack.pop()
+            if worth + int(table.worth[(*at, 0)]) < least:
+                continue
+            if c == len(price):
+                if worth >= least and not self._takes_more(down, at):
+                    found.append(np.array(tasks, np.int64))
+                continue
+            stack.append((c + 1, at, worth, tasks))
+            below = tuple(axis[c][i] for axis, i in zip(down, at, strict=True))
+            if min(below) >= 0:
+                more = (*tasks[:c], tasks[c] + 1, *tasks[c + 1 :])
+                stack.append((c, below, worth + price[c], more))
+        return found
+
+    def _takes_more(self, down: list[list[list[int]]], at: tuple[int, ...]) -> bool:
+        """Whether any task fits the room that is left."""
+        return any(
+            all(axis[c][i] >= 0 for axis, i in zip(down, at, strict=True))
+            for c in range(len(self._classes))
+        )
+
+    @property
+    def classes(self) -> I64:
+        """The task classes that may come to this group's nodes."""
+        return self._classes
+
 
 def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, ...]]:
     """Where a class fits on the other axes, and the rooms that it leaves there."""
@@ -213,7 +256,7 @@ class Pricer:
         worth = np.zeros(len(self._group_of), np.int64)
         for group, table in zip(self._groups, tables, strict=True):
             worth[group.node_classes] = table.worth[(*group.at, 0)]
-        return Priced(worth, self, tables)
+        return Priced(worth, prices, self, tables)
 
     def read(self, tables: list[_Table], node_class: int) -> I64:
         """(C,) the best configuration of a node class."""
@@ -222,6 +265,25 @@ class Pricer:
             return np.zeros(self._num_classes, np.int64)
         place = int(self._place_of[node_class])
         return self._groups[number].read(tables[number], place, self._num_classes)
+
+    def near(
+        self, priced: Priced, node_class: int, least: int, most_steps: int
+    ) -> list[I64] | None:
+        """All full configurations (C,) of a node class worth at least so much; None if too many."""
+        number = int(self._group_of[node_class])
+        if number < 0:
+            return []
+        group, place = self._groups[number], int(self._place_of[node_class])
+        found = group.near(priced.tables[number], priced.prices, place, least, most_steps)
+        if found is None:
+            return None
+        return [_spread(tasks, group.classes, self._num_classes) for tasks in found]
+
+
+def _spread(tasks: I64, classes: I64, num_classes: int) -> I64:
+    everywhere = np.zeros(num_classes, np.int64)
+    everywhere[classes] = tasks
+    return everywhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +298,7 @@ class Priced:
     """
 
     worth: I64
+    prices: I64
     pricer: Pricer
     tables: list[_Table]
 
