@@ -1,0 +1,162 @@
+"""Typed access to located values: a wrong one becomes a problem and a value that does no harm."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from optsched.policy.located import Located, core_scalar
+from optsched.policy.problem import nearest
+from optsched.units import DurationError, format_duration_ms, parse_duration_ms
+from optsched.units.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from optsched.policy.located import Field, Node
+    from optsched.policy.problem import Findings
+
+MOST_NUMBER = 2**31 - 1
+"""No weight or factor makes sense beyond it."""
+
+_FLAGS = {"yes": "true", "on": "true", "y": "true", "true": "true", "1": "true"}
+_FLAGS |= {"no": "false", "off": "false", "n": "false", "false": "false", "0": "false"}
+_ZERO_FIRST = re.compile(r"[-+]?0[0-9]+")
+
+
+def kind_of(node: Node) -> str:
+    """What a value is, in words for a message."""
+    if node.value is None:
+        return "empty" if not node.text else node.text
+    if isinstance(node.value, tuple):
+        return "a list"
+    if not isinstance(node.value, bool | int | float | str):
+        return "a mapping"
+    return f"the text {shown(node.value)}" if isinstance(node.value, str) else node.text
+
+
+def _refuse(node: Node, wanted: str, findings: Findings, likely: str = "") -> None:
+    findings.error(node.spot, f"must be {wanted}, not {kind_of(node)}", likely)
+
+
+def text_of(node: Node, findings: Findings) -> str | None:
+    """A text that is not empty."""
+    if isinstance(node.value, str) and node.value.strip():
+        return node.value
+    quoted = shown(node.text) if isinstance(node.value, bool | int | float) else ""
+    _refuse(node, "text", findings, quoted)
+    return None
+
+
+def flag_of(node: Node, findings: Findings) -> bool | None:
+    """Either true or false, and no other word for them."""
+    if isinstance(node.value, bool):
+        return node.value
+    _refuse(node, "true or false", findings, _FLAGS.get(node.text.lower(), ""))
+    return None
+
+
+def whole_of(node: Node, findings: Findings, least: float | None = None) -> int | None:
+    """A whole number; one that begins with 0 is refused, for YAML 1.1 reads it as octal."""
+    if isinstance(node.value, bool) or not isinstance(node.value, int):
+        plain = node.text.replace("_", "")
+        likely = plain if plain.isdecimal() and plain.isascii() else ""
+        _refuse(node, "a whole number", findings, likely)
+        return None
+    if _ZERO_FIRST.fullmatch(node.text):
+        message = f"{node.text} is {node.value} to some readers of YAML and octal to others"
+        findings.error(node.spot, message, str(node.value))
+        return None
+    return node.value if _in_range(node, node.value, least, findings) else None
+
+
+def number_of(node: Node, findings: Findings, least: float | None = None) -> float | None:
+    """A finite number."""
+    value = node.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        _refuse(node, "a number", findings)
+        return None
+    return value if _in_range(node, value, least, findings) else None
+
+
+def _in_range(node: Node, value: float, least: float | None, findings: Findings) -> bool:
+    if least is not None and value < least:
+        findings.error(node.spot, f"must be at least {least:g}, not {node.text}")
+        return False
+    if abs(value) > MOST_NUMBER:
+        findings.error(node.spot, f"must be at most {MOST_NUMBER}, not {node.text}")
+        return False
+    return True
+
+
+def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None:
+    """Milliseconds of a duration such as 400ms or 1m30s."""
+    if isinstance(node.value, bool) or not isinstance(node.value, str):
+        _refuse(node, "a duration such as 400ms, 1s or 1m30s", findings, _with_unit(node))
+        return None
+    try:
+        value = parse_duration_ms(node.value)
+    except DurationError as e:
+        findings.error(node.spot, str(e))
+        return None
+    if value < least_ms:
+        least = format_duration_ms(least_ms)
+        findings.error(node.spot, f"must be at least {least}, not {node.value}")
+        return None
+    return value
+
+
+def _with_unit(node: Node) -> str:
+    """The duration that a bare number likely stands for."""
+    if isinstance(node.value, bool) or not isinstance(node.value, int) or node.value <= 0:
+        return ""
+    return f"{node.value}ms" if node.value >= 100 else f"{node.value}s"
+
+
+def choice_of(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
+    """One of some names; `what` says of what they are the names."""
+    word = text_of(node, findings)
+    if word is None or word in names:
+        return word
+    likely = nearest(word, names)
+    known = "" if likely else f"; known are {', '.join(names)}"
+    findings.error(node.spot, f"there is no {what} {shown(word)}{known}", likely)
+    return None
+
+
+def items_of(node: Node, findings: Findings) -> tuple[Node, ...]:
+    """The values of a list; none where it is no list."""
+    if isinstance(node.value, tuple):
+        return node.value
+    _refuse(node, "a list", findings)
+    return ()
+
+
+def fields_of(
+    node: Node,
+    known: Iterable[str] | None,
+    findings: Findings,
+    required: Iterable[str] = (),
+) -> Mapping[str, Field]:
+    """The fields of a mapping that are known, None for all; reports the others and missing ones."""
+    value = node.value
+    if value is None or isinstance(value, bool | int | float | str | tuple):
+        _refuse(node, "a mapping", findings)
+        return {}
+    for name in required:
+        if name not in value:
+            findings.error(node.spot, f"the field {name} is missing")
+    if known is None:
+        return value
+    names = list(known)
+    for name in value.keys() - set(names):
+        findings.error(value[name].key, "there is no such field", nearest(name, names))
+    return {name: value[name] for name in names if name in value}
+
+
+def unquoted(node: Node) -> Node:
+    """A quoted scalar read as if it were plain: Volcano takes "10" for 10 in arguments."""
+    if isinstance(node.value, str):
+        return Located(core_scalar(node.value), node.spot, node.text)
+    return node

@@ -1,0 +1,58 @@
+"""The actions that a policy may name, and what `configurations` may say about them.
+
+Names and arguments are Volcano's (`pkg/scheduler/actions`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optsched.rules.plugins import Argument, Kind
+
+AVAILABLE_ACTIONS = frozenset({"enqueue", "allocate", "backfill"})
+"""Those that do something; the others are accepted with a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An action by its name in policies."""
+
+    name: str
+    meaning: str
+    arguments: tuple[Argument, ...] = ()
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it has an effect."""
+        return self.name in AVAILABLE_ACTIONS
+
+
+_CACHE = Argument(
+    "predicateErrorCacheEnable", Kind.SWITCH, True, "has no effect: failures are kept by class"
+)
+_BY_GANG = (
+    Argument("maxDomains", Kind.WHOLE, 8, "topology domains that are tried", least=1),
+    Argument("allowWholeBundle", Kind.SWITCH, True, "whether whole gangs may be evicted"),
+)
+_PREEMPT = (
+    _CACHE,
+    Argument("enableTopologyAwarePreemption", Kind.SWITCH, False, "dry runs on many nodes"),
+    Argument("topologyAwarePreemptWorkerNum", Kind.WHOLE, 16, "threads of a dry run", least=1),
+    Argument("minCandidateNodesPercentage", Kind.WHOLE, 10, "nodes tried, of a hundred"),
+    Argument("minCandidateNodesAbsolute", Kind.WHOLE, 1, "nodes tried at least"),
+    Argument("maxCandidateNodesAbsolute", Kind.WHOLE, 100, "nodes tried at most", least=1),
+)
+
+ACTIONS = {
+    action.name: action
+    for action in (
+        Action("enqueue", "lets gangs have their pods created, as far as there may be room"),
+        Action("allocate", "places gangs", (_CACHE,)),
+        Action("backfill", "places pods that ask for nothing", (_CACHE,)),
+        Action("preempt", "evicts less important pods of the same queue", _PREEMPT),
+        Action("reclaim", "evicts pods of queues above their part for those below", (_CACHE,)),
+        Action("shuffle", "evicts pods that plugins want moved"),
+        Action("gangpreempt", "preempts gang by gang", _BY_GANG),
+        Action("gangreclaim", "reclaims gang by gang", _BY_GANG),
+    )
+}

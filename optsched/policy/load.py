@@ -1,0 +1,145 @@
+"""From a name or a file to a policy.
+
+The only I/O of this room: files come through a reader that is handed in, shipped models from the
+package's own data.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from optsched.policy.located import read_tree
+from optsched.policy.model import API_VERSION, KIND, policy_of_model
+from optsched.policy.problem import Findings, PolicyError, Problem, Spot, nearest
+from optsched.policy.volcano import policy_of_volcano
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.policy.located import Node
+    from optsched.policy.policy import Policy
+
+_MODELS = "optsched.models"
+_SUFFIX = ".yaml"
+
+
+class ShippedModel(NamedTuple):
+    """A model that comes with the package."""
+
+    name: str
+    meaning: str
+
+
+def shipped_models() -> tuple[ShippedModel, ...]:
+    """The models that come with the package, by name."""
+    return tuple(ShippedModel(p.name, p.meaning) for p in map(_shipped, _shipped_names()))
+
+
+def _shipped_names() -> list[str]:
+    names = (entry.name for entry in files(_MODELS).iterdir())
+    return sorted(n.removesuffix(_SUFFIX) for n in names if n.endswith(_SUFFIX))
+
+
+def _shipped(name: str) -> Policy:
+    text = files(_MODELS).joinpath(f"{name}{_SUFFIX}").read_text("utf-8")
+    return parse_policy(text, f"model {name}")
+
+
+def load_policy(name_or_path: str, read: Callable[[Path], str]) -> Policy:
+    """The policy of a name.
+
+    Parameters
+    ----------
+    name_or_path
+        The name of a shipped model, or the path of a file in either format: our own models, or
+        Volcano's scheduler configuration. A name comes before a file that is called the same;
+        write `./NAME` for the file.
+    read
+        Gives the text of a file. What it raises for files that can not be read (OSError,
+        UnicodeError) becomes a `PolicyError`.
+
+    Raises
+    ------
+    PolicyError
+        With all problems at once.
+
+    """
+    if is_shipped(name_or_path):
+        return _shipped(name_or_path)
+    return parse_policy(read_text(name_or_path, read), name_or_path)
+
+
+def is_shipped(name: str) -> bool:
+    """Whether a model of this name comes with the package."""
+    return name in _shipped_names()
+
+
+def read_text(path: str, read: Callable[[Path], str]) -> str:
+    """The text of a file; raises `PolicyError` where it can not be read."""
+    try:
+        return read(Path(path))
+    except FileNotFoundError as e:
+        names = _shipped_names()
+        message = f"there is no such file; the models that come along are {', '.join(names)}"
+        raise PolicyError([_about_file(path, message, nearest(path, names))]) from e
+    except OSError as e:
+        raise PolicyError([_about_file(path, f"can not be read: {e.strerror or e}")]) from e
+    except UnicodeError as e:
+        raise PolicyError([_about_file(path, "is not a text in UTF-8")]) from e
+
+
+def _about_file(path: str, message: str, likely: str = "") -> Problem:
+    return Problem(path, 0, 0, "", message, likely)
+
+
+def parse_policy(text: str, source: str) -> Policy:
+    """The policy that a text in either format stands for; raises `PolicyError`."""
+    findings = Findings()
+    root = read_tree(text, source, findings)
+    if root is None:
+        raise PolicyError(findings.problems)
+    if _is_model(root):
+        return policy_of_model(root, source, findings)
+    if _is_volcano(root):
+        return policy_of_volcano(root, source, findings)
+    findings.error(_place(root), _stranger(root))
+    raise PolicyError(findings.problems)
+
+
+def _word(root: Node, name: str) -> str | None:
+    """A field of the document as it is written; None where there is none."""
+    if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
+        return None
+    return root.value[name].node.text if name in root.value else None
+
+
+def _is_model(root: Node) -> bool:
+    group = API_VERSION.split("/")[0]
+    version = _word(root, "apiVersion") or ""
+    return _word(root, "kind") == KIND or version.split("/")[0] == group
+
+
+def _is_volcano(root: Node) -> bool:
+    has_part = _word(root, "actions") is not None or _word(root, "tiers") is not None
+    return has_part and _word(root, "kind") is None
+
+
+def _place(root: Node) -> Spot:
+    value = root.value
+    if value is None or isinstance(value, bool | int | float | str | tuple) or "kind" not in value:
+        return root.spot
+    return value["kind"].node.spot
+
+
+def _stranger(root: Node) -> str:
+    """What a document is that is no policy, and what would be one."""
+    kind = _word(root, "kind")
+    if kind == "ConfigMap":
+        return "is a ConfigMap; the policy is the text under one of the names in its data"
+    what = f"kind {kind} is" if kind else "is"
+    return (
+        f"{what} neither a model (kind: {KIND}) nor a configuration of Volcano's scheduler "
+        f"(actions and tiers); the models that come along are {', '.join(_shipped_names())}"
+    )

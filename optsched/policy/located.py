@@ -1,0 +1,250 @@
+"""YAML with the place of every value, read by the rules of YAML 1.2.
+
+PyYAML composes the nodes and keeps their marks; what it would let through is refused or read as
+YAML 1.2 does (core schema, https://yaml.org/spec/1.2.2/#103-core-schema):
+
+- a key that comes twice is an error, the last one does not win;
+- plain scalars are null, true, false, whole numbers, numbers or text. `no` is text and not false,
+  `014` is 14 and not 12, `1:30` and `1_000` are text and not 90 and 1000;
+- tags other than those of the core schema, merge keys and keys that are no scalars are errors;
+- depth and size are limited, so that aliases can not multiply without end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import yaml
+
+from optsched.policy.problem import Spot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from optsched.policy.problem import Findings
+
+T_co = TypeVar("T_co", covariant=True)
+
+MOST_DEPTH = 40
+MOST_VALUES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Located(Generic[T_co]):
+    """A value and its place.
+
+    Attributes
+    ----------
+    text
+        A scalar as it is written, without its quotes; empty for lists and mappings.
+
+    """
+
+    value: T_co
+    spot: Spot
+    text: str = ""
+
+
+class Field(NamedTuple):
+    """A field of a mapping: where its name stands, and its value."""
+
+    key: Spot
+    node: Node
+
+
+Scalar: TypeAlias = "bool | int | float | str | None"
+Tree: TypeAlias = "Scalar | tuple[Node, ...] | Mapping[str, Field]"
+Node: TypeAlias = "Located[Tree]"
+
+_PLAIN = "plain"
+"""The tag by which plain scalars are told from quoted and tagged ones."""
+
+_CORE = "tag:yaml.org,2002:"
+_BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _loader() -> Any:  # noqa: ANN401  PyYAML's two kinds of loaders have no base in common
+    """The C parser where it is there, without the resolvers of YAML 1.1."""
+    resolvers = {None: [(_PLAIN, re.compile(""))]}
+    base = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
+
+
+_LOADER = _loader()
+
+
+def read_tree(text: str, file: str, findings: Findings) -> Node | None:
+    """The one document of a text, with every problem of its form in `findings`.
+
+    None where there is no document to be had. An empty text is a null.
+    """
+    source = _Source(file, tuple(_BREAK.split(text)))
+    bad = _UNPRINTABLE.search(text)
+    if bad is not None:
+        spot = source.spot_at(text, bad.start())
+        findings.error(spot, f"the character U+{ord(bad[0]):04X} is not allowed in YAML")
+        return None
+    try:
+        if _is_too_deep(text):
+            findings.error(source.spot(0, 0), f"goes deeper than {MOST_DEPTH} levels")
+            return None
+        root = yaml.compose(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as e:
+        _report_syntax(e, source, findings)
+        return None
+    if root is None:
+        return Located(None, source.spot(0, 0))
+    return _Tree(source, findings).read(root)
+
+
+def core_scalar(text: str) -> Scalar:
+    """What a plain scalar means in YAML 1.2."""
+    for pattern, read in _READINGS:
+        if pattern.fullmatch(text):
+            return read(text)
+    return text
+
+
+def _number(text: str) -> Scalar:
+    """A whole number; text where it has more digits than Python reads."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+_READINGS: tuple[tuple[re.Pattern[str], Callable[[str], Scalar]], ...] = (
+    (re.compile(r"null|Null|NULL|~|"), lambda _: None),
+    (re.compile(r"true|True|TRUE"), lambda _: True),
+    (re.compile(r"false|False|FALSE"), lambda _: False),
+    (re.compile(r"[-+]?[0-9]+"), _number),
+    (re.compile(r"0o[0-7]+"), lambda t: int(t[2:], 8)),
+    (re.compile(r"0x[0-9a-fA-F]+"), lambda t: int(t[2:], 16)),
+    (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"), float),
+    (re.compile(r"[-+]?\.(inf|Inf|INF)"), lambda t: float(t.replace(".", ""))),
+    (re.compile(r"\.nan|\.NaN|\.NAN"), lambda _: float("nan")),
+)
+
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    f"{_CORE}null": type(None),
+    f"{_CORE}bool": bool,
+    f"{_CORE}int": int,
+    f"{_CORE}float": (float, int),
+}
+
+
+@dataclass(frozen=True)
+class _Source:
+    file: str
+    lines: tuple[str, ...]
+
+    def spot(self, line: int, column: int, path: str = "") -> Spot:
+        """The place at a line and column counted from 0."""
+        excerpt = self.lines[line] if line < len(self.lines) else ""
+        return Spot(self.file, line + 1, column + 1, path, excerpt)
+
+    def spot_at(self, text: str, index: int) -> Spot:
+        """The place of a character of the text."""
+        before = _BREAK.split(text[:index])
+        return self.spot(len(before) - 1, len(before[-1]))
+
+
+def _is_too_deep(text: str) -> bool:
+    """Whether composing would go too deep; the C parser composes by recursion, without a limit."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MOST_DEPTH:
+            return True
+    return False
+
+
+def _report_syntax(error: yaml.MarkedYAMLError, source: _Source, findings: Findings) -> None:
+    mark = error.problem_mark or error.context_mark
+    spot = source.spot(mark.line, mark.column) if mark else Spot(source.file)
+    if spot.excerpt[spot.column - 1 : spot.column] == "\t":
+        findings.error(spot, "a tab can not indent in YAML; use spaces")
+    elif (error.context or "").startswith("expected a single document"):
+        findings.error(spot, "one document is expected, here another one begins")
+    else:
+        context = f", {error.context}" if error.context else ""
+        findings.error(spot, f"not YAML: {error.problem}{context}")
+
+
+@dataclass
+class _Tree:
+    """Nodes of PyYAML → located values."""
+
+    source: _Source
+    findings: Findings
+    num_values: int = 0
+    above: list[yaml.Node] = field(default_factory=list)
+
+    def read(self, node: yaml.Node, path: str = "") -> Node:
+        spot = self.source.spot(node.start_mark.line, node.start_mark.column, path)
+        self.num_values += 1
+        if self.num_values == MOST_VALUES:
+            self.findings.error(
+                spot, f"has more than {MOST_VALUES} values, aliases counted in full"
+            )
+        if self.num_values >= MOST_VALUES:
+            return Located(None, spot)
+        if isinstance(node, yaml.ScalarNode):
+            return Located(self._scalar(node, spot), spot, node.value)
+        if len(self.above) == MOST_DEPTH or any(node is outer for outer in self.above):
+            self.findings.error(spot, f"aliases lead deeper than {MOST_DEPTH} levels")
+            return Located(None, spot)
+        self.above.append(node)
+        value = self._collection(node, spot)
+        self.above.pop()
+        return Located(value, spot)
+
+    def _scalar(self, node: yaml.ScalarNode, spot: Spot) -> Scalar:
+        text: str = node.value
+        if node.tag == _PLAIN:
+            return core_scalar(text)
+        if node.tag in _KINDS:
+            value = core_scalar(text)
+            if not isinstance(value, _KINDS[node.tag]) or (
+                isinstance(value, bool) and node.tag != f"{_CORE}bool"
+            ):
+                kind = node.tag.removeprefix(_CORE)
+                self.findings.error(spot, f"{text!r} is not what its tag !!{kind} says")
+            return value
+        if node.tag not in (f"{_CORE}str", "!"):
+            self._refuse_tag(node, spot)
+        return text
+
+    def _collection(self, node: yaml.Node, spot: Spot) -> Tree:
+        if node.tag not in (f"{_CORE}map", f"{_CORE}seq", "!"):
+            self._refuse_tag(node, spot)
+        if isinstance(node, yaml.SequenceNode):
+            return tuple(self.read(n, f"{spot.path}[{i}]") for i, n in enumerate(node.value))
+        return self._mapping(node, spot.path)
+
+    def _mapping(self, node: yaml.Node, path: str) -> Mapping[str, Field]:
+        fields: dict[str, Field] = {}
+        for key, value in node.value:
+            at = self.source.spot(key.start_mark.line, key.start_mark.column, path)
+            if not isinstance(key, yaml.ScalarNode):
+                self.findings.error(at, "the name of a field must be a word, not a list or mapping")
+                continue
+            name: str = key.value
+            at = Spot(at.file, at.line, at.column, f"{path}.{name}" if path else name, at.excerpt)
+            if name in fields:
+                self.findings.error(at, f"comes twice; first in line {fields[name].key.line}")
+            elif name == "<<":
+                self.findings.error(at, "merge keys are no part of YAML 1.2; repeat the fields")
+            else:
+                fields[name] = Field(at, self.read(value, at.path))
+        return fields
+
+    def _refuse_tag(self, node: yaml.Node, spot: Spot) -> None:
+        tag = node.tag.replace(_CORE, "!!")
+        self.findings.error(spot, f"the tag {tag} is not accepted here")

@@ -1,0 +1,135 @@
+"""Our own format: a scheduling model → a policy.
+
+A model says everything that a policy holds: actions, tiers of rules, levels of the objective,
+admission, solver and budgets. See docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optsched.policy.access import choice_of, duration_of, fields_of, items_of, text_of
+from optsched.policy.parts import (
+    LEVEL_NEEDS,
+    SolverChoice,
+    TierReader,
+    is_served,
+    read_action,
+    read_solver,
+)
+from optsched.policy.policy import Admission, Budgets, Policy, build_rules
+from optsched.rules.levels import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.policy.located import Field, Node
+    from optsched.policy.policy import TierPlugin
+    from optsched.policy.problem import Findings
+
+API_VERSION = "optsched.io/v1alpha1"
+KIND = "Model"
+REQUIRED = ("apiVersion", "kind", "name", "actions", "tiers", "levels")
+FIELDS = (*REQUIRED, "meaning", "admission", "solver", "period", "starvationAfter")
+
+
+def policy_of_model(root: Node, source: str, findings: Findings) -> Policy:
+    """The policy that a model stands for.
+
+    Raises `PolicyError` with every problem of the file, form and content, if there is an error.
+    """
+    fields = fields_of(root, FIELDS, findings, required=REQUIRED)
+    _check_kind(fields, findings)
+    reader = TierReader("rule", findings)
+    tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
+    actions = _read_actions(fields, findings)
+    levels = _read_levels(fields, tiers if reader.is_complete else None, findings)
+    admission = _read_admission(fields, tiers, findings)
+    solver = read_solver(fields["solver"].node, findings) if "solver" in fields else SolverChoice()
+    budgets = solver.applied_to(_read_budgets(fields, findings))
+    name = text_of(fields["name"].node, findings) if "name" in fields else None
+    meaning = text_of(fields["meaning"].node, findings) if "meaning" in fields else None
+    if solver.budget_ms is not None and solver.budget_ms > budgets.period_ms:
+        findings.error(fields["solver"].key, "its budget must not be longer than the period")
+    warnings = findings.settle()
+    return Policy(
+        name=name or "",
+        source=source,
+        actions=actions,
+        tiers=tiers,
+        rules=build_rules(tiers),
+        levels=levels,
+        admission=admission,
+        solver=solver.kind,
+        budgets=budgets,
+        meaning=meaning or "",
+        warnings=warnings,
+    )
+
+
+def _check_kind(fields: Mapping[str, Field], findings: Findings) -> None:
+    if "apiVersion" in fields:
+        choice_of(fields["apiVersion"].node, [API_VERSION], "version", findings)
+    if "kind" in fields:
+        choice_of(fields["kind"].node, [KIND], "kind", findings)
+
+
+def _read_actions(fields: Mapping[str, Field], findings: Findings) -> tuple[str, ...]:
+    if "actions" not in fields:
+        return ()
+    node = fields["actions"].node
+    nodes = items_of(node, findings)
+    if node.value == ():
+        findings.error(node.spot, "names no action")
+    words = [(text_of(n, findings), n.spot) for n in nodes]
+    found = [read_action(word, spot, findings) for word, spot in words if word is not None]
+    return tuple(name for name in found if name is not None)
+
+
+def _read_levels(
+    fields: Mapping[str, Field], tiers: Sequence[Sequence[TierPlugin]] | None, findings: Findings
+) -> tuple[str, ...]:
+    """The levels; what they need is checked where the tiers are known."""
+    if "levels" not in fields:
+        return ()
+    found: dict[str, int] = {}
+    for node in items_of(fields["levels"].node, findings):
+        name = choice_of(node, LEVELS, "level", findings)
+        if name is None:
+            continue
+        if name in found:
+            findings.error(node.spot, f"level {name} comes twice; first in line {found[name]}")
+        elif tiers is not None and not is_served(name, tiers):
+            needs = " or ".join(LEVEL_NEEDS[name])
+            findings.error(node.spot, f"level {name} needs the rule {needs}")
+        found.setdefault(name, node.spot.line)
+    return tuple(found)
+
+
+def _read_admission(
+    fields: Mapping[str, Field], tiers: Sequence[Sequence[TierPlugin]], findings: Findings
+) -> Admission:
+    if "admission" not in fields:
+        return Admission.BY_PRIORITY
+    inner = fields_of(fields["admission"].node, ["by"], findings, required=["by"])
+    if "by" not in inner:
+        return Admission.BY_PRIORITY
+    node = inner["by"].node
+    name = choice_of(node, [a.value for a in Admission], "way of admission", findings)
+    admission = Admission(name) if name else Admission.BY_PRIORITY
+    knows = any(p.name == "priority" for tier in tiers for p in tier)
+    if admission is Admission.BY_WEIGHT and not knows:
+        findings.warn(node.spot, "without the rule priority all gangs count as equally important")
+    return admission
+
+
+def _read_budgets(fields: Mapping[str, Field], findings: Findings) -> Budgets:
+    budgets = Budgets()
+    if "period" in fields:
+        period = duration_of(fields["period"].node, findings)
+        budgets = replace(budgets, period_ms=period or budgets.period_ms)
+    if "starvationAfter" in fields:
+        after = duration_of(fields["starvationAfter"].node, findings)
+        budgets = replace(budgets, starvation_after_ms=after or budgets.starvation_after_ms)
+    return budgets

@@ -1,0 +1,292 @@
+"""What both formats of policies are made of: actions, tiers of plugins, levels, the solver.
+
+Everything here reads located values and reports what is wrong with them; see `Findings`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from optsched.policy.access import (
+    choice_of,
+    duration_of,
+    fields_of,
+    flag_of,
+    items_of,
+    number_of,
+    text_of,
+    unquoted,
+    whole_of,
+)
+from optsched.policy.actions import ACTIONS
+from optsched.policy.policy import SolverKind, TierPlugin
+from optsched.policy.problem import nearest
+from optsched.rules.faces import DEFAULT_FACES, Face
+from optsched.rules.plugins import ALIASES, JOB_PLUGINS, PLUGINS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.policy.located import Field, Node
+    from optsched.policy.policy import Budgets
+    from optsched.policy.problem import Findings, Spot
+    from optsched.rules.plugins import Argument, Plugin, Value
+
+# --- actions -------------------------------------------------------------------------------------
+
+
+def read_action(name: str, spot: Spot, findings: Findings) -> str | None:
+    """The name of an action, if there is one of that name."""
+    if name not in ACTIONS:
+        findings.error(spot, f'there is no action "{name}"', nearest(name, ACTIONS))
+        return None
+    if not ACTIONS[name].is_available:
+        findings.warn(spot, f"action {name} is not available yet and has no effect")
+    return name
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def _names_of(node: Node, findings: Findings) -> str | None:
+    return "" if node.value == "" else text_of(node, findings)
+
+
+def _value_of(argument: Argument, node: Node, findings: Findings) -> Value | None:
+    match argument.kind:
+        case Kind.SWITCH:
+            return flag_of(unquoted(node), findings)
+        case Kind.WHOLE:
+            return whole_of(unquoted(node), findings, argument.least)
+        case Kind.NUMBER:
+            return number_of(unquoted(node), findings, argument.least)
+        case Kind.NAMES:
+            return _names_of(node, findings)
+
+
+def read_arguments(
+    given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
+) -> tuple[tuple[str, Value], ...]:
+    """The arguments of a plugin or an action, checked; `owner` says whose they are."""
+    found: list[tuple[str, Value]] = []
+    for name, (key, node) in given.items():
+        argument = next((a for a in known if a.accepts(name)), None)
+        if argument is None:
+            likely = nearest(name, (a.name for a in known if not a.name.endswith("*")))
+            findings.error(key, f"{owner} has no such argument", likely)
+            continue
+        value = _value_of(argument, node, findings)
+        if value is not None:
+            found.append((name, value))
+    return tuple(found)
+
+
+def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
+    """What the field `arguments` holds; it may be missing or empty."""
+    if "arguments" not in fields or fields["arguments"].node.value is None:
+        return {}
+    return fields_of(fields["arguments"].node, None, findings)
+
+
+# --- tiers ---------------------------------------------------------------------------------------
+
+_SWITCHES = {face.value: face for face in Face}
+
+
+def _other_spelling(switch: str) -> str:
+    rest = switch.removeprefix("enabled").removeprefix("enable")
+    return f"enable{rest}" if switch.startswith("enabled") else f"enabled{rest}"
+
+
+_MISSPELT = {_other_spelling(switch): switch for switch in _SWITCHES}
+
+
+@dataclass
+class TierReader:
+    """Reads tiers and remembers where each plugin is named.
+
+    Attributes
+    ----------
+    word
+        What an entry of a tier is called in its format: plugin or rule.
+    spots
+        Where each plugin is named.
+    is_complete
+        Whether every entry could be read, so that what is missing can be told.
+
+    """
+
+    word: str
+    findings: Findings
+    spots: dict[str, Spot] = field(default_factory=dict)
+    is_complete: bool = True
+
+    def read(self, node: Node) -> tuple[tuple[TierPlugin, ...], ...]:
+        """The tiers of a policy."""
+        tiers = tuple(self._tier(tier) for tier in items_of(node, self.findings))
+        if not tiers:
+            self.findings.error(node.spot, f"names no {self.word}")
+        self._check_company(tiers)
+        return tiers
+
+    def _tier(self, node: Node) -> tuple[TierPlugin, ...]:
+        key = f"{self.word}s"
+        fields = fields_of(node, [key], self.findings, required=[key])
+        if key not in fields:
+            return ()
+        entries = (self._entry(e) for e in items_of(fields[key].node, self.findings))
+        return tuple(e for e in entries if e is not None)
+
+    def _entry(self, node: Node) -> TierPlugin | None:
+        fields = fields_of(node, None, self.findings, required=["name"])
+        faces = self._faces(fields)
+        plugin = self._plugin(fields["name"].node) if "name" in fields else None
+        if plugin is None:
+            return None
+        given = arguments_in(fields, self.findings)
+        if plugin.build is None:
+            return TierPlugin(plugin.name, (), faces)
+        owner = f"{self.word} {plugin.name}"
+        arguments = read_arguments(given, plugin.arguments, owner, self.findings)
+        if plugin.name == "binpack":
+            self._check_weights(dict(arguments), given)
+        return TierPlugin(plugin.name, arguments, faces)
+
+    def _plugin(self, node: Node) -> Plugin | None:
+        written = text_of(node, self.findings)
+        if written is None:
+            return None
+        name = ALIASES.get(written, written)
+        if name in JOB_PLUGINS:
+            message = f"{name} is a plugin of jobs, not of the scheduler, and is passed over"
+            self.findings.warn(node.spot, message)
+            return None
+        if name not in PLUGINS:
+            self.is_complete = False
+            likely = nearest(name, (*PLUGINS, *ALIASES))
+            self.findings.error(node.spot, f'there is no {self.word} "{name}"', likely)
+            return None
+        if name in self.spots:
+            first = self.spots[name].line
+            self.findings.error(node.spot, f"{self.word} {name} comes twice; first in line {first}")
+            return None
+        self.spots[name] = node.spot
+        if PLUGINS[name].build is None:
+            message = f"{self.word} {name} is not available yet and has no effect"
+            self.findings.warn(node.spot, message)
+        return PLUGINS[name]
+
+    def _faces(self, fields: Mapping[str, Field]) -> frozenset[Face]:
+        """The switches that are on once those of an entry have been turned."""
+        turned: dict[Face, bool] = {}
+        for name, (key, node) in fields.items():
+            if name in ("name", "arguments"):
+                continue
+            switch = _MISSPELT.get(name, name)
+            if switch not in _SWITCHES:
+                known = ("name", "arguments", *_SWITCHES)
+                self.findings.error(key, "there is no such switch", nearest(name, known))
+                continue
+            if switch != name:
+                self.findings.warn(key, f"Volcano spells it {switch} and would pass this over")
+            value = flag_of(node, self.findings)
+            if value is not None and (switch == name or switch not in fields):
+                turned[_SWITCHES[switch]] = value
+        on = {face for face, value in turned.items() if value}
+        return (DEFAULT_FACES - turned.keys()) | on
+
+    def _check_weights(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
+        prefix = "binpack.resources."
+        counted = {n.strip() for n in str(arguments.get("binpack.resources", "")).split(",")}
+        for name in arguments:
+            if name.startswith(prefix) and name.removeprefix(prefix) not in counted:
+                resource = name.removeprefix(prefix)
+                message = f"has no effect: binpack.resources does not name {resource}"
+                self.findings.warn(given[name].key, message)
+
+    def _check_company(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
+        """Plugins that Volcano does not let stand together."""
+        if "proportion" not in self.spots:
+            return
+        if "capacity" in self.spots:
+            later = max(self.spots["proportion"], self.spots["capacity"], key=lambda s: s.line)
+            message = "proportion and capacity both share out the queues; only one of them can"
+            self.findings.error(later, message)
+        for plugin in (p for tier in tiers for p in tier):
+            if plugin.name == "drf" and Face.HIERARCHY in plugin.faces:
+                message = (
+                    f"drf with {Face.HIERARCHY.value} can not be used together with proportion"
+                )
+                self.findings.error(self.spots["drf"], message)
+
+
+# --- levels --------------------------------------------------------------------------------------
+
+LEVEL_ORDER = ("guarantee", "admission", "fair-share", "tasks", "node-score")
+"""Levels in the order that they have where a policy does not say."""
+
+LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "guarantee": ("proportion", "capacity"),
+    "fair-share": ("drf", "proportion", "capacity"),
+    "node-score": ("nodeorder", "binpack"),
+}
+"""Levels that are nothing without one of these plugins."""
+
+
+def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
+    """The levels that the plugins of a policy stand for."""
+    kept = list(tiers)
+    return tuple(level for level in LEVEL_ORDER if is_served(level, kept))
+
+
+def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
+    """Whether one of the plugins that a level needs is there and switched on for it."""
+    if level not in LEVEL_NEEDS:
+        return True
+    return any(
+        p.name in LEVEL_NEEDS[level] and (level != "node-score" or Face.NODE_ORDER in p.faces)
+        for tier in tiers
+        for p in tier
+    )
+
+
+# --- solver --------------------------------------------------------------------------------------
+
+
+@dataclass
+class SolverChoice:
+    """What a policy says about the solver; None where it leaves the default."""
+
+    kind: SolverKind = SolverKind.CPSAT
+    budget_ms: int | None = None
+    deterministic_s: float | None = None
+
+    def applied_to(self, budgets: Budgets) -> Budgets:
+        """Budgets with what the policy says about the solver; the default fits into any period."""
+        return replace(
+            budgets,
+            solve_ms=self.budget_ms or min(budgets.solve_ms, budgets.period_ms),
+            deterministic_s=self.deterministic_s or budgets.deterministic_s,
+        )
+
+
+def read_solver(node: Node, findings: Findings) -> SolverChoice:
+    """Either the name of an engine, or a mapping with its budget."""
+    if isinstance(node.value, str):
+        return SolverChoice(_engine(node, findings))
+    known = ("engine", "budget", "deterministicTime")
+    fields = fields_of(node, known, findings, required=["engine"])
+    choice = SolverChoice()
+    if "engine" in fields:
+        choice.kind = _engine(fields["engine"].node, findings)
+    if "budget" in fields:
+        choice.budget_ms = duration_of(fields["budget"].node, findings)
+    if "deterministicTime" in fields:
+        choice.deterministic_s = number_of(fields["deterministicTime"].node, findings, 0.001)
+    return choice
+
+
+def _engine(node: Node, findings: Findings) -> SolverKind:
+    name = choice_of(node, [kind.value for kind in SolverKind], "solver", findings)
+    return SolverKind(name) if name else SolverKind.CPSAT

@@ -1,0 +1,197 @@
+"""What a scheduler is told to do: actions, rules in tiers, levels, solver and budgets.
+
+A policy is plain data. The loaders of this room make it; sessions only read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from optsched.rules.faces import DEFAULT_FACES, Face
+from optsched.rules.levels import LEVELS
+from optsched.rules.plugins import PLUGINS
+from optsched.rules.ruleset import ActiveRule, RuleSet
+from optsched.units import format_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from optsched.policy.problem import Problem
+    from optsched.rules.plugins import Value
+
+
+class Admission(Enum):
+    """What the level `admission` becomes: one level a priority, or one for all, weighted by it."""
+
+    BY_PRIORITY = "priority"
+    BY_WEIGHT = "weight"
+
+
+class SolverKind(Enum):
+    """Who improves the greedy plan."""
+
+    CPSAT = "cpsat"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """How long things may take.
+
+    Attributes
+    ----------
+    solve_ms
+        Wall time of the solver in a session.
+    period_ms
+        From the start of one session to the start of the next.
+    starvation_after_ms
+        Gangs that have waited for longer come before the others of their priority.
+    deterministic_s
+        Solver work for each level, in CP-SAT's deterministic seconds, where no clock is read.
+
+    """
+
+    solve_ms: int = 400
+    period_ms: int = 1000
+    starvation_after_ms: int = 60_000
+    deterministic_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlugin:
+    """A plugin as a tier names it, with the arguments given and the switches left on."""
+
+    name: str
+    arguments: tuple[tuple[str, Value], ...] = ()
+    faces: frozenset[Face] = DEFAULT_FACES
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """A policy, checked and ready for sessions.
+
+    Attributes
+    ----------
+    name
+        Of the model, or of the file.
+    source
+        The file it was read from, or `model NAME` for those that are shipped.
+    meaning
+        What it is for, in a sentence; empty where its author does not say.
+    actions
+        In the order in which they run; those that are not available yet are among them.
+    tiers
+        The plugins as they were named; `rules` is made from them.
+    rules
+        In the order in which they are asked, with plugin, tier and faces.
+    levels
+        Of the objective, the most important first; names in `optsched.rules.levels.LEVELS`.
+    admission, solver, budgets
+        See their types.
+    action_arguments
+        What Volcano's `configurations` says about single actions.
+    metrics
+        Volcano's section of that name, by dotted field; may hold a password.
+    warnings
+        What is likely not as its author thinks.
+
+    """
+
+    name: str
+    source: str
+    actions: tuple[str, ...]
+    tiers: tuple[tuple[TierPlugin, ...], ...]
+    rules: RuleSet
+    levels: tuple[str, ...]
+    admission: Admission = Admission.BY_PRIORITY
+    solver: SolverKind = SolverKind.CPSAT
+    budgets: Budgets = Budgets()
+    meaning: str = ""
+    action_arguments: tuple[tuple[str, tuple[tuple[str, Value], ...]], ...] = ()
+    metrics: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    warnings: tuple[Problem, ...] = ()
+
+
+def without_solver(policy: Policy) -> Policy:
+    """The same policy, decided by the greedy pipeline alone."""
+    return replace(policy, solver=SolverKind.NONE)
+
+
+def build_rules(tiers: Iterable[Sequence[TierPlugin]]) -> RuleSet:
+    """The rules that plugins bring, in their order; tiers count from 1.
+
+    Plugins without an implementation bring none. Arguments have been checked before.
+    """
+    return RuleSet(
+        tuple(
+            ActiveRule(rule, plugin.name, number, plugin.faces)
+            for number, tier in enumerate(tiers, 1)
+            for plugin in tier
+            if (build := PLUGINS[plugin.name].build) is not None
+            for rule in build(dict(plugin.arguments))
+        )
+    )
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+_ADMISSION = {
+    Admission.BY_PRIORITY: "one level for each priority, the highest first",
+    Admission.BY_WEIGHT: "one level, gangs weighted by priority and dominant resource",
+}
+
+
+def describe(policy: Policy) -> str:
+    """A policy in words: what runs, which rules hold, and what is aimed at in which order."""
+    return "\n".join(
+        [
+            f"{policy.name} ({policy.source})",
+            *([policy.meaning] if policy.meaning else []),
+            "",
+            *_table([("actions", ", ".join(policy.actions), "")]),
+            *_table(_tier_rows(policy)),
+            *_table(_level_rows(policy)),
+            *_table(_budget_rows(policy)),
+        ]
+    )
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Rows of a heading, a name and its meaning, aligned."""
+    kept = list(rows)
+    width = max((len(name) for _, name, _ in kept), default=0)
+    for head, name, meaning in kept:
+        yield f"{head:<11}{name:<{width}}  {meaning}".rstrip()
+
+
+def _tier_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
+    for number, tier in enumerate(policy.tiers, 1):
+        for i, plugin in enumerate(tier):
+            yield (f"tier {number}" if not i else "", plugin.name, _plugin_text(plugin))
+
+
+def _plugin_text(plugin: TierPlugin) -> str:
+    known = PLUGINS[plugin.name]
+    words = [known.meaning if known.build else f"{known.meaning} (not available yet)"]
+    words += [f"{name} = {value}" for name, value in plugin.arguments]
+    words += [f"{face.value}: false" for face in Face if face in DEFAULT_FACES - plugin.faces]
+    words += [f"{face.value}: true" for face in Face if face in plugin.faces - DEFAULT_FACES]
+    return "; ".join(words)
+
+
+def _level_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
+    for i, name in enumerate(policy.levels):
+        yield ("levels" if not i else "", f"{i + 1}. {name}", LEVELS[name].meaning)
+
+
+def _budget_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
+    budgets = policy.budgets
+    yield ("admission", _ADMISSION[policy.admission], "")
+    if policy.solver is SolverKind.NONE:
+        yield ("solver", "none, the greedy pipeline decides", "")
+    else:
+        yield ("solver", f"CP-SAT, up to {format_duration_ms(budgets.solve_ms)} a session", "")
+    yield ("period", format_duration_ms(budgets.period_ms), "")
+    yield ("starvation", f"after {format_duration_ms(budgets.starvation_after_ms)}", "")

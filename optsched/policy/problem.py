@@ -1,0 +1,154 @@
+"""What is wrong in a policy file: where, what, and what was likely meant.
+
+PolicyError(Exception)      every problem of a file at once
+└─ Problem                  one of them; an error, or a warning that stops nothing
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_WIDTH = 96
+"""Characters of a source line that are shown."""
+
+
+class Severity(Enum):
+    """Whether a problem stops the file from being used."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in a file.
+
+    Attributes
+    ----------
+    file
+        As the user named it.
+    line, column
+        Counted from 1; 0 where the file as a whole is meant.
+    path
+        Fields and list positions that lead there: `tiers[1].plugins[0].name`.
+    excerpt
+        The source line.
+
+    """
+
+    file: str
+    line: int = 0
+    column: int = 0
+    path: str = ""
+    excerpt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong; `str` of it is `file:line:column: path: message` and the line.
+
+    Attributes
+    ----------
+    file, line, column, path, excerpt
+        See `Spot`.
+    message
+        What is wrong and what would be accepted.
+    likely
+        What was likely meant, ready to be typed in; empty where nothing comes close.
+
+    """
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    likely: str = ""
+    severity: Severity = Severity.ERROR
+    excerpt: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
+        path = f"{self.path}: " if self.path else ""
+        kind = "warning: " if self.severity is Severity.WARNING else ""
+        hint = f"did you mean `{self.likely}`?" if self.likely else ""
+        head = f"{place}{kind}{path}{self.message}"
+        if not self.excerpt.strip():
+            return f"{head}; {hint}" if hint else head
+        line, offset = _excerpt(self.excerpt, self.column)
+        return f"{head}\n    {line}\n    {' ' * offset}^ {hint}".rstrip()
+
+
+def _excerpt(line: str, column: int) -> tuple[str, int]:
+    """The part of a line around a column, on one line of a terminal, and where the caret goes."""
+    plain = "".join(c if c.isprintable() else " " for c in line).rstrip()
+    offset = min(max(column - 1, 0), len(plain))
+    cut = max(0, offset - _WIDTH // 2) if len(plain) > _WIDTH else 0
+    head, tail = "…" if cut else "", "…" if len(plain) > cut + _WIDTH else ""
+    return f"{head}{plain[cut : cut + _WIDTH]}{tail}", offset - cut + len(head)
+
+
+class PolicyError(Exception):
+    """A policy that can not be used: all problems of its file, and their number at the end."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.problems), count_text(self.problems)])
+
+
+def count_text(problems: Sequence[Problem]) -> str:
+    """How many errors and warnings there are: "2 errors, 1 warning"."""
+    counts = [(s.value, sum(p.severity is s for p in problems)) for s in Severity]
+    shown = [f"{n} {noun}" if n == 1 else f"{n} {noun}s" for noun, n in counts if n]
+    return ", ".join(shown) or "no errors"
+
+
+class Findings:
+    """Problems as they are found while a file is read."""
+
+    def __init__(self) -> None:
+        self._problems: list[Problem] = []
+
+    def error(self, spot: Spot, message: str, likely: str = "") -> None:
+        """Something that stops the file from being used."""
+        self._add(spot, message, likely, Severity.ERROR)
+
+    def warn(self, spot: Spot, message: str, likely: str = "") -> None:
+        """Something that stops nothing but is likely not what was wanted."""
+        self._add(spot, message, likely, Severity.WARNING)
+
+    def _add(self, spot: Spot, message: str, likely: str, severity: Severity) -> None:
+        place = (spot.file, spot.line, spot.column, spot.path)
+        self._problems.append(Problem(*place, message, likely, severity, spot.excerpt))
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the file can not be used."""
+        return any(p.severity is Severity.ERROR for p in self._problems)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All that was found, in the order of the file."""
+        return tuple(sorted(self._problems, key=lambda p: (p.line, p.column)))
+
+    def settle(self) -> tuple[Problem, ...]:
+        """The warnings; raises `PolicyError` with everything if there is an error."""
+        if self.has_errors:
+            raise PolicyError(self.problems)
+        return self.problems
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """The name that was likely meant by a word; empty when none comes close."""
+    by_fold = {name.casefold(): name for name in names}
+    close = get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.6)
+    return by_fold[close[0]] if close else ""

@@ -1,0 +1,87 @@
+"""A policy file that may change while the scheduler runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from optsched.policy.load import is_shipped, load_policy, parse_policy, read_text
+from optsched.policy.problem import PolicyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from optsched.policy.policy import Policy
+    from optsched.policy.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Nothing new since the last time."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Reloaded:
+    """The file has changed, or is back as it was, and is in force."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The file has changed and can not be used; the last good policy stays in force."""
+
+    problems: tuple[Problem, ...]
+
+
+Change: TypeAlias = Unchanged | Reloaded | Rejected
+
+
+class PolicyWatch:
+    """The policy in force, and the file that it came from.
+
+    Contents are compared, not times or inodes: a ConfigMap that is mounted swaps symbolic links.
+    A model that comes with the package never changes.
+    """
+
+    def __init__(self, name_or_path: str, read: Callable[[Path], str]) -> None:
+        """Load it for the first time; raises `PolicyError` if that fails."""
+        self._path = None if is_shipped(name_or_path) else name_or_path
+        self._read = read
+        self._seen: str | tuple[Problem, ...] = ""
+        if self._path is None:
+            self._policy = load_policy(name_or_path, read)
+        else:
+            self._seen = read_text(self._path, read)
+            self._policy = parse_policy(self._seen, self._path)
+
+    @property
+    def policy(self) -> Policy:
+        """The last good policy."""
+        return self._policy
+
+    def poll(self) -> Change:
+        """Read the file again. What is wrong with one content is reported once."""
+        if self._path is None:
+            return Unchanged()
+        try:
+            text = read_text(self._path, self._read)
+        except PolicyError as e:
+            return self._reject(e.problems, e.problems)
+        if text == self._seen:
+            return Unchanged()
+        try:
+            self._policy = parse_policy(text, self._path)
+        except PolicyError as e:
+            return self._reject(text, e.problems)
+        self._seen = text
+        return Reloaded(self._policy)
+
+    def _reject(
+        self, seen: str | tuple[Problem, ...], problems: tuple[Problem, ...]
+    ) -> Unchanged | Rejected:
+        if seen == self._seen:
+            return Unchanged()
+        self._seen = seen
+        return Rejected(problems)

@@ -1,0 +1,131 @@
+"""Volcano's `volcano-scheduler.conf` → a policy.
+
+Accepted is what Volcano accepts (`pkg/scheduler/conf/scheduler_conf.go`, `pkg/scheduler/util.go`),
+and `solver`. What Volcano would pass over without a word (unknown fields, actions, plugins and
+arguments) is an error with its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from optsched.policy.access import choice_of, fields_of, items_of, kind_of, text_of
+from optsched.policy.actions import ACTIONS
+from optsched.policy.parts import (
+    SolverChoice,
+    TierReader,
+    arguments_in,
+    derive_levels,
+    read_action,
+    read_arguments,
+    read_solver,
+)
+from optsched.policy.policy import Budgets, Policy, build_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.policy.located import Field, Node
+    from optsched.policy.problem import Findings, Spot
+    from optsched.rules.plugins import Value
+
+FIELDS = ("actions", "tiers", "configurations", "metrics", "solver")
+REQUIRED = ("actions", "tiers")
+
+
+def policy_of_volcano(root: Node, source: str, findings: Findings) -> Policy:
+    """The policy that a configuration of Volcano's scheduler stands for.
+
+    Raises `PolicyError` with every problem of the file, form and content, if there is an error.
+    """
+    fields = fields_of(root, FIELDS, findings, required=REQUIRED)
+    reader = TierReader("plugin", findings)
+    tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
+    actions = _read_actions(fields["actions"].node, findings) if "actions" in fields else ()
+    solver = SolverChoice()
+    if "solver" in fields:
+        solver = read_solver(fields["solver"].node, findings)
+    configurations = _read_configurations(fields, findings)
+    metrics = _read_metrics(fields, "usage" in reader.spots, findings)
+    warnings = findings.settle()
+    return Policy(
+        name=PurePath(source).name,
+        source=source,
+        actions=actions,
+        tiers=tiers,
+        rules=build_rules(tiers),
+        levels=derive_levels(tiers),
+        solver=solver.kind,
+        budgets=solver.applied_to(Budgets()),
+        action_arguments=configurations,
+        metrics=metrics,
+        warnings=warnings,
+    )
+
+
+def _read_actions(node: Node, findings: Findings) -> tuple[str, ...]:
+    """Names with commas between them, each reported where it stands."""
+    if isinstance(node.value, tuple):
+        likely = ", ".join(n.text for n in node.value)
+        findings.error(node.spot, "must be a text with commas between actions", f'"{likely}"')
+        return ()
+    text = text_of(node, findings)
+    if text is None:
+        return ()
+    found = [read_action(n, spot, findings) for n, spot in _words(text, node.spot)]
+    return tuple(name for name in found if name is not None)
+
+
+def _words(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
+    """The words of a list with commas and their places, as far as they stand on its first line."""
+    start = spot.column - 1
+    for part in text.split(","):
+        word = part.strip()
+        at = spot.excerpt.find(word, start) if word else -1
+        start = at + len(word) if at >= 0 else start
+        yield word, replace(spot, column=at + 1) if at >= 0 else spot
+
+
+def _read_configurations(
+    fields: Mapping[str, Field], findings: Findings
+) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
+    """Arguments by action."""
+    if "configurations" not in fields:
+        return ()
+    found = []
+    for node in items_of(fields["configurations"].node, findings):
+        entry = fields_of(node, ("name", "arguments"), findings, required=["name"])
+        if "name" not in entry:
+            continue
+        name = choice_of(entry["name"].node, ACTIONS, "action", findings)
+        if name is not None:
+            known = ACTIONS[name].arguments
+            given = arguments_in(entry, findings)
+            found.append((name, read_arguments(given, known, f"action {name}", findings)))
+    return tuple(found)
+
+
+def _read_metrics(
+    fields: Mapping[str, Field], is_wanted: bool, findings: Findings
+) -> tuple[tuple[str, str], ...]:
+    """Where measured load comes from; kept for the plugin `usage`."""
+    if "metrics" not in fields:
+        return ()
+    key, node = fields["metrics"]
+    if is_wanted:
+        findings.warn(key, "metrics are not read yet, so that plugin usage has no effect")
+    return tuple(_flat(fields_of(node, None, findings), findings))
+
+
+def _flat(
+    fields: Mapping[str, Field], findings: Findings, prefix: str = ""
+) -> Iterator[tuple[str, str]]:
+    for name, (_, node) in fields.items():
+        if node.value is None or isinstance(node.value, bool | int | float | str):
+            yield f"{prefix}{name}", node.text
+        elif isinstance(node.value, tuple):
+            findings.error(node.spot, f"must be text or a mapping, not {kind_of(node)}")
+        else:
+            yield from _flat(node.value, findings, f"{prefix}{name}.")
