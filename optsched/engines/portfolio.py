@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MOST_DIRECT = 3000
 """Pairs of task class and node up to which problems are solved node by node."""
 
+PROMISES = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
 IDEAL = "every level at its ideal"
 NO_SOLVER = "no solver asked for"
@@ -121,13 +122,25 @@ def improve(
 def _encode(
     problem: Problem, rules: RuleSet, goal: Goal, incumbent: Answer
 ) -> tuple[Encoding, str, tuple[str, ...]]:
+    promised = promised_gangs(problem, incumbent.decisions)
+    left_out: tuple[str, ...] = ()
+    if promised.any():
+        # What greedy keeps for them nobody may take; whether they could start now stays open.
+        problem, left_out = settle(problem, incumbent.decisions, promised), (PROMISES,)
     if is_small(problem, rules):
-        return encode_direct(problem, rules, goal, incumbent.decisions), DIRECT, ()
+        return encode_direct(problem, rules, goal, incumbent.decisions), DIRECT, left_out
     tied, names = tied_gangs(problem, rules)
     if tied.any():
         problem = settle(problem, incumbent.decisions, tied)
     encoding = encode_configurations(problem, rules, goal, incumbent.decisions)
-    return encoding, CONFIGURATIONS, names
+    return encoding, CONFIGURATIONS, (*left_out, *names)
+
+
+def promised_gangs(problem: Problem, decisions: Decisions) -> Bool:
+    """(G,) gangs that wait for room which is being freed."""
+    gangs = np.zeros(problem.num_gangs, np.bool_)
+    gangs[problem.gang_of[decisions.nominated >= 0]] = True
+    return gangs
 
 
 def is_small(problem: Problem, rules: RuleSet) -> bool:
@@ -157,6 +170,11 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     request = problem.classes.request[problem.task_class[tasks]]
     used = problem.used.copy()
     np.add.at(used, decisions.node_of[tasks], request)
+    promised = np.flatnonzero(gangs[problem.gang_of] & (decisions.nominated >= 0))
+    kept = np.zeros_like(used)
+    asked = problem.classes.request[problem.task_class[promised]]
+    np.add.at(kept, decisions.nominated[promised], asked)
+    used += np.maximum(kept - problem.releasing, 0)
     allocated = problem.queues.allocated.copy()
     np.add.at(allocated, problem.queue_of[problem.gang_of[tasks]], request)
     shape_of = np.where(gangs, -1, problem.shape_of)

@@ -190,9 +190,7 @@ class _Tree:
         spot = self.source.spot(node.start_mark.line, node.start_mark.column, path)
         self.num_values += 1
         if self.num_values == MOST_VALUES:
-            self.findings.error(
-                spot, f"has more than {MOST_VALUES} values, aliases counted in full"
-            )
+            self.findings.error(spot, f"the file has more than {MOST_VALUES} values")
         if self.num_values >= MOST_VALUES:
             return Located(None, spot)
         if isinstance(node, yaml.ScalarNode):

@@ -63,6 +63,8 @@ def _value_of(argument: Argument, node: Node, findings: Findings) -> Value | Non
             return number_of(unquoted(node), findings, argument.least)
         case Kind.NAMES:
             return _names_of(node, findings)
+        case Kind.ANY:
+            return None
 
 
 def read_arguments(
@@ -145,8 +147,6 @@ class TierReader:
         if plugin is None:
             return None
         given = arguments_in(fields, self.findings)
-        if plugin.build is None:
-            return TierPlugin(plugin.name, (), faces)
         owner = f"{self.word} {plugin.name}"
         arguments = read_arguments(given, plugin.arguments, owner, self.findings)
         if plugin.name == "binpack":
@@ -186,7 +186,7 @@ class TierReader:
             switch = _MISSPELT.get(name, name)
             if switch not in _SWITCHES:
                 known = ("name", "arguments", *_SWITCHES)
-                self.findings.error(key, "there is no such switch", nearest(name, known))
+                self.findings.error(key, "there is no such field", nearest(name, known))
                 continue
             if switch != name:
                 self.findings.warn(key, f"Volcano spells it {switch} and would pass this over")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from optsched.domain.decisions import Sense
     from optsched.domain.reasons import Reason
@@ -69,6 +69,8 @@ class NodeLevel(Level, Protocol):
     def node_values(self, problem: Problem) -> I64:
         """(C, N) what one task of a class adds on a node."""
 
+
+Scorer: TypeAlias = "Callable[[I64, I64], F64]"
 
 AnyLevel: TypeAlias = "GangLevel | NodeLevel"
 
@@ -151,18 +153,11 @@ class Rule:
         """(N,) score of nodes, larger is better, whatever else is placed; None when constant."""
         return None
 
-    def node_score(self, problem: Problem, request: I64, used: I64, allocatable: I64) -> F64 | None:
-        """(m,) score of m nodes for one more task; None when the rule does not score.
+    def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
+        """Scores nodes for one more task of a class; None when the rule does not score.
 
-        Parameters
-        ----------
-        problem
-            The problem.
-        request
-            (R,) what the task takes.
-        used, allocatable
-            (m, R) what is taken on the nodes before it, and what they offer.
-
+        The scorer gets what is taken on m nodes and what they offer, (m, R) each, and answers (m,).
+        What it answers for nodes without room does not matter.
         """
         return None
 

@@ -13,11 +13,14 @@ import numpy as np
 from optsched.rules.base import Rule
 from optsched.units import CPU, MEMORY
 
+TOP = 100.0
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
+    from optsched.rules.base import Scorer
 
 
 @dataclass(frozen=True)
@@ -38,19 +41,23 @@ class Binpack(Rule):
     weight: int = 1
     resources: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
 
-    def node_score(self, problem: Problem, request: I64, used: I64, allocatable: I64) -> F64 | None:
-        """See `Rule`; 0 where a resource that counts does not fit."""
+    def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
+        """See `Rule`."""
+        request = problem.classes.request[task_class].tolist()
         counted = [
-            (r, self.resources[name])
+            (r, request[r], self.resources[name])
             for r, name in enumerate(problem.resources)
             if request[r] and self.resources.get(name)
         ]
-        score = np.zeros(len(used))
-        fits = np.ones(len(used), np.bool_)
-        for r, weight in counted:
-            offered = allocatable[:, r]
-            filled = used[:, r] + request[r]
-            score += weight * filled / np.maximum(offered, 1)
-            fits &= (offered > 0) & (filled <= offered)
-        total = sum(weight for _, weight in counted)
-        return np.where(fits, score, 0.0) * (100.0 * self.weight / max(total, 1))
+        if not counted or not self.weight:
+            return None
+        top = TOP * self.weight / sum(weight for _, _, weight in counted)
+        scaled = [(r, asked, top * weight) for r, asked, weight in counted]
+
+        def score(used: I64, offered: I64) -> F64:
+            total = np.zeros(len(used))
+            for r, asked, factor in scaled:
+                total += (used[:, r] + asked) * factor / np.maximum(offered[:, r], 1)
+            return total
+
+        return score

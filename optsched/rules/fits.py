@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.domain.task import TaskStatus
 from optsched.rules.base import Rule, Violation
 from optsched.rules.wording import amount_text
 from optsched.rules.world import allocatable_of, summed, taken_by
@@ -42,6 +43,21 @@ class Fits(Rule):
                         f"{resource}: {amount_text(resource, used)} asked of "
                         f"{amount_text(resource, limit)}"
                     )
+                    yield Violation(self.name, f"node {name}", detail)
+
+        yield from self._verify_promises(world)
+
+    def _verify_promises(self, world: World) -> Iterator[Violation]:
+        """What is promised fits once everything that is leaving has left."""
+        for name, promised in world.promised_on.items():
+            node = world.snapshot.node_by_name[name]
+            stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
+            stays += world.placed_on.get(name, [])
+            held = summed(taken_by(t) for t in stays)
+            for resource, more in summed(taken_by(t) for t in promised).items():
+                limit = allocatable_of(node, resource)
+                if more and limit is not None and held.get(resource, 0) + more > limit:
+                    detail = f"{amount_text(resource, more)} promised, more than will be free"
                     yield Violation(self.name, f"node {name}", detail)
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:

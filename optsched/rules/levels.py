@@ -83,11 +83,11 @@ class NodeScore:
     def node_values(self, problem: Problem) -> I64:
         """See `NodeLevel`; rounded down to whole points."""
         values = np.zeros((len(problem.classes.shapes), problem.num_nodes))
-        for c, request in enumerate(problem.classes.request):
+        for c in range(len(values)):
             for rule in self.rules.scoring:
-                score = rule.node_score(problem, request, problem.used, problem.allocatable)
-                if score is not None:
-                    values[c] += score
+                scorer = rule.scorer(problem, c)
+                if scorer is not None:
+                    values[c] += scorer(problem.used, problem.allocatable)
                 base = rule.class_score(problem, c)
                 if base is not None:
                     values[c] += base

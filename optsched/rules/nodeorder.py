@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from optsched.domain.task import Taint, TaskShape
     from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
+    from optsched.rules.base import Scorer
 
 TOP = 100.0
+_TOP = int(TOP)
 
 
 @dataclass(frozen=True)
@@ -35,23 +37,29 @@ class NodeOrder(Rule):
     node_affinity: int = 2
     taint_toleration: int = 3
 
-    def node_score(self, problem: Problem, request: I64, used: I64, allocatable: I64) -> F64 | None:
+    def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`: load of CPU and memory once the task has come, and how even it is."""
-        score = np.zeros(len(used))
-        columns = [problem.resources.index(r) for r in (CPU, MEMORY)]
-        offered = allocatable[:, columns]
-        filled = np.minimum(used[:, columns] + request[columns], offered)
-        safe = np.maximum(offered, 1)
-        if self.least_requested:
-            free = ((offered - filled) * int(TOP) // safe).sum(axis=1) // len(columns)
-            score += self.least_requested * free
-        if self.most_requested:
-            busy = (filled * int(TOP) // safe).sum(axis=1) // len(columns)
-            score += self.most_requested * busy
-        if self.balanced_resource:
-            parts = filled / safe
-            spread = np.abs(parts[:, 0] - parts[:, 1]) / 2  # deviation of two values
-            score += self.balanced_resource * np.floor((1.0 - spread) * TOP)
+        cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
+        asked = problem.classes.request[task_class].tolist()
+        least, most, even = self.least_requested, self.most_requested, self.balanced_resource
+
+        def score(used: I64, offered: I64) -> F64:
+            cpus, bytes_ = np.maximum(offered[:, cpu], 1), np.maximum(offered[:, memory], 1)
+            busy_cpu = np.minimum(used[:, cpu] + asked[cpu], cpus)
+            busy_memory = np.minimum(used[:, memory] + asked[memory], bytes_)
+            total = np.zeros(len(used))
+            if least:
+                free = (cpus - busy_cpu) * _TOP // cpus
+                free += (bytes_ - busy_memory) * _TOP // bytes_
+                total += least * (free // 2)
+            if most:
+                busy = busy_cpu * _TOP // cpus + busy_memory * _TOP // bytes_
+                total += most * (busy // 2)
+            if even:
+                apart = np.abs(busy_cpu / cpus - busy_memory / bytes_)
+                total += even * np.floor(TOP - apart * (TOP / 2))  # half the distance deviates
+            return total
+
         return score
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:

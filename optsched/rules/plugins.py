@@ -44,6 +44,7 @@ class Kind(Enum):
     WHOLE = "a whole number"
     NUMBER = "a number"
     NAMES = "resource names with commas between them"
+    ANY = "anything: it is not read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,10 @@ _AVAILABLE = (
             _switch("predicate.DynamicResourceAllocationEnable", "DRA", default=False),
             _switch("predicate.CacheEnable", "has no effect: masks are always kept", default=False),
             _switch("predicateErrorCacheEnable", "has no effect: failures are kept by class"),
+            _weight("volumebinding.weight", 1, "has no effect: volumes exclude nodes only"),
+            _weight("volumebinding.bindTimeoutSeconds", 600, "has no effect yet"),
+            Argument("volumebinding.shape", Kind.ANY, "", "has no effect yet"),
+            _weight("dynamicresources.filterTimeoutSeconds", 10, "has no effect yet"),
         ),
         _predicates,
     ),
@@ -224,7 +229,7 @@ _NOT_YET = {
 PLUGINS: dict[str, Plugin] = {
     **{p.name: p for p in _AVAILABLE},
     **{
-        name: Plugin(name, meaning, (Argument("*", Kind.NAMES, "", "not read yet"),), None)
+        name: Plugin(name, meaning, (Argument("*", Kind.ANY, "", "not read yet"),), None)
         for name, meaning in _NOT_YET.items()
     },
 }

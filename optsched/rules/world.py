@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.domain.amounts import amount_of
-from optsched.domain.decisions import Allocate
+from optsched.domain.decisions import Allocate, Nominate
 from optsched.domain.task import Task, TaskStatus
 from optsched.units import PODS
 
@@ -42,7 +42,7 @@ class World:
         found = (self._placement(a) for a in self.actions if isinstance(a, Allocate))
         return tuple(p for p in found if p is not None)
 
-    def _placement(self, action: Allocate) -> Placement | None:
+    def _placement(self, action: Allocate | Nominate) -> Placement | None:
         gang = self.snapshot.gang_by_key.get(action.gang)
         node = self.snapshot.node_by_name.get(action.node)
         if gang is None or node is None:
@@ -66,6 +66,17 @@ class World:
         found: dict[str, list[Task]] = {}
         for placement in self.placements:
             found.setdefault(placement.node.name, []).append(placement.task)
+        return found
+
+    @cached_property
+    def promised_on(self) -> Mapping[str, list[Task]]:
+        """Tasks that wait for room, by node."""
+        found: dict[str, list[Task]] = {}
+        for action in self.actions:
+            if isinstance(action, Nominate):
+                placement = self._placement(action)
+                if placement is not None:
+                    found.setdefault(placement.node.name, []).append(placement.task)
         return found
 
     @cached_property

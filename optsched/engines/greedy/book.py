@@ -16,8 +16,11 @@ from optsched.engines.masks import static_mask
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
+    from optsched.rules.base import Rule, Scorer
     from optsched.rules.ruleset import RuleSet
 
 NOWHERE = -np.inf
@@ -31,6 +34,7 @@ class _View:
 
     allowed: Bool | None
     base: F64 | None
+    scorers: list[Scorer]
     asked: I64
     amount: I64
     fit: I64
@@ -48,11 +52,11 @@ class Book:
 
     """
 
-    def __init__(self, problem: Problem, rules: RuleSet) -> None:
+    def __init__(self, problem: Problem, rules: RuleSet, idle: I64) -> None:
         self._problem = problem
         self._masking = rules.masking
         self._scoring = rules.scoring
-        self.idle = problem.idle.copy()
+        self.idle = idle.copy()
         self.used = problem.used.copy()
         self._log: list[I64] = []
         self._views: dict[int, _View] = {}
@@ -70,6 +74,11 @@ class Book:
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
         self.used[nodes] += taken
+        self._log.append(nodes)
+
+    def reserve(self, nodes: I64, amounts: I64) -> None:
+        """Keep amounts (m, R) of nodes (m,) free from everybody."""
+        self.idle[nodes] -= amounts
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int) -> tuple[I64, I64]:
@@ -100,21 +109,12 @@ class Book:
         request = self._problem.classes.request[task_class]
         used = self.used[nodes][:, None, :] + taken[None, :, None] * request
         offered = np.repeat(self._problem.allocatable[nodes], steps, axis=0)
-        score = self._node_scores(task_class, used.reshape(-1, used.shape[2]), offered)
+        score = _total(view.scorers, used.reshape(-1, used.shape[2]), offered)
         if view.base is not None:
             score = score + np.repeat(view.base[nodes], steps)
         ladder = score.reshape(len(nodes), steps)
         ladder[taken[None, :] >= most[:, None]] = NOWHERE
         return ladder
-
-    def _node_scores(self, task_class: int, used: I64, allocatable: I64) -> F64:
-        request = self._problem.classes.request[task_class]
-        total = np.zeros(len(used))
-        for rule in self._scoring:
-            score = rule.node_score(self._problem, request, used, allocatable)
-            if score is not None:
-                total += score
-        return total
 
     def _view(self, task_class: int) -> _View:
         view = self._views.get(task_class)
@@ -127,7 +127,7 @@ class Book:
             view.read = len(self._log)
             if len(touched) >= self._problem.num_nodes:
                 touched = np.arange(self._problem.num_nodes)
-            self._refresh(task_class, view, touched)
+            self._refresh(view, touched)
         return view
 
     def _open(self, task_class: int) -> _View:
@@ -137,13 +137,14 @@ class Book:
         view = _View(
             allowed=static_mask(problem, self._masking, task_class),
             base=self._base(task_class),
+            scorers=scorers_of(problem, self._scoring, task_class),
             asked=asked,
             amount=request[asked],
             fit=np.zeros(problem.num_nodes, np.int64),
             score=np.full(problem.num_nodes, NOWHERE),
             read=len(self._log),
         )
-        self._refresh(task_class, view, np.arange(problem.num_nodes))
+        self._refresh(view, np.arange(problem.num_nodes))
         return view
 
     def _base(self, task_class: int) -> F64 | None:
@@ -154,7 +155,7 @@ class Book:
                 total = score if total is None else total + score
         return total
 
-    def _refresh(self, task_class: int, view: _View, nodes: I64) -> None:
+    def _refresh(self, view: _View, nodes: I64) -> None:
         """Recompute fits and scores of some nodes."""
         room = self.idle[nodes]
         fit = (
@@ -164,12 +165,26 @@ class Book:
         )
         if view.allowed is not None:
             fit = np.where(view.allowed[nodes], fit, 0)
-        score = self._node_scores(task_class, self.used[nodes], self._problem.allocatable[nodes])
+        score = _total(view.scorers, self.used[nodes], self._problem.allocatable[nodes])
         if view.base is not None:
             score += view.base[nodes]
         score[fit <= 0] = NOWHERE
         view.fit[nodes] = np.maximum(fit, 0)
         view.score[nodes] = score
+
+
+def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list[Scorer]:
+    """The scorers of all rules that score nodes for a class."""
+    found = (rule.scorer(problem, task_class) for rule in rules)
+    return [scorer for scorer in found if scorer is not None]
+
+
+def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
+    """(m,) sum of scores of m nodes."""
+    total = np.zeros(len(used))
+    for scorer in scorers:
+        total += scorer(used, offered)
+    return total
 
 
 def _best(score: F64, number: int) -> I64:

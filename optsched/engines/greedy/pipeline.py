@@ -14,12 +14,12 @@ import numpy as np
 from optsched.domain.cluster import GangPhase
 from optsched.engines.greedy.lines import Lines
 from optsched.engines.greedy.placing import Placing
-from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from optsched.engines.greedy.book import Book
     from optsched.engines.greedy.lines import Key
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -124,23 +124,40 @@ class _Pipeline:
     def _take_turn(self, gang: int, lines: Lines) -> bool:
         """Place what a gang may place now; False when it gets nothing."""
         placing = self._placing
-        if placing.cursor(gang).is_ready:
-            room = len(self._problem.tasks) if lines.is_last(gang) else 1
-            placed = placing.grow(gang, room)
-        else:
-            placed = self._start(gang)
-        if not placed or not self._faces.holds(gang):
-            placing.undo(gang)
-            return False
-        placing.keep()
-        return True
+        if not placing.cursor(gang).is_ready:
+            return self._start(gang)
+        number = len(self._problem.tasks) if lines.is_last(gang) else 1
+        if placing.grow(gang, number) and self._faces.holds(gang):
+            placing.keep()
+            return True
+        placing.undo(gang)
+        return False
 
-    def _start(self, gang: int) -> int:
+    def _start(self, gang: int) -> bool:
+        """Start a gang now, or promise it room that is being freed; False when it has to wait."""
         placing = self._placing
-        if not self._faces.may_start(gang) or not placing.could_start(gang):
-            return 0
+        if not self._faces.may_start(gang):
+            return False
+        if placing.could_start(gang):
+            placing.start(gang)
+            if placing.cursor(gang).is_ready and self._faces.holds(gang):
+                placing.keep()
+                return True
+        if placing.later is not None:
+            self._promise(gang, placing.later)
+        else:
+            placing.undo(gang)
+        return False
+
+    def _promise(self, gang: int, later: Book) -> None:
+        placing = self._placing
+        placing.undo(gang)
         placing.start(gang)
-        return int(placing.cursor(gang).is_ready)
+        placing.wait(gang, later)
+        if placing.cursor(gang).is_ready:
+            placing.hold(later)
+        else:
+            placing.undo(gang)
 
     # --- backfill --------------------------------------------------------------------------------
 
@@ -149,5 +166,4 @@ class _Pipeline:
 
     def decisions(self) -> Decisions:
         """What has been decided."""
-        nominated = np.full(len(self._problem.tasks), UNPLACED, np.int64)
-        return Decisions(self._placing.node_of, nominated, self._enqueued)
+        return Decisions(self._placing.node_of, self._placing.nominated, self._enqueued)

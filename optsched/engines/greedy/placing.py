@@ -54,13 +54,15 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One placement, kept so that it can be undone."""
+    """One placement, kept so that it can be undone: in which book, and into which answer."""
 
     entry: int
     task_class: int
     nodes: I64
     counts: I64
     first: int
+    book: Book
+    answer: I64
 
 
 class Placing:
@@ -68,10 +70,14 @@ class Placing:
 
     Attributes
     ----------
-    node_of
-        (T,) node of each task so far.
-    ledger, faces, book
-        Totals, rules and nodes.
+    node_of, nominated
+        (T,) node of each task so far, and the node that it waits for.
+    ledger, faces
+        Totals and rules.
+    book
+        Nodes as they are now.
+    later
+        Nodes once everything that is leaving has left; None when nothing is.
 
     """
 
@@ -79,8 +85,13 @@ class Placing:
         self.problem = problem
         self.ledger = Ledger(problem)
         self.faces = Faces(problem, rules, self.ledger)
-        self.book = Book(problem, rules)
+        self.book = Book(problem, rules, problem.idle)
+        self.later: Book | None = None
+        if problem.releasing.any():
+            self.later = Book(problem, rules, problem.idle + problem.releasing)
+        self._releasing = problem.releasing.copy()
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
+        self.nominated = self.node_of.copy()
         self._hard = rules.hard
         self._cursors: dict[int, Cursor] = {}
         self._steps: list[_Step] = []
@@ -119,13 +130,39 @@ class Placing:
 
     def start(self, gang: int) -> None:
         """Place tasks in order until the minimum is reached or room ends."""
+        self._start_in(gang, self.book, self.node_of)
+
+    def wait(self, gang: int, later: Book) -> None:
+        """After `start`: promise the rest of the minimum room that is about to be freed."""
+        self.cursor(gang).failed.clear()
+        self._start_in(gang, later, self.nominated)
+
+    def hold(self, later: Book) -> None:
+        """What has been placed for a gang since the last `keep` is promised, not given.
+
+        Promises take what is leaving first; what they need beyond is kept free on the node.
+        """
+        for step in self._steps:
+            number = int(step.counts.sum())
+            tasks = slice(step.first, step.first + number)
+            if step.book is not later:
+                self.nominated[tasks] = self.node_of[tasks]
+                self.node_of[tasks] = UNPLACED
+                continue
+            asked = step.counts[:, None] * self.problem.classes.request[step.task_class]
+            leaving = np.minimum(self._releasing[step.nodes], asked)
+            self._releasing[step.nodes] -= leaving
+            self.book.reserve(step.nodes, asked - leaving)
+        self.keep()
+
+    def _start_in(self, gang: int, book: Book, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._shape_of[gang]].entries]
         for run in cursor.runs:
             entry, left = run
             wanted = min(left, max(cursor.need, cursor.need_role.get(roles[entry], 0)))
             if wanted > 0 and entry not in cursor.failed:
-                self._place(gang, run, wanted)
+                self._place(gang, run, wanted, (book, answer))
 
     def grow(self, gang: int, number: int) -> int:
         """Place up to some more tasks in order; returns how many found room."""
@@ -134,7 +171,8 @@ class Placing:
         for run in cursor.runs:
             entry, left = run
             if placed < number and left and entry not in cursor.failed:
-                placed += self._place(gang, run, min(left, number - placed))
+                here = (self.book, self.node_of)
+                placed += self._place(gang, run, min(left, number - placed), here)
         return placed
 
     def keep(self) -> None:
@@ -146,7 +184,7 @@ class Placing:
         cursor = self.cursor(gang)
         for step in reversed(self._steps):
             number = int(step.counts.sum())
-            self.node_of[step.first : step.first + number] = UNPLACED
+            step.answer[step.first : step.first + number] = UNPLACED
             self._record(gang, step, -1)
             cursor.done[step.entry] -= number
             self._count(cursor, gang, step.entry, -number)
@@ -166,43 +204,45 @@ class Placing:
             left.append(number - taken)
         return left
 
-    def _place(self, gang: int, run: list[int], wanted: int) -> int:
-        """Place tasks of one run; returns how many found room."""
+    def _place(self, gang: int, run: list[int], wanted: int, where: tuple[Book, I64]) -> int:
+        """Place tasks of one run in a book and an answer; returns how many found room."""
         entry = run[0]
         task_class = self.class_of(gang, entry)
         number = min(wanted, self.faces.room(self.ledger.queue_of[gang], task_class))
+        placed = 0
         if self._is_tied(task_class):
-            placed = sum(self._place_at(gang, entry, 1, live=True) for _ in range(number))
-        else:
-            placed = self._place_at(gang, entry, number, live=False) if number > 0 else 0
+            while placed < number:
+                chosen = self._choose_live(task_class, where[0])
+                if not len(chosen[0]):
+                    break
+                placed += self._put(gang, entry, chosen, where)
+        elif number > 0:
+            placed = self._put(gang, entry, where[0].choose(task_class, number), where)
         run[1] -= placed
         if placed < wanted:
             self.cursor(gang).failed.add(entry)
         return placed
 
-    def _place_at(self, gang: int, entry: int, number: int, *, live: bool) -> int:
-        task_class = self.class_of(gang, entry)
-        if live:
-            nodes, counts = self._choose_live(task_class)
-        else:
-            nodes, counts = self.book.choose(task_class, number)
+    def _put(self, gang: int, entry: int, chosen: tuple[I64, I64], where: tuple[Book, I64]) -> int:
+        nodes, counts = chosen
+        book, answer = where
         placed = int(counts.sum())
         if not placed:
             return 0
         cursor = self.cursor(gang)
         offset = self._offset[self._start[self._shape_of[gang]] + entry]
         first = self._task_start[gang] + offset + cursor.done[entry]
-        self.node_of[first : first + placed] = np.repeat(nodes, counts)
-        step = _Step(entry, task_class, nodes, counts, first)
+        answer[first : first + placed] = np.repeat(nodes, counts)
+        step = _Step(entry, self.class_of(gang, entry), nodes, counts, first, book, answer)
         self._steps.append(step)
         self._record(gang, step, 1)
         cursor.done[entry] += placed
         self._count(cursor, gang, entry, placed)
         return placed
 
-    def _choose_live(self, task_class: int) -> tuple[I64, I64]:
+    def _choose_live(self, task_class: int, book: Book) -> tuple[I64, I64]:
         """The one best node for a class whose nodes depend on what stands where."""
-        score = self.book.scores(task_class)
+        score = book.scores(task_class)
         allowed = self.faces.live_mask(task_class)
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
@@ -213,7 +253,9 @@ class Placing:
 
     def _record(self, gang: int, step: _Step, sign: int) -> None:
         counts = step.counts * sign
-        self.book.take(step.task_class, step.nodes, counts)
+        step.book.take(step.task_class, step.nodes, counts)
+        if self.later is not None and step.book is self.book:
+            self.later.take(step.task_class, step.nodes, counts)
         self.ledger.place(gang, step.task_class, int(counts.sum()))
         self.faces.placed(gang, step.task_class, step.nodes, counts)
 

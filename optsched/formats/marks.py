@@ -1,0 +1,72 @@
+"""Annotations of our own, by which a dumped snapshot comes back as it was.
+
+They state what a manifest has no field for. Users need none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import DeviceRequest
+from optsched.units import TimestampError, format_micro_time, format_time, parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
+PREFIX: Final = "optsched.io/"
+PROBLEM: Final = "optsched.io/problem"
+WAITING_SINCE: Final = "optsched.io/waiting-since"
+DEVICE: Final = "optsched.io/device"
+
+_MS_PER_SECOND: Final = 1000
+
+
+def without(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str, str]:
+    """The annotations but for some; the same mapping where none of them is there."""
+    if not any(key in keys for key in annotations):
+        return annotations
+    return {key: value for key, value in annotations.items() if key not in keys}
+
+
+def time_text(milliseconds: int) -> str:
+    """A time as exact as it is; whole seconds as the API server writes them."""
+    return (format_micro_time if milliseconds % _MS_PER_SECOND else format_time)(milliseconds)
+
+
+def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
+    """Since when a gang waits: its creation, unless it has run since and a mark says so."""
+    text = annotations.get(WAITING_SINCE)
+    if text is None:
+        return created_ms
+    try:
+        return parse_time_ms(text)
+    except TimestampError:
+        return created_ms
+
+
+def reason_text(reason: Reason) -> str:
+    """A reason as a mark."""
+    return f"{reason.code.value}: {reason.message}"
+
+
+def marked_reason(annotations: Mapping[str, str]) -> Reason | None:
+    """The reason in a mark; None without one, or for a code that nobody knows."""
+    code, colon, message = annotations.get(PROBLEM, "").partition(": ")
+    if not colon or code not in ReasonCode:
+        return None
+    return Reason(ReasonCode(code), message)
+
+
+def device_text(device: DeviceRequest) -> str:
+    """A request for devices as a mark: number, thousandths of each, models, such as 1 460 A10|T4."""
+    return f"{device.count} {device.milli} {'|'.join(device.models)}".rstrip()
+
+
+def marked_device(annotations: Mapping[str, str]) -> DeviceRequest | None:
+    """The request for devices in a mark; None without one, or for one that makes no sense."""
+    parts = annotations.get(DEVICE, "").split(" ")
+    if len(parts) not in (2, 3) or not all(p.isdecimal() and p.isascii() for p in parts[:2]):
+        return None
+    models = tuple(parts[2].split("|")) if len(parts) == 3 else ()
+    return DeviceRequest(int(parts[0]), int(parts[1]), models)

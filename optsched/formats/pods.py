@@ -1,0 +1,338 @@
+"""A pod as a task: one call for each pod that a watch brings, so it is quick and never raises."""
+
+from __future__ import annotations
+
+import marshal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from optsched.api import wellknown
+from optsched.api.meta import ObjectMeta, parse_meta
+from optsched.api.podgroup import group_name_of
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import Task, TaskStatus
+from optsched.formats.marks import DEVICE, PROBLEM, marked_device, marked_reason
+from optsched.formats.priorities import Priorities
+from optsched.formats.problems import sentence
+from optsched.formats.taskshapes import label_keys, shape_of_labels, task_shape
+from optsched.units import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.domain.task import TaskShape
+
+DEFAULT_NAMESPACE: Final = "default"
+OTHER_SCHEDULER: Final = "default-scheduler"
+IMPLICIT_PREFIX: Final = "pod:"
+"""Starts the name of the gang of a pod without a PodGroup; no object's name holds a colon."""
+
+_NOT_TEXT: Final = "is not a text: write it in quotes"
+_NOT_WHOLE: Final = "is not a whole number"
+_NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
+_MAX_INDEX_DIGITS: Final = 9
+_SHAPES_KEPT: Final = 16384
+
+_FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """Whose pods are ours, and where those without a queue belong."""
+
+    scheduler_names: tuple[str, ...] = (wellknown.DEFAULT_SCHEDULER_NAME,)
+    default_queue: str = wellknown.DEFAULT_QUEUE
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Pods alike but for labels: the labels that matter, and the shape for each of their values."""
+
+    label_keys: tuple[str, ...]
+    shapes: dict[tuple[str | None, ...], tuple[TaskShape, tuple[FieldError, ...]]]
+
+
+class PodDecoder:
+    """Reads pods, and gives pods that ask for the same the very same shape.
+
+    Attributes
+    ----------
+    options
+        Whose pods are ours.
+    priorities
+        What priority classes stand for, for pods without a number; may be replaced at any time.
+
+    """
+
+    def __init__(
+        self, options: DecodeOptions | None = None, priorities: Priorities | None = None
+    ) -> None:
+        self.options = options or DecodeOptions()
+        self.priorities = priorities or Priorities()
+        self._known: _Recent[bytes, _Known] = _Recent(_SHAPES_KEPT)
+        self._shapes: _Recent[TaskShape, TaskShape] = _Recent(_SHAPES_KEPT)
+
+    def task(self, pod: Mapping[str, Any]) -> Task:
+        """The task that a pod is; `Task.problem` names every field that cannot be read."""
+        return self.read(pod)[0]
+
+    def read(self, pod: Mapping[str, Any]) -> tuple[Task, tuple[FieldError, ...]]:
+        """The task, its unreadable fields, and remarks that do not keep it from being placed."""
+        errors: list[FieldError] = []
+        meta = _meta(pod, errors)
+        spec, status = _part(pod, "spec", errors), _part(pod, "status", errors)
+        shape, unreadable = self._shape(pod, spec, status, meta)
+        errors += unreadable
+        node = _text(spec, "spec.nodeName", errors)
+        remarks: list[FieldError] = []
+        priority = _marked_priority(meta, errors)
+        if priority is None:
+            priority = self._priority(spec, errors, remarks)
+        task = Task(
+            key=f"{meta.namespace}/{meta.name}",
+            shape=shape,
+            status=_status(meta, spec, status, node),
+            uid=meta.uid,
+            gang=self._gang(meta, spec),
+            role=_label(meta, wellknown.TASK_SPEC),
+            index=task_index(meta),
+            priority=priority,
+            created_ms=meta.creation_ms,
+            labels=meta.labels,
+            node=node,
+            nominated_node=_text(status, "status.nominatedNodeName", errors),
+            problem=_problem(meta, errors),
+        )
+        return task, (*errors, *remarks)
+
+    def gang_priority(self, pod: Mapping[str, Any]) -> int:
+        """The priority of a pod among others, which `volcano.sh/task-priority` does not change."""
+        return self._priority(_part(pod, "spec", []), [], [])
+
+    def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
+        """The queue of a pod without a PodGroup; namespace: the annotations of its namespace."""
+        own = _meta(pod, []).annotations.get(wellknown.QUEUE_NAME)
+        return own or namespace.get(wellknown.QUEUE_NAME) or self.options.default_queue
+
+    def _shape(
+        self, pod: Mapping[str, Any], spec: dict[str, Any], status: dict[str, Any], meta: ObjectMeta
+    ) -> tuple[TaskShape, tuple[FieldError, ...]]:
+        key = _shape_key(spec, status, meta)
+        if key is None:
+            return task_shape(pod, meta)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known.add(key, _Known(label_keys(pod), {}))
+        values = shape_of_labels(meta.labels, known.label_keys) if known.label_keys else ()
+        found = known.shapes.get(values)
+        if found is None:
+            found = known.shapes[values] = self._fresh(pod, meta)
+        return found
+
+    def _fresh(
+        self, pod: Mapping[str, Any], meta: ObjectMeta
+    ) -> tuple[TaskShape, tuple[FieldError, ...]]:
+        shape, errors = task_shape(pod, meta)
+        device = marked_device(meta.annotations)
+        if device is not None:
+            shape = replace(shape, device=device)
+        return self._shapes.get(shape) or self._shapes.add(shape, shape), errors
+
+    def _gang(self, meta: ObjectMeta, spec: dict[str, Any]) -> str:
+        if spec.get("schedulerName") not in self.options.scheduler_names:
+            return ""
+        group = group_name_of(meta.annotations)
+        return f"{meta.namespace}/{group or IMPLICIT_PREFIX + meta.name}"
+
+    def _priority(
+        self, spec: dict[str, Any], errors: list[FieldError], remarks: list[FieldError]
+    ) -> int:
+        number = spec.get("priority")
+        if type(number) is int:
+            return number
+        if number is not None:
+            errors.append(FieldError("spec.priority", number, _NOT_WHOLE))
+        name = _text(spec, "spec.priorityClassName", errors)
+        value = self.priorities.find(name)
+        if value is None:
+            remarks.append(FieldError("spec.priorityClassName", name, _NO_CLASS))
+        return value or 0
+
+
+def is_gone(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is on its way out and holds nothing any more: finished, or never on a node."""
+    meta, spec, status = (_part(pod, name, []) for name in ("metadata", "spec", "status"))
+    if meta.get("deletionTimestamp") is None:
+        return False
+    return not spec.get("nodeName") or status.get("phase") in _FINISHED
+
+
+def scheduler_of(pod: Mapping[str, Any]) -> str:
+    """The scheduler that a pod asks for."""
+    name = _part(pod, "spec", []).get("schedulerName")
+    return name if isinstance(name, str) and name else OTHER_SCHEDULER
+
+
+def task_index(meta: ObjectMeta) -> int:
+    """The number of a pod within its role: as marked, else at the end of its name, else -1."""
+    text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
+    if text == "-1" or not (text.isdecimal() and text.isascii() and len(text) <= _MAX_INDEX_DIGITS):
+        return -1
+    return int(text)
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _meta(pod: object, errors: list[FieldError]) -> ObjectMeta:
+    meta = parse_meta(pod, errors) or ObjectMeta("")
+    return meta if meta.namespace else replace(meta, namespace=DEFAULT_NAMESPACE)
+
+
+def _part(pod: object, name: str, errors: list[FieldError]) -> dict[str, Any]:
+    part = pod.get(name) if isinstance(pod, dict) else None
+    if type(part) is dict:
+        return part
+    if part is not None:
+        errors.append(FieldError(name, part, "is not a mapping of field names to values"))
+    return {}
+
+
+def _text(part: dict[str, Any], path: str, errors: list[FieldError]) -> str:
+    value = part.get(path.rpartition(".")[2])
+    if type(value) is str:
+        return value
+    if value is not None:
+        errors.append(FieldError(path, value, _NOT_TEXT))
+    return ""
+
+
+def _label(meta: ObjectMeta, key: str) -> str:
+    """What a pod is marked with, as an annotation before a label."""
+    value = meta.annotations.get(key)
+    return meta.labels.get(key, "") if value is None else value
+
+
+def _marked_priority(meta: ObjectMeta, errors: list[FieldError]) -> int | None:
+    text = meta.annotations.get(wellknown.TASK_PRIORITY)
+    if text is None:
+        return None
+    digits = text.removeprefix("-")
+    if digits.isdecimal() and digits.isascii() and len(digits) <= _MAX_INDEX_DIGITS + 1:
+        return int(text)
+    path = f"metadata.annotations[{wellknown.TASK_PRIORITY}]"
+    errors.append(FieldError(path, text, _NOT_WHOLE))
+    return None
+
+
+def _status(
+    meta: ObjectMeta, spec: dict[str, Any], status: dict[str, Any], node: str
+) -> TaskStatus:
+    phase = status.get("phase")
+    finished = _FINISHED.get(phase) if type(phase) is str else None
+    if finished is not None:
+        return finished
+    if meta.deletion_ms is not None:
+        return TaskStatus.RELEASING
+    if node:
+        return TaskStatus.RUNNING if phase == "Running" else TaskStatus.BOUND
+    return TaskStatus.GATED if spec.get("schedulingGates") else TaskStatus.PENDING
+
+
+def _problem(meta: ObjectMeta, errors: list[FieldError]) -> Reason | None:
+    if errors:
+        return Reason(ReasonCode.INVALID_POD, sentence(errors))
+    return marked_reason(meta.annotations) if PROBLEM in meta.annotations else None
+
+
+# --- alike pods ----------------------------------------------------------------------------------
+
+
+def _shape_key(spec: dict[str, Any], status: dict[str, Any], meta: ObjectMeta) -> bytes | None:
+    """Everything that a shape is made of, but for the pod's labels; None for an odd pod.
+
+    Equal keys come from equal parts. Marshal's format 2 has no back references, so that equal parts
+    nearly always have equal keys; where they do not (another order of fields), the shape is read
+    once more.
+    """
+    try:
+        parts = (*_asked(spec), _related(spec, meta), _held(status), meta.annotations.get(DEVICE))
+        return marshal.dumps(parts, 2)
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _asked(spec: dict[str, Any]) -> tuple[object, ...]:
+    containers, starters = spec.get("containers") or (), spec.get("initContainers")
+    get = spec.get
+    return (
+        [(c.get("name"), c.get("resources"), c.get("ports")) for c in containers],
+        starters
+        and [
+            (c.get("name"), c.get("resources"), c.get("ports"), c.get("restartPolicy"))
+            for c in starters
+        ],
+        get("overhead"),
+        get("resources"),
+        get("nodeSelector"),
+        get("tolerations"),
+        get("hostNetwork"),
+    )
+
+
+def _related(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...] | None:
+    """The parts that mean something else in another namespace or for another pod."""
+    affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
+    volumes = [
+        v for v in spec.get("volumes") or () if "persistentVolumeClaim" in v or "ephemeral" in v
+    ]
+    if not affinity and not spread and not volumes:
+        return None
+    name = meta.name if any("ephemeral" in v for v in volumes) else None
+    return affinity, spread, volumes, meta.namespace, name
+
+
+def _held(status: dict[str, Any]) -> list[object] | None:
+    """What a kubelet has given to containers, and what it says about changing that."""
+    held = [
+        (s.get("name"), s.get("allocatedResources"), s.get("resources"))
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for s in status.get(kind) or ()
+        if "allocatedResources" in s or "resources" in s
+    ]
+    if not held:
+        return None
+    pending = [
+        (c.get("type"), c.get("reason"))
+        for c in status.get("conditions") or ()
+        if c.get("type") == "PodResizePending"
+    ]
+    return [*held, pending]
+
+
+class _Recent(Generic[K, V]):
+    """A cache that forgets what was not asked for during the last `size` additions."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        """The value, if it is still known."""
+        value = self._young.get(key)
+        if value is None:
+            value = self._old.pop(key, None)
+            if value is not None:
+                self.add(key, value)
+        return value
+
+    def add(self, key: K, value: V) -> V:
+        """Keep a value, and hand it back."""
+        if len(self._young) >= self._size:
+            self._old, self._young = self._young, {}
+        self._young[key] = value
+        return value

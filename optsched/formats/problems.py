@@ -1,0 +1,60 @@
+"""What is wrong with the objects of a cluster: object, field, value, what would be accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optsched.units.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optsched.units import FieldError
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectProblem:
+    """One thing that is wrong with one object; everything else is read all the same.
+
+    Attributes
+    ----------
+    kind
+        Such as Pod; empty where a file, not an object, is meant.
+    key
+        `namespace/name`, or the name alone outside of namespaces.
+    path
+        The field; empty where the object as a whole is meant.
+    value
+        What the field holds.
+    message
+        What is wrong and what would be accepted.
+    where
+        `file:line` of the object; empty where it comes from no file.
+
+    """
+
+    kind: str
+    key: str
+    path: str
+    value: object
+    message: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.kind} {self.key}".strip()
+        field = f"{self.path}: {shown(self.value)}" if self.path else ""
+        head = ": ".join(part for part in (self.where, name, field) if part)
+        return f"{head} {self.message}" if field else f"{head}: {self.message}"
+
+
+def problems_of(
+    kind: str, key: str, errors: Iterable[FieldError], where: str = ""
+) -> tuple[ObjectProblem, ...]:
+    """The errors of one object's fields."""
+    return tuple(ObjectProblem(kind, key, e.path, e.value, e.message, where) for e in errors)
+
+
+def sentence(errors: Iterable[FieldError]) -> str:
+    """All errors in one sentence, for a reason."""
+    return "; ".join(map(str, errors))

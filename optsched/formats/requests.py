@@ -1,0 +1,127 @@
+"""What a pod takes from its node, as Kubernetes counts it.
+
+Upstream: k8s.io/component-helpers, resource/helpers.go (`PodRequests`), with the defaults that the
+API server writes (pkg/apis/core/v1/defaults.go, `SetDefaults_Pod`), for manifests that no server
+has seen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from optsched.units import CPU, HUGEPAGES_PREFIX, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.api.fields import Fields
+
+_Amounts: TypeAlias = dict[str, int]
+
+_SIDECAR: Final = "Always"
+_RESIZE_PENDING: Final = "PodResizePending"
+_INFEASIBLE: Final = "Infeasible"
+
+
+def pod_request(spec: Fields, status: Fields) -> _Amounts:
+    """What a pod takes, by resource in base units; amounts of zero are left out.
+
+    status: where the pod runs, the amounts that the kubelet has already given count where they are
+    larger than what the specification asks by now (in-place resize, KEP-1287).
+    """
+    held = _held(status)
+    asked = _resized if held and not _is_infeasible(status) else _actual
+    total = _containers(spec, lambda container: asked(container, held))
+    _apply_pod_level(spec.record("resources"), total)
+    _add(total, spec.amounts("overhead"))
+    return {name: amount for name, amount in total.items() if amount and name != PODS}
+
+
+def _containers(spec: Fields, request_of: Callable[[Fields], _Amounts]) -> _Amounts:
+    """The containers together, or the most that starting them takes, resource by resource."""
+    total: _Amounts = {}
+    for container in spec.records("containers"):
+        _add(total, request_of(container))
+    sidecars: _Amounts = {}
+    start: _Amounts = {}
+    for container in spec.records("initContainers"):
+        request = request_of(container) if is_sidecar(container) else own_request(container)
+        if is_sidecar(container):
+            _add(total, request)
+            _add(sidecars, request)
+            _raise_to(start, sidecars)
+        else:
+            _add(request, sidecars)
+            _raise_to(start, request)
+    _raise_to(total, start)
+    return total
+
+
+def is_sidecar(container: Fields) -> bool:
+    """Whether an init container keeps running beside the others (KEP-753)."""
+    return container.text("restartPolicy") == _SIDECAR
+
+
+def own_request(container: Fields) -> _Amounts:
+    """What a container asks for; a limit without a request counts as one."""
+    resources = container.record("resources")
+    return {**resources.amounts("limits"), **resources.amounts("requests")}
+
+
+def _apply_pod_level(resources: Fields, total: _Amounts) -> None:
+    """Requests of the pod as a whole replace those of its containers (KEP-2837)."""
+    requests, limits = resources.amounts("requests"), resources.amounts("limits")
+    for name, amount in limits.items():
+        if _is_pod_level(name) and (name not in total or name.startswith(HUGEPAGES_PREFIX)):
+            total[name] = amount
+    total.update({name: amount for name, amount in requests.items() if _is_pod_level(name)})
+
+
+def _is_pod_level(resource: str) -> bool:
+    return resource in (CPU, MEMORY) or resource.startswith(HUGEPAGES_PREFIX)
+
+
+# --- in-place resize -----------------------------------------------------------------------------
+
+
+def _held(status: Fields) -> dict[str, _Amounts]:
+    """What the kubelet has given to each container, by name."""
+    held: dict[str, _Amounts] = {}
+    for name in ("containerStatuses", "initContainerStatuses"):
+        for container in status.records(name):
+            given = container.amounts("allocatedResources")
+            _raise_to(given, container.record("resources").amounts("requests"))
+            held[container.text("name")] = given
+    return {name: given for name, given in held.items() if given}
+
+
+def _is_infeasible(status: Fields) -> bool:
+    """Whether the kubelet has refused the resize: then what is asked will never be given."""
+    for condition in status.records("conditions"):
+        if condition.text("type") == _RESIZE_PENDING:
+            return condition.text("reason") == _INFEASIBLE
+    return False
+
+
+def _resized(container: Fields, held: dict[str, _Amounts]) -> _Amounts:
+    request = own_request(container)
+    _raise_to(request, held.get(container.text("name"), {}))
+    return request
+
+
+def _actual(container: Fields, held: dict[str, _Amounts]) -> _Amounts:
+    given = held.get(container.text("name"))
+    return own_request(container) if given is None else dict(given)
+
+
+# --- arithmetic ----------------------------------------------------------------------------------
+
+
+def _add(total: _Amounts, more: _Amounts) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise_to(total: _Amounts, least: _Amounts) -> None:
+    for name, amount in least.items():
+        total[name] = max(total.get(name, 0), amount)

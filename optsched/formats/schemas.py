@@ -1,0 +1,197 @@
+"""The parts of core kinds that decide about scheduling, in the words of `optsched.api.schema`.
+
+Names, defaults and choices are those of k8s.io/api (core/v1, storage/v1, meta/v1); fields that no
+scheduler looks at are left out and stay unread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from optsched.api.schema import (
+    Schema,
+    amounts,
+    boolean,
+    count,
+    integer,
+    listing,
+    mapping,
+    record,
+    text,
+    texts,
+)
+
+NODE_NAME_FIELD: Final = "metadata.name"
+
+_TEXTS_BY_NAME: Final = mapping("", text(""))
+_OPERATORS: Final = ["In", "NotIn", "Exists", "DoesNotExist"]
+_EFFECTS: Final = ["NoSchedule", "PreferNoSchedule", "NoExecute"]
+_POLICIES: Final = ["Honor", "Ignore"]
+_MAX_PORT: Final = 65535
+
+
+def _condition(keys: Schema, operators: list[str]) -> Schema:
+    choice = text("", enum=operators)
+    return record("", ("key", "operator"), key=keys, operator=choice, values=texts(""))
+
+
+LABEL_SELECTOR: Final = record(
+    "",
+    matchLabels=_TEXTS_BY_NAME,
+    matchExpressions=listing("", _condition(text(""), _OPERATORS)),
+)
+NODE_TERM: Final = record(
+    "",
+    matchExpressions=listing("", _condition(text(""), [*_OPERATORS, "Gt", "Lt"])),
+    matchFields=listing("", _condition(text("", enum=[NODE_NAME_FIELD]), ["In", "NotIn"])),
+)
+NODE_SELECTOR: Final = record("", nodeSelectorTerms=listing("", NODE_TERM))
+
+_POD_TERM: Final = record(
+    "",
+    ("topologyKey",),
+    labelSelector=LABEL_SELECTOR,
+    namespaces=texts(""),
+    namespaceSelector=LABEL_SELECTOR,
+    topologyKey=text(""),
+    matchLabelKeys=texts(""),
+    mismatchLabelKeys=texts(""),
+)
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def _preference(name: str, term: Schema) -> Schema:
+    return listing("", record("", ("weight", name), **{"weight": integer(""), name: term}))
+
+
+_POD_TERMS: Final = record(
+    "",
+    **{_REQUIRED: listing("", _POD_TERM), _PREFERRED: _preference("podAffinityTerm", _POD_TERM)},
+)
+_NODE_TERMS: Final = record(
+    "", **{_REQUIRED: NODE_SELECTOR, _PREFERRED: _preference("preference", NODE_TERM)}
+)
+_SPREAD: Final = record(
+    "",
+    ("maxSkew", "topologyKey", "whenUnsatisfiable"),
+    maxSkew=integer("", minimum=1),
+    topologyKey=text(""),
+    whenUnsatisfiable=text("", enum=["DoNotSchedule", "ScheduleAnyway"]),
+    labelSelector=LABEL_SELECTOR,
+    minDomains=integer("", minimum=1, default=1),
+    nodeAffinityPolicy=text("", enum=_POLICIES, default="Honor"),
+    nodeTaintsPolicy=text("", enum=_POLICIES, default="Ignore"),
+    matchLabelKeys=texts(""),
+)
+_RESOURCES: Final = record("", requests=amounts(""), limits=amounts(""))
+_PORT: Final = record(
+    "",
+    containerPort=count("", maximum=_MAX_PORT),
+    hostPort=count("", maximum=_MAX_PORT),
+    hostIP=text("", default="0.0.0.0"),  # noqa: S104
+    protocol=text("", enum=["TCP", "UDP", "SCTP"], default="TCP"),
+)
+_CONTAINER: Final = record(
+    "",
+    name=text(""),
+    restartPolicy=text(""),
+    resources=_RESOURCES,
+    ports=listing("", _PORT),
+)
+_CONTAINER_STATUS: Final = record(
+    "", name=text(""), allocatedResources=amounts(""), resources=_RESOURCES
+)
+
+POD: Final = record(
+    "",
+    spec=record(
+        "",
+        containers=listing("", _CONTAINER),
+        initContainers=listing("", _CONTAINER),
+        overhead=amounts(""),
+        resources=_RESOURCES,
+        nodeSelector=_TEXTS_BY_NAME,
+        affinity=record(
+            "", nodeAffinity=_NODE_TERMS, podAffinity=_POD_TERMS, podAntiAffinity=_POD_TERMS
+        ),
+        tolerations=listing(
+            "",
+            record(
+                "",
+                key=text(""),
+                operator=text("", enum=["Equal", "Exists"], default="Equal"),
+                value=text(""),
+                effect=text("", enum=_EFFECTS),
+            ),
+        ),
+        topologySpreadConstraints=listing("", _SPREAD),
+        hostNetwork=boolean(""),
+        volumes=listing(
+            "",
+            record(
+                "",
+                name=text(""),
+                persistentVolumeClaim=record("", ("claimName",), claimName=text("")),
+                ephemeral=record(""),
+            ),
+        ),
+        schedulerName=text("", default="default-scheduler"),
+        nodeName=text(""),
+        priority=integer(""),
+        priorityClassName=text(""),
+        schedulingGates=listing("", record("", name=text(""))),
+    ),
+    status=record(
+        "",
+        phase=text(""),
+        nominatedNodeName=text(""),
+        containerStatuses=listing("", _CONTAINER_STATUS),
+        initContainerStatuses=listing("", _CONTAINER_STATUS),
+        conditions=listing("", record("", type=text(""), reason=text(""))),
+    ),
+)
+
+NODE: Final = record(
+    "",
+    spec=record(
+        "",
+        unschedulable=boolean(""),
+        taints=listing(
+            "",
+            record(
+                "",
+                ("key", "effect"),
+                key=text(""),
+                value=text(""),
+                effect=text("", enum=_EFFECTS),
+            ),
+        ),
+    ),
+    status=record(
+        "",
+        allocatable=amounts(""),
+        capacity=amounts(""),
+        conditions=listing("", record("", type=text(""), status=text(""))),
+    ),
+)
+
+CLAIM: Final = record(
+    "",
+    spec=record("", volumeName=text(""), storageClassName=text("")),
+    status=record("", phase=text("")),
+)
+VOLUME: Final = record("", spec=record("", nodeAffinity=record("", required=NODE_SELECTOR)))
+STORAGE_CLASS: Final = record(
+    "",
+    volumeBindingMode=text("", enum=["Immediate", "WaitForFirstConsumer"], default="Immediate"),
+    allowedTopologies=listing(
+        "",
+        record(
+            "",
+            matchLabelExpressions=listing(
+                "", record("", ("key", "values"), key=text(""), values=texts(""))
+            ),
+        ),
+    ),
+)

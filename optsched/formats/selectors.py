@@ -1,0 +1,103 @@
+"""Label and node selectors of the API as domain selectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.domain.selectors import (
+    LabelSelector,
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Requirement,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.api.fields import Fields
+
+_LISTS = frozenset({Operator.IN, Operator.NOT_IN})
+_NUMBERS = frozenset({Operator.GT, Operator.LT})
+
+
+def label_selector(fields: Fields | None) -> LabelSelector | None:
+    """A `meta/v1.LabelSelector`; None where there is none, which selects nothing upstream."""
+    if fields is None:
+        return None
+    labels = sorted(fields.texts_by_name("matchLabels").items())
+    exact = (Requirement(key, Operator.IN, (value,)) for key, value in labels)
+    return LabelSelector((*exact, *_requirements(fields, "matchExpressions")))
+
+
+def with_label_keys(
+    selector: LabelSelector | None,
+    keys: Sequence[str],
+    operator: Operator,
+    labels: Mapping[str, str],
+) -> LabelSelector | None:
+    """The selector narrowed by the pod's own values of some labels.
+
+    `matchLabelKeys` uses In, `mismatchLabelKeys` NotIn; keys that the pod lacks do not count, and
+    a missing selector stays one. Upstream: pkg/registry/core/pod/strategy.go and the
+    PodTopologySpread plugin. What the API server has merged already is not added again.
+    """
+    if selector is None:
+        return None
+    merged = [Requirement(key, operator, (labels[key],)) for key in keys if key in labels]
+    fresh = (r for r in merged if r not in selector.requirements)
+    return LabelSelector((*selector.requirements, *fresh))
+
+
+def node_selector(fields: Fields) -> NodeSelector:
+    """A `core/v1.NodeSelector`."""
+    return NodeSelector(tuple(node_term(each) for each in fields.records("nodeSelectorTerms")))
+
+
+def node_term(fields: Fields) -> NodeTerm:
+    """A `core/v1.NodeSelectorTerm`; its fields can only be the node's name."""
+    return NodeTerm(
+        labels=tuple(_requirements(fields, "matchExpressions")),
+        names=tuple(_requirements(fields, "matchFields")),
+    )
+
+
+def topology_selector(terms: Iterable[Fields]) -> NodeSelector | None:
+    """A StorageClass's `allowedTopologies`; None where every node is allowed."""
+    allowed = tuple(
+        NodeTerm(
+            tuple(
+                Requirement(each.text("key"), Operator.IN, each.texts("values"))
+                for each in term.records("matchLabelExpressions")
+            )
+        )
+        for term in terms
+    )
+    return NodeSelector(allowed) if allowed else None
+
+
+def _requirements(fields: Fields, name: str) -> list[Requirement]:
+    found = (_requirement(each) for each in fields.records(name))
+    return [requirement for requirement in found if requirement is not None]
+
+
+def _requirement(fields: Fields) -> Requirement | None:
+    key, word = fields.text("key"), fields.text("operator")
+    values = fields.texts("values")
+    if not key or not word:
+        return None
+    operator = Operator(word)
+    problem = _values_problem(operator, values)
+    if problem:
+        fields.reject("values", list(values), problem)
+        return None
+    return Requirement(key, operator, values)
+
+
+def _values_problem(operator: Operator, values: Sequence[str]) -> str:
+    if operator in _LISTS:
+        return "" if values else f"is empty: {operator} needs at least one value"
+    if operator in _NUMBERS:
+        is_number = len(values) == 1 and values[0].removeprefix("-").isdecimal()
+        return "" if is_number else f"does not suit {operator}: write one whole number in quotes"
+    return f"has no use with {operator}: leave it out" if values else ""

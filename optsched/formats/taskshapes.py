@@ -1,0 +1,174 @@
+"""The scheduling-relevant part of a pod as a `TaskShape`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.fields import Fields
+from optsched.domain.amounts import amounts
+from optsched.domain.selectors import Operator
+from optsched.domain.task import (
+    HostPort,
+    PodTerm,
+    SpreadTerm,
+    TaintEffect,
+    TaskShape,
+    Toleration,
+)
+from optsched.formats.requests import is_sidecar, pod_request
+from optsched.formats.schemas import POD
+from optsched.formats.selectors import label_selector, node_selector, node_term, with_label_keys
+from optsched.units import MAX_BASE, FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.api.meta import ObjectMeta
+    from optsched.domain.amounts import Amounts
+    from optsched.domain.selectors import NodeTerm
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_TOO_MUCH: Final = f"is more than can be counted: ask for at most {MAX_BASE} in all"
+
+
+def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
+    """What decides where the pod may run and what it takes, and every field that has no reading.
+
+    What cannot be read is left out of the shape; a pod with errors must not be placed by it.
+    """
+    errors: list[FieldError] = []
+    whole = Fields(pod, POD, "", errors)
+    spec = whole.record("spec")
+    affinity = spec.record("affinity")
+    nodes = affinity.record("nodeAffinity")
+    pods, apart = affinity.record("podAffinity"), affinity.record("podAntiAffinity")
+    required = nodes.optional_record(_REQUIRED)
+    shape = TaskShape(
+        request=_request(spec, whole.record("status"), errors),
+        node_selector=tuple(sorted(spec.texts_by_name("nodeSelector").items())),
+        node_affinity=None if required is None else node_selector(required),
+        preferred_nodes=tuple(_preferred_nodes(nodes)),
+        tolerations=tuple(_toleration(each) for each in spec.records("tolerations")),
+        pod_affinity=tuple(_pod_term(each, meta) for each in pods.records(_REQUIRED)),
+        pod_anti_affinity=tuple(_pod_term(each, meta) for each in apart.records(_REQUIRED)),
+        preferred_pods=(*_preferred_pods(pods, meta, 1), *_preferred_pods(apart, meta, -1)),
+        spread=tuple(_spread(each, meta) for each in spec.records("topologySpreadConstraints")),
+        host_ports=_host_ports(spec),
+        claims=_claims(spec, meta),
+    )
+    return shape, tuple(errors)
+
+
+def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
+    request = pod_request(spec, status)
+    beyond = {name: amount for name, amount in request.items() if amount > MAX_BASE}
+    errors += [FieldError(f"spec: sum of {n}", a, _TOO_MUCH) for n, a in beyond.items()]
+    return amounts({name: amount for name, amount in request.items() if name not in beyond})
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def _preferred_nodes(nodes: Fields) -> Iterator[tuple[int, NodeTerm]]:
+    for each in nodes.records(_PREFERRED):
+        yield each.integer("weight"), node_term(each.record("preference"))
+
+
+def _toleration(fields: Fields) -> Toleration:
+    effect = fields.text("effect")
+    exists = fields.text("operator") == "Exists"
+    return Toleration(
+        key=fields.text("key"),
+        exists=exists,
+        value="" if exists else fields.text("value"),
+        effect=TaintEffect(effect) if effect else None,
+    )
+
+
+# --- other pods ----------------------------------------------------------------------------------
+
+
+def _pod_term(fields: Fields, meta: ObjectMeta) -> PodTerm:
+    selector = label_selector(fields.optional_record("labelSelector"))
+    labels = meta.labels
+    selector = with_label_keys(selector, fields.texts("matchLabelKeys"), Operator.IN, labels)
+    unlike = fields.texts("mismatchLabelKeys")
+    selector = with_label_keys(selector, unlike, Operator.NOT_IN, labels)
+    others = label_selector(fields.optional_record("namespaceSelector"))
+    namespaces = tuple(sorted(set(fields.texts("namespaces"))))
+    return PodTerm(
+        selector=selector,
+        namespaces=namespaces or ((meta.namespace,) if others is None else ()),
+        namespace_selector=others,
+        topology_key=fields.text("topologyKey"),
+    )
+
+
+def _preferred_pods(fields: Fields, meta: ObjectMeta, sign: int) -> Iterator[tuple[int, PodTerm]]:
+    """(weight, term); to be away from pods is to be near them with a negative weight."""
+    for each in fields.records(_PREFERRED):
+        yield sign * each.integer("weight"), _pod_term(each.record("podAffinityTerm"), meta)
+
+
+def _spread(fields: Fields, meta: ObjectMeta) -> SpreadTerm:
+    selector = label_selector(fields.optional_record("labelSelector"))
+    keys = fields.texts("matchLabelKeys")
+    return SpreadTerm(
+        max_skew=fields.integer("maxSkew"),
+        topology_key=fields.text("topologyKey"),
+        selector=with_label_keys(selector, keys, Operator.IN, meta.labels),
+        namespace=meta.namespace,
+        required=fields.text("whenUnsatisfiable") == "DoNotSchedule",
+        min_domains=fields.integer("minDomains"),
+        honour_affinity=fields.text("nodeAffinityPolicy") == "Honor",
+        honour_taints=fields.text("nodeTaintsPolicy") == "Honor",
+    )
+
+
+# --- ports and volumes ---------------------------------------------------------------------------
+
+
+def _host_ports(spec: Fields) -> tuple[HostPort, ...]:
+    """Ports of containers and sidecars (upstream `GetHostPorts`), in order, each once."""
+    on_host = spec.boolean("hostNetwork")
+    sidecars = (each for each in spec.records("initContainers") if is_sidecar(each))
+    ports: set[tuple[str, str, int]] = set()
+    for container in (*spec.records("containers"), *sidecars):
+        for port in container.records("ports"):
+            number = port.integer("hostPort") or (port.integer("containerPort") if on_host else 0)
+            if number:
+                ports.add((port.text("protocol"), port.text("hostIP"), number))
+    return tuple(HostPort(*each) for each in sorted(ports))
+
+
+def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
+    """Claims by key; the one of a generic ephemeral volume is named `<pod>-<volume>`."""
+    names: set[str] = set()
+    for volume in spec.records("volumes"):
+        claim = volume.optional_record("persistentVolumeClaim")
+        if claim is not None:
+            names.add(claim.text("claimName"))
+        elif volume.optional_record("ephemeral") is not None:
+            names.add(f"{meta.name}-{volume.text('name')}")
+    return tuple(f"{meta.namespace}/{name}" for name in sorted(names) if name)
+
+
+def label_keys(pod: object) -> tuple[str, ...]:
+    """Labels of the pod itself that its shape depends on, each once, in order."""
+    spec = Fields(pod, POD, "", []).record("spec")
+    affinity = spec.record("affinity")
+    keys: set[str] = set()
+    for kind in ("podAffinity", "podAntiAffinity"):
+        part = affinity.record(kind)
+        preferred = (each.record("podAffinityTerm") for each in part.records(_PREFERRED))
+        for term in (*part.records(_REQUIRED), *preferred):
+            keys.update(term.texts("matchLabelKeys"), term.texts("mismatchLabelKeys"))
+    for spread in spec.records("topologySpreadConstraints"):
+        keys.update(spread.texts("matchLabelKeys"))
+    return tuple(sorted(keys))
+
+
+def shape_of_labels(labels: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str | None, ...]:
+    """The pod's values of the labels that its shape depends on."""
+    return tuple(labels.get(key) for key in keys)
