@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from optsched.rules.ruleset import RuleSet
 
 MOST_DIRECT = 3000
-"""Pairs of task class and node up to which problems are solved node by node."""
+"""Pairs of task class and node up to which problems are solved node by node at all."""
+
+BEST_DIRECT = 400
+"""Pairs up to which that is done although configurations would be exact, too."""
 
 PROMISES = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
@@ -127,9 +130,9 @@ def _encode(
     if promised.any():
         # What greedy keeps for them nobody may take; whether they could start now stays open.
         problem, left_out = settle(problem, incumbent.decisions, promised), (PROMISES,)
-    if is_small(problem, rules):
-        return encode_direct(problem, rules, goal, incumbent.decisions), DIRECT, left_out
     tied, names = tied_gangs(problem, rules)
+    if num_pairs(problem, rules) <= (MOST_DIRECT if tied.any() else BEST_DIRECT):
+        return encode_direct(problem, rules, goal, incumbent.decisions), DIRECT, left_out
     if tied.any():
         problem = settle(problem, incumbent.decisions, tied)
     encoding = encode_configurations(problem, rules, goal, incumbent.decisions)
@@ -143,11 +146,10 @@ def promised_gangs(problem: Problem, decisions: Decisions) -> Bool:
     return gangs
 
 
-def is_small(problem: Problem, rules: RuleSet) -> bool:
-    """Whether a problem is solved node by node."""
-    if len(problem.classes.shapes) * problem.num_nodes > 50 * MOST_DIRECT:
-        return False
-    return int((rooms(problem, rules) > 0).sum()) <= MOST_DIRECT
+def num_pairs(problem: Problem, rules: RuleSet) -> int:
+    """Pairs of a task class and a node with room for it; not counted out where far too many."""
+    most = len(problem.classes.shapes) * problem.num_nodes
+    return most if most > 50 * MOST_DIRECT else int((rooms(problem, rules) > 0).sum())
 
 
 def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:

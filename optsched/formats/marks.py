@@ -20,6 +20,7 @@ WAITING_SINCE: Final = "optsched.io/waiting-since"
 DEVICE: Final = "optsched.io/device"
 
 _MS_PER_SECOND: Final = 1000
+_CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
 def without(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str, str]:
@@ -53,13 +54,13 @@ def reason_text(reason: Reason) -> str:
 def marked_reason(annotations: Mapping[str, str]) -> Reason | None:
     """The reason in a mark; None without one, or for a code that nobody knows."""
     code, colon, message = annotations.get(PROBLEM, "").partition(": ")
-    if not colon or code not in ReasonCode:
+    if not colon or code not in _CODES:
         return None
     return Reason(ReasonCode(code), message)
 
 
 def device_text(device: DeviceRequest) -> str:
-    """A request for devices as a mark: number, thousandths of each, models, such as 1 460 A10|T4."""
+    """A request for devices as a mark: number, thousandths of each, models: `1 460 A10|T4`."""
     return f"{device.count} {device.milli} {'|'.join(device.models)}".rstrip()
 
 

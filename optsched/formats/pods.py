@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import marshal
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import wellknown
 from optsched.api.meta import ObjectMeta, parse_meta
 from optsched.api.podgroup import group_name_of
+from optsched.api.schema import MAX_INT32
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import Task, TaskStatus
-from optsched.formats.marks import DEVICE, PROBLEM, marked_device, marked_reason
+from optsched.formats.marks import PROBLEM, marked_device, marked_reason
 from optsched.formats.priorities import Priorities
 from optsched.formats.problems import sentence
-from optsched.formats.taskshapes import label_keys, shape_of_labels, task_shape
+from optsched.formats.recent import Recent
+from optsched.formats.shapekeys import shape_key
+from optsched.formats.taskshapes import label_keys, task_shape
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
@@ -28,15 +30,14 @@ IMPLICIT_PREFIX: Final = "pod:"
 """Starts the name of the gang of a pod without a PodGroup; no object's name holds a colon."""
 
 _NOT_TEXT: Final = "is not a text: write it in quotes"
-_NOT_WHOLE: Final = "is not a whole number"
+_NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
-_MAX_INDEX_DIGITS: Final = 9
+_MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 16384
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
-K = TypeVar("K")
-V = TypeVar("V")
+_Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,6 @@ class DecodeOptions:
 
     scheduler_names: tuple[str, ...] = (wellknown.DEFAULT_SCHEDULER_NAME,)
     default_queue: str = wellknown.DEFAULT_QUEUE
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Pods alike but for labels: the labels that matter, and the shape for each of their values."""
-
-    label_keys: tuple[str, ...]
-    shapes: dict[tuple[str | None, ...], tuple[TaskShape, tuple[FieldError, ...]]]
 
 
 class PodDecoder:
@@ -72,8 +65,9 @@ class PodDecoder:
     ) -> None:
         self.options = options or DecodeOptions()
         self.priorities = priorities or Priorities()
-        self._known: _Recent[bytes, _Known] = _Recent(_SHAPES_KEPT)
-        self._shapes: _Recent[TaskShape, TaskShape] = _Recent(_SHAPES_KEPT)
+        self._label_keys: Recent[bytes, tuple[str, ...]] = Recent(_SHAPES_KEPT)
+        self._shaped: Recent[tuple[object, ...], _Shaped] = Recent(_SHAPES_KEPT)
+        self._shapes: Recent[TaskShape, TaskShape] = Recent(_SHAPES_KEPT)
 
     def task(self, pod: Mapping[str, Any]) -> Task:
         """The task that a pod is; `Task.problem` names every field that cannot be read."""
@@ -119,22 +113,18 @@ class PodDecoder:
 
     def _shape(
         self, pod: Mapping[str, Any], spec: dict[str, Any], status: dict[str, Any], meta: ObjectMeta
-    ) -> tuple[TaskShape, tuple[FieldError, ...]]:
-        key = _shape_key(spec, status, meta)
+    ) -> _Shaped:
+        key = shape_key(spec, status, meta)
         if key is None:
-            return task_shape(pod, meta)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known.add(key, _Known(label_keys(pod), {}))
-        values = shape_of_labels(meta.labels, known.label_keys) if known.label_keys else ()
-        found = known.shapes.get(values)
-        if found is None:
-            found = known.shapes[values] = self._fresh(pod, meta)
-        return found
+            return self._fresh(pod, meta)
+        keys = self._label_keys.get(key)
+        if keys is None:
+            keys = self._label_keys.add(key, label_keys(pod))
+        # The labels named by matchLabelKeys are the only ones of the pod itself in its shape.
+        full = (key, *map(meta.labels.get, keys))
+        return self._shaped.get(full) or self._shaped.add(full, self._fresh(pod, meta))
 
-    def _fresh(
-        self, pod: Mapping[str, Any], meta: ObjectMeta
-    ) -> tuple[TaskShape, tuple[FieldError, ...]]:
+    def _fresh(self, pod: Mapping[str, Any], meta: ObjectMeta) -> _Shaped:
         shape, errors = task_shape(pod, meta)
         device = marked_device(meta.annotations)
         if device is not None:
@@ -151,7 +141,7 @@ class PodDecoder:
         self, spec: dict[str, Any], errors: list[FieldError], remarks: list[FieldError]
     ) -> int:
         number = spec.get("priority")
-        if type(number) is int:
+        if type(number) is int and abs(number) <= MAX_INT32:
             return number
         if number is not None:
             errors.append(FieldError("spec.priority", number, _NOT_WHOLE))
@@ -167,7 +157,7 @@ def is_gone(pod: Mapping[str, Any]) -> bool:
     meta, spec, status = (_part(pod, name, []) for name in ("metadata", "spec", "status"))
     if meta.get("deletionTimestamp") is None:
         return False
-    return not spec.get("nodeName") or status.get("phase") in _FINISHED
+    return not spec.get("nodeName") or _finished(status) is not None
 
 
 def scheduler_of(pod: Mapping[str, Any]) -> str:
@@ -179,7 +169,7 @@ def scheduler_of(pod: Mapping[str, Any]) -> str:
 def task_index(meta: ObjectMeta) -> int:
     """The number of a pod within its role: as marked, else at the end of its name, else -1."""
     text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
-    if text == "-1" or not (text.isdecimal() and text.isascii() and len(text) <= _MAX_INDEX_DIGITS):
+    if text == "-1" or not (text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS):
         return -1
     return int(text)
 
@@ -221,7 +211,7 @@ def _marked_priority(meta: ObjectMeta, errors: list[FieldError]) -> int | None:
     if text is None:
         return None
     digits = text.removeprefix("-")
-    if digits.isdecimal() and digits.isascii() and len(digits) <= _MAX_INDEX_DIGITS + 1:
+    if digits.isdecimal() and digits.isascii() and len(digits) <= _MAX_DIGITS:
         return int(text)
     path = f"metadata.annotations[{wellknown.TASK_PRIORITY}]"
     errors.append(FieldError(path, text, _NOT_WHOLE))
@@ -231,108 +221,22 @@ def _marked_priority(meta: ObjectMeta, errors: list[FieldError]) -> int | None:
 def _status(
     meta: ObjectMeta, spec: dict[str, Any], status: dict[str, Any], node: str
 ) -> TaskStatus:
-    phase = status.get("phase")
-    finished = _FINISHED.get(phase) if type(phase) is str else None
+    finished = _finished(status)
     if finished is not None:
         return finished
     if meta.deletion_ms is not None:
         return TaskStatus.RELEASING
     if node:
-        return TaskStatus.RUNNING if phase == "Running" else TaskStatus.BOUND
+        return TaskStatus.RUNNING if status.get("phase") == "Running" else TaskStatus.BOUND
     return TaskStatus.GATED if spec.get("schedulingGates") else TaskStatus.PENDING
+
+
+def _finished(status: dict[str, Any]) -> TaskStatus | None:
+    phase = status.get("phase")
+    return _FINISHED.get(phase) if type(phase) is str else None
 
 
 def _problem(meta: ObjectMeta, errors: list[FieldError]) -> Reason | None:
     if errors:
         return Reason(ReasonCode.INVALID_POD, sentence(errors))
     return marked_reason(meta.annotations) if PROBLEM in meta.annotations else None
-
-
-# --- alike pods ----------------------------------------------------------------------------------
-
-
-def _shape_key(spec: dict[str, Any], status: dict[str, Any], meta: ObjectMeta) -> bytes | None:
-    """Everything that a shape is made of, but for the pod's labels; None for an odd pod.
-
-    Equal keys come from equal parts. Marshal's format 2 has no back references, so that equal parts
-    nearly always have equal keys; where they do not (another order of fields), the shape is read
-    once more.
-    """
-    try:
-        parts = (*_asked(spec), _related(spec, meta), _held(status), meta.annotations.get(DEVICE))
-        return marshal.dumps(parts, 2)
-    except (AttributeError, TypeError, ValueError):
-        return None
-
-
-def _asked(spec: dict[str, Any]) -> tuple[object, ...]:
-    containers, starters = spec.get("containers") or (), spec.get("initContainers")
-    get = spec.get
-    return (
-        [(c.get("name"), c.get("resources"), c.get("ports")) for c in containers],
-        starters
-        and [
-            (c.get("name"), c.get("resources"), c.get("ports"), c.get("restartPolicy"))
-            for c in starters
-        ],
-        get("overhead"),
-        get("resources"),
-        get("nodeSelector"),
-        get("tolerations"),
-        get("hostNetwork"),
-    )
-
-
-def _related(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...] | None:
-    """The parts that mean something else in another namespace or for another pod."""
-    affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
-    volumes = [
-        v for v in spec.get("volumes") or () if "persistentVolumeClaim" in v or "ephemeral" in v
-    ]
-    if not affinity and not spread and not volumes:
-        return None
-    name = meta.name if any("ephemeral" in v for v in volumes) else None
-    return affinity, spread, volumes, meta.namespace, name
-
-
-def _held(status: dict[str, Any]) -> list[object] | None:
-    """What a kubelet has given to containers, and what it says about changing that."""
-    held = [
-        (s.get("name"), s.get("allocatedResources"), s.get("resources"))
-        for kind in ("containerStatuses", "initContainerStatuses")
-        for s in status.get(kind) or ()
-        if "allocatedResources" in s or "resources" in s
-    ]
-    if not held:
-        return None
-    pending = [
-        (c.get("type"), c.get("reason"))
-        for c in status.get("conditions") or ()
-        if c.get("type") == "PodResizePending"
-    ]
-    return [*held, pending]
-
-
-class _Recent(Generic[K, V]):
-    """A cache that forgets what was not asked for during the last `size` additions."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._young: dict[K, V] = {}
-        self._old: dict[K, V] = {}
-
-    def get(self, key: K) -> V | None:
-        """The value, if it is still known."""
-        value = self._young.get(key)
-        if value is None:
-            value = self._old.pop(key, None)
-            if value is not None:
-                self.add(key, value)
-        return value
-
-    def add(self, key: K, value: V) -> V:
-        """Keep a value, and hand it back."""
-        if len(self._young) >= self._size:
-            self._old, self._young = self._young, {}
-        self._young[key] = value
-        return value

@@ -21,7 +21,7 @@ from optsched.formats.selectors import label_selector, node_selector, node_term,
 from optsched.units import MAX_BASE, FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from optsched.api.meta import ObjectMeta
     from optsched.domain.amounts import Amounts
@@ -167,8 +167,3 @@ def label_keys(pod: object) -> tuple[str, ...]:
     for spread in spec.records("topologySpreadConstraints"):
         keys.update(spread.texts("matchLabelKeys"))
     return tuple(sorted(keys))
-
-
-def shape_of_labels(labels: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str | None, ...]:
-    """The pod's values of the labels that its shape depends on."""
-    return tuple(labels.get(key) for key in keys)

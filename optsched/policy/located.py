@@ -142,9 +142,10 @@ class _Source:
     lines: tuple[str, ...]
 
     def spot(self, line: int, column: int, path: str = "") -> Spot:
-        """The place at a line and column counted from 0."""
-        excerpt = self.lines[line] if line < len(self.lines) else ""
-        return Spot(self.file, line + 1, column + 1, path, excerpt)
+        """The place at a line and column counted from 0; past the end is the end."""
+        if line >= len(self.lines):
+            line, column = len(self.lines) - 1, len(self.lines[-1])
+        return Spot(self.file, line + 1, column + 1, path, self.lines[line])
 
     def spot_at(self, text: str, index: int) -> Spot:
         """The place of a character of the text."""

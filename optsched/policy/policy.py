@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from optsched.policy.actions import ACTIONS
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.levels import LEVELS
 from optsched.rules.plugins import PLUGINS
@@ -150,7 +151,7 @@ def describe(policy: Policy) -> str:
             f"{policy.name} ({policy.source})",
             *([policy.meaning] if policy.meaning else []),
             "",
-            *_table([("actions", ", ".join(policy.actions), "")]),
+            *_table([("actions", ", ".join(map(_action_text, policy.actions)), "")]),
             *_table(_tier_rows(policy)),
             *_table(_level_rows(policy)),
             *_table(_budget_rows(policy)),
@@ -164,6 +165,10 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     width = max((len(name) for _, name, _ in kept), default=0)
     for head, name, meaning in kept:
         yield f"{head:<11}{name:<{width}}  {meaning}".rstrip()
+
+
+def _action_text(name: str) -> str:
+    return name if ACTIONS[name].is_available else f"{name} (not available yet)"
 
 
 def _tier_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
 from optsched.problem.arrays import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from optsched.domain.cluster import Snapshot
     from optsched.domain.reasons import Reason
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from optsched.problem.queues import QueueArrays
     from optsched.problem.relations import Relations
     from optsched.problem.shapes import GangRow, GangShape, Relation
+
+
+Derived = TypeVar("Derived")
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +162,7 @@ class Problem:
     blocked: Mapping[int, Reason]
     rows: tuple[GangRow, ...]
     plain_rows: tuple[GangRow, ...]
+    _derived: dict[Callable[[Problem], object], object] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for part in (self, self.classes, self.shapes, self.relations):
@@ -190,6 +194,12 @@ class Problem:
     def open_gangs(self) -> I64:
         """Indices of the gangs that can be decided on, in key order."""
         return np.flatnonzero(self.shape_of >= 0)
+
+    def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
+        """What a function makes of this problem, computed once; the function must be pure."""
+        if compute not in self._derived:
+            self._derived[compute] = compute(self)
+        return cast("Derived", self._derived[compute])
 
     def index(self, resource: str) -> int:
         """Position of a resource on axis R; -1 when nobody mentions it."""

@@ -28,7 +28,7 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
     """Gangs that start, one level a tier."""
     gangs = problem.open_gangs
     starting = gangs[~problem.shapes.is_started[problem.shape_of[gangs]]]
-    weights = dominant_weights(problem)
+    weights = problem.derived(dominant_weights)
     by_shape = _start_weights(problem, weights)
     weight = np.append(by_shape, 0)[problem.shape_of] * tiers.factor
     return [
@@ -42,7 +42,7 @@ def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
     gangs = problem.open_gangs
     rigid = np.array([s.is_rigid for s in problem.shapes.shapes], np.bool_)
     elastic = gangs[~rigid[problem.shape_of[gangs]]]
-    weights = dominant_weights(problem)
+    weights = problem.derived(dominant_weights)
     return [
         Placed(f"tasks, {tiers.names[t]}", weights.unit, t, tiers.of, weights.of_class)
         for t in np.unique(tiers.of[elastic]).tolist()

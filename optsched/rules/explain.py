@@ -15,7 +15,7 @@ from optsched.units import PODS
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
-    from optsched.problem.problem import Problem
+    from optsched.rules.base import Rule
     from optsched.rules.outcome import Outcome
     from optsched.rules.ruleset import RuleSet
 
@@ -23,120 +23,116 @@ SHOWN = 4
 """Kinds of refusal that a sentence lists."""
 
 
-def explain_gang(outcome: Outcome, rules: RuleSet, gang: int) -> Reason:
-    """Why a gang with pending tasks gets nothing (more) now.
+class Explainer:
+    """Explains the gangs of one outcome; what it learns of a class of tasks it keeps.
 
-    Parameters
-    ----------
-    outcome
-        The problem and what has been decided: reasons speak of what is left afterwards.
-    rules
-        The rules that hold.
-    gang
-        Index on axis G; the gang can be decided on (`Problem.shape_of` is not negative).
-
+    Reasons speak of what is left after the decisions.
     """
-    for rule in rules.hard:
-        reason = rule.explain(outcome, gang)
-        if reason is not None:
-            return reason
-    asks = [_Ask(outcome, rules, c, role, n) for c, role, n in first_entries(outcome.problem, gang)]
-    for ask in asks:
-        if ask.most_ever < ask.number:
-            return ask.impossible()
-    for ask in asks:
-        if ask.most_now < ask.number:
-            return ask.lacking()
-    if not _fit_together(outcome, asks):
+
+    def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
+        self._outcome = outcome
+        self._rules = rules
+        self._views: dict[int, _View] = {}
+
+    def reason(self, gang: int) -> Reason:
+        """Why a gang with pending tasks gets nothing (more) now.
+
+        `gang` is an index on axis G of a gang that can be decided on.
+        """
+        for rule in self._rules.hard:
+            reason = rule.explain(self._outcome, gang)
+            if reason is not None:
+                return reason
+        entries = first_entries(self._outcome.problem, gang)
+        asks = [_Ask(self._view(c), role, number) for c, role, number in entries]
+        for ask in asks:
+            if ask.view.most_ever < ask.number:
+                return ask.impossible()
+        for ask in asks:
+            if ask.view.most_now < ask.number:
+                return ask.lacking()
+        if not _fit_together(self._outcome, asks):
+            return Reason(
+                ReasonCode.FRAGMENTED,
+                "each of its roles would find room, but not all of them at once",
+            )
         return Reason(
-            ReasonCode.FRAGMENTED,
-            "each of its roles would find room, but not all of them at once",
+            ReasonCode.OUTRANKED,
+            "room is left for it, but the levels of the model put other gangs first",
         )
-    return Reason(
-        ReasonCode.OUTRANKED,
-        "room is left for it, but the levels of the model put other gangs first",
-    )
+
+    def _view(self, task_class: int) -> _View:
+        if task_class not in self._views:
+            self._views[task_class] = _View(self._outcome, self._rules, task_class)
+        return self._views[task_class]
 
 
 def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
     """Whether filling node after node, role after role, finds room for all."""
     idle = np.maximum(outcome.idle, 0)
     for ask in asks:
-        nodes = np.flatnonzero(ask.open_nodes)
-        counts = ask.fits(idle[nodes])
+        nodes = np.flatnonzero(ask.view.open_nodes)
+        counts = ask.view.fits(idle[nodes])
         before = np.cumsum(counts) - counts
         taken = np.clip(ask.number - before, 0, counts)
-        idle[nodes] -= taken[:, None] * ask.request
+        idle[nodes] -= taken[:, None] * ask.view.request
         if taken.sum() < ask.number:
             return False
     return True
 
 
-@dataclass(frozen=True)
-class _Ask:
-    """Tasks of one class that a gang asks for at once."""
+class _View:
+    """The nodes as one class of tasks finds them."""
 
-    outcome: Outcome
-    rules: RuleSet
-    task_class: int
-    role: str
-    number: int
+    def __init__(self, outcome: Outcome, rules: RuleSet, task_class: int) -> None:
+        self.problem = outcome.problem
+        self.request: I64 = self.problem.classes.request[task_class]
+        self.refusals: list[tuple[int, str]] = []
+        self.open_nodes: Bool = self.problem.ready.copy()
+        if not self.open_nodes.all():
+            self.refusals.append((int((~self.open_nodes).sum()), "were not ready"))
+        for rule in rules.masking:
+            self._exclude(rule, task_class)
+        self.free: I64 = np.maximum(outcome.idle[self.open_nodes], 0)
+        self.counts = self.fits(self.free)
+        self.most_now = int(self.counts.sum())
+        self.most_ever = int(self.fits(self.problem.allocatable[self.open_nodes]).sum())
 
-    @property
-    def problem(self) -> Problem:
-        return self.outcome.problem
-
-    @property
-    def request(self) -> I64:
-        """(R,)."""
-        request: I64 = self.problem.classes.request[self.task_class]
-        return request
-
-    @cached_property
-    def refusals(self) -> list[tuple[int, str]]:
-        """How many nodes each rule was the first to exclude, in words."""
-        found = []
-        left = self.problem.ready.copy()
-        if not left.all():
-            found.append((int((~left).sum()), "were not ready"))
-        for rule in self.rules.masking:
-            mask = rule.mask(self.problem, self.task_class)
-            if mask is not None and (left & ~mask).any():
-                lost = int((left & ~mask).sum())
-                found.append((lost, rule.refusal(self.problem, self.task_class)))
-                left &= mask
-        return found
-
-    @cached_property
-    def open_nodes(self) -> Bool:
-        """(N,) nodes that no rule excludes."""
-        left = self.problem.ready.copy()
-        for rule in self.rules.masking:
-            mask = rule.mask(self.problem, self.task_class)
-            if mask is not None:
-                left &= mask
-        return left
+    def _exclude(self, rule: Rule, task_class: int) -> None:
+        mask = rule.mask(self.problem, task_class)
+        if mask is not None and (self.open_nodes & ~mask).any():
+            lost = int((self.open_nodes & ~mask).sum())
+            self.refusals.append((lost, rule.refusal(self.problem, task_class)))
+            self.open_nodes &= mask
 
     def fits(self, room: I64) -> I64:
         """(m,) tasks that fit nodes with some room (m, R)."""
         asked = np.flatnonzero(self.request)
-        counts: I64 = (np.maximum(room[:, asked], 0) // self.request[asked]).min(axis=1)
+        counts: I64 = (room[:, asked] // self.request[asked]).min(axis=1)
         return counts
 
-    @property
-    def most_ever(self) -> int:
-        """Tasks that would fit an empty cluster."""
-        return int(self.fits(self.problem.allocatable[self.open_nodes]).sum())
+    @cached_property
+    def shortages(self) -> list[tuple[int, str]]:
+        """Nodes that had too little of each resource."""
+        names = self.problem.resources
+        asked = np.flatnonzero(self.request).tolist()
+        short = [(int((self.free[:, r] < self.request[r]).sum()), names[r]) for r in asked]
+        return [(n, f"had too little {name}") for n, name in short if n]
 
-    @property
-    def most_now(self) -> int:
-        """Tasks that fit what is left."""
-        return int(self.fits(self.outcome.idle[self.open_nodes]).sum())
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """Tasks of one class that a gang asks for at once."""
+
+    view: _View
+    role: str
+    number: int
 
     def _what(self) -> str:
+        view = self.view
         asks = [
             amount_text(name, int(amount))
-            for name, amount in zip(self.problem.resources, self.request, strict=True)
+            for name, amount in zip(view.problem.resources, view.request, strict=True)
             if amount and name != PODS
         ]
         role = f" of {self.role}" if self.role else ""
@@ -144,15 +140,16 @@ class _Ask:
 
     def impossible(self) -> Reason:
         """Not even an empty cluster has room."""
-        nodes = self.open_nodes
+        view = self.view
+        nodes = view.open_nodes
         if not len(nodes):
             return Reason(ReasonCode.NO_NODES, "the cluster has no nodes")
         if not nodes.any():
-            why = f"0/{len(nodes)} nodes are open to it: {_list(self.refusals)}"
+            why = f"0/{len(nodes)} nodes are open to it: {_list(view.refusals)}"
             return Reason(ReasonCode.PREDICATES, f"{self._what()}: {why}")
-        largest = self.problem.allocatable[nodes].max(axis=0)
-        for r in np.flatnonzero(self.request > largest).tolist():
-            name = self.problem.resources[r]
+        largest = view.problem.allocatable[nodes].max(axis=0)
+        for r in np.flatnonzero(view.request > largest).tolist():
+            name = view.problem.resources[r]
             return Reason(
                 ReasonCode.IMPOSSIBLE,
                 f"{self._what()}: no node that it may use offers more than "
@@ -160,32 +157,25 @@ class _Ask:
             )
         return Reason(
             ReasonCode.IMPOSSIBLE,
-            f"{self._what()}: even with the cluster empty there is room for {self.most_ever} only",
+            f"{self._what()}: even with the cluster empty there is room for {view.most_ever} only",
         )
 
     def lacking(self) -> Reason:
         """What is missing on the nodes that it may use."""
-        free = np.maximum(self.outcome.idle[self.open_nodes], 0)
-        counts = self.fits(free)
-        can = int((counts > 0).sum())
-        names = self.problem.resources
-        short = [
-            (int((free[:, r] < self.request[r]).sum()), f"had too little {names[r]}")
-            for r in np.flatnonzero(self.request).tolist()
-        ]
-        parts = _list([*self.refusals, *((n, text) for n, text in short if n)])
-        room = f"room for {int(counts.sum())} of {self._what()}: "
-        total = free.sum(axis=0)
-        scarce = np.flatnonzero(self.number * self.request > total).tolist()
-        if scarce or not len(free):
-            tail = f"{can}/{len(self.problem.ready)} nodes could take one; {parts}"
+        view = self.view
+        room = f"room for {view.most_now} of {self._what()}: "
+        parts = _list([*view.refusals, *view.shortages])
+        total = view.free.sum(axis=0)
+        if (self.number * view.request > total).any():
+            can = int((view.counts > 0).sum())
+            tail = f"{can}/{len(view.open_nodes)} nodes could take one; {parts}"
             return Reason(ReasonCode.RESOURCES, room + tail)
-        r = int(np.argmax(self.request / np.maximum(free.max(axis=0), 1)))
-        name = self.problem.resources[r]
+        r = int(np.argmax(view.request / np.maximum(view.free.max(axis=0), 1)))
+        name = view.problem.resources[r]
         return Reason(
             ReasonCode.FRAGMENTED,
             f"{room}{amount_text(name, int(total[r]))} are free, but at most "
-            f"{amount_text(name, int(free[:, r].max()))} on one node; {parts}",
+            f"{amount_text(name, int(view.free[:, r].max()))} on one node; {parts}",
         )
 
 

@@ -71,7 +71,7 @@ class Proportion(Rule):
         """Σ request·x of the queue ≤ deserved − allocated."""
         queues = form.problem.queues
         each = np.eye(len(queues.names), dtype=np.bool_)
-        form.add_usage_rows(each, deserved_shares(form.problem) - queues.allocated)
+        form.add_usage_rows(each, form.problem.derived(deserved_shares) - queues.allocated)
 
     # --- greedy ----------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class Proportion(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What queues deserve, ask for, and miss."""
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
-        due = np.minimum(deserved_shares(problem), problem.queues.requested)
+        due = np.minimum(problem.derived(deserved_shares), problem.queues.requested)
         return [Shortfall("fair share", "steps", each, due, GRID)]
 
     # --- explain ---------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Proportion(Rule):
         problem = outcome.problem
         asked = asked_next(problem, gang)
         queue = int(problem.queue_of[gang])
-        deserved = deserved_shares(problem)[queue]
+        deserved = problem.derived(deserved_shares)[queue]
         used = outcome.queue_allocated[queue]
         for r in np.flatnonzero((asked > 0) & (used + asked > deserved)).tolist():
             name = problem.resources[r]
@@ -151,7 +151,7 @@ class _Shares(Greedy):
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._deserved: list[list[int]] = deserved_shares(problem).tolist()
+        self._deserved: list[list[int]] = problem.derived(deserved_shares).tolist()
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
 
     def queue_key(self, queue: int) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from optsched.domain.decisions import Allocate, Enqueue, Nominate
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.rules.explain import explain_gang
+from optsched.rules.explain import Explainer
 from optsched.rules.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
 def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:
     """Why each gang with tasks left waits, by key; gangs that are alike share an explanation."""
     outcome = Outcome(problem, decisions)
+    explainer = Explainer(outcome, rules)
     gangs = problem.snapshot.gangs
     waits = np.zeros(problem.num_gangs, np.bool_)
     waits[problem.gang_of[decisions.nominated >= 0]] = True
@@ -56,7 +57,7 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
             reasons[gangs[g].key] = _WAITS
             continue
         if alike not in known:
-            known[alike] = explain_gang(outcome, rules, g)
+            known[alike] = explainer.reason(g)
         reasons[gangs[g].key] = known[alike]
     return dict(sorted(reasons.items()))
 

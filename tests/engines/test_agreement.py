@@ -60,6 +60,7 @@ def setting(seed: int, *, related: bool):
 def solved(setting, monkeypatch: pytest.MonkeyPatch, most_direct: int):
     problem, rules, tiers, levels, decisions = setting
     monkeypatch.setattr(portfolio, "MOST_DIRECT", most_direct)
+    monkeypatch.setattr(portfolio, "BEST_DIRECT", most_direct)
     incumbent = portfolio.judge(problem, decisions, levels, "")
     return portfolio.improve(problem, rules, (tiers, levels), incumbent, InProcess(), EXACT)
 

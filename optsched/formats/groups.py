@@ -1,0 +1,191 @@
+"""PodGroups and pods on their own as gangs, and queues of the API as domain queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.api import wellknown
+from optsched.api.queue import DequeueStrategy
+from optsched.domain.amounts import amounts
+from optsched.domain.cluster import (
+    DEFAULT_QUEUE,
+    ROOT_QUEUE,
+    Gang,
+    GangPhase,
+    Queue,
+    QueueState,
+)
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import TaskStatus
+from optsched.formats.marks import (
+    DEVICE,
+    PROBLEM,
+    WAITING_SINCE,
+    marked_reason,
+    waiting_since_ms,
+    without,
+)
+from optsched.formats.problems import sentence
+from optsched.units import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.api.podgroup import PodGroup
+    from optsched.api.queue import Queue as ApiQueue
+    from optsched.domain.task import Task
+    from optsched.formats.priorities import Priorities
+
+_NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
+_GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE})
+POD_MARKS: Final = frozenset(
+    {
+        PROBLEM,
+        WAITING_SINCE,
+        DEVICE,
+        wellknown.QUEUE_NAME,
+        wellknown.TASK_SPEC,
+        wellknown.TASK_INDEX,
+        wellknown.TASK_PRIORITY,
+        *wellknown.GROUP_NAME_ANNOTATIONS,
+    }
+)
+"""Annotations of a pod that are read into fields of its task or its gang."""
+
+
+def gang_of_group(
+    group: PodGroup, tasks: Iterable[Task], priorities: Priorities
+) -> tuple[Gang, tuple[FieldError, ...]]:
+    """The gang of a PodGroup and the pods that name it, and remarks that do not keep it waiting.
+
+    A PodGroup with fields that have no reading gives a gang with a problem.
+    """
+    value = priorities.find(group.priority_class)
+    missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
+    created = group.meta.creation_ms
+    gang = Gang(
+        key=group.key,
+        queue=group.queue,
+        uid=group.meta.uid,
+        min_member=group.min_member,
+        min_role=tuple(sorted(group.min_task_member.items())),
+        min_resources=amounts(group.min_resources),
+        priority=value or 0,
+        created_ms=created,
+        waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
+        phase=GangPhase(group.status.phase.value),
+        tasks=_in_order(tasks),
+        annotations=without(group.meta.annotations, _GROUP_MARKS),
+        problem=_group_problem(group),
+    )
+    return gang, (missing,) if value is None else ()
+
+
+def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:
+    """The gang of pods that name a PodGroup which does not exist."""
+    members = _in_order(tasks)
+    first = min(members, key=lambda task: task.key)
+    message = f"PodGroup {key}, which pod {first.key} names, does not exist"
+    created = min(task.created_ms for task in members)
+    return Gang(
+        key=key,
+        queue=queue,
+        priority=max(task.priority for task in members),
+        created_ms=created,
+        waiting_since_ms=created,
+        tasks=members,
+        problem=Reason(ReasonCode.POD_GROUP_NOT_FOUND, message),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Loner:
+    """A pod of ours without a PodGroup, and what its gang takes from it.
+
+    Attributes
+    ----------
+    priority
+        The pod's own, whatever its place among pods of a role.
+    annotations
+        The pod's.
+
+    """
+
+    task: Task
+    queue: str
+    priority: int
+    annotations: Mapping[str, str]
+
+
+def implicit_gang(loner: Loner) -> Gang:
+    """The gang of one pod that belongs to no PodGroup."""
+    task = loner.task
+    return Gang(
+        key=task.gang,
+        queue=loner.queue,
+        min_member=1,
+        priority=loner.priority,
+        created_ms=task.created_ms,
+        waiting_since_ms=waiting_since_ms(loner.annotations, task.created_ms),
+        phase=_loner_phase(task.status),
+        tasks=(task,),
+        annotations=without(loner.annotations, POD_MARKS),
+        is_implicit=True,
+    )
+
+
+def queue_of(queue: ApiQueue) -> Queue:
+    """The domain queue; one with fields that have no reading takes no work.
+
+    What a queue deserves is at least its guarantee where nothing else is written.
+    """
+    return Queue(
+        name=queue.name,
+        weight=queue.weight,
+        capability=amounts(queue.capability) or None,
+        deserved=amounts(queue.effective_deserved),
+        guarantee=amounts(queue.guarantee),
+        reclaimable=queue.reclaimable,
+        parent=queue.parent or ROOT_QUEUE,
+        priority=queue.priority,
+        created_ms=queue.meta.creation_ms,
+        state=QueueState(queue.status.state.value),
+        is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
+        annotations=without(queue.meta.annotations, _GROUP_MARKS),
+        problem=_queue_problem(queue),
+    )
+
+
+def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
+    """The queues in name order, with `default` and `root` as Volcano's scheduler creates them."""
+    builtin = (Queue(DEFAULT_QUEUE), Queue(ROOT_QUEUE, reclaimable=False))
+    found = {queue.name: queue for queue in (*builtin, *queues)}
+    return tuple(found[name] for name in sorted(found))
+
+
+def _in_order(tasks: Iterable[Task]) -> tuple[Task, ...]:
+    return tuple(sorted(tasks, key=lambda task: task.order))
+
+
+def _loner_phase(status: TaskStatus) -> GangPhase:
+    if status.holds_resources:
+        return GangPhase.RUNNING
+    finished = status in (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
+    return GangPhase.COMPLETED if finished else GangPhase.PENDING
+
+
+def _group_problem(group: PodGroup) -> Reason | None:
+    if not group.errors:
+        return marked_reason(group.meta.annotations)
+    return Reason(ReasonCode.INVALID_POD_GROUP, _told("PodGroup", group.key, group.errors))
+
+
+def _queue_problem(queue: ApiQueue) -> Reason | None:
+    if not queue.errors:
+        return marked_reason(queue.meta.annotations)
+    return Reason(ReasonCode.INVALID_QUEUE, _told("queue", queue.name, queue.errors))
+
+
+def _told(kind: str, key: str, errors: Sequence[FieldError]) -> str:
+    return f"{kind} {key}: {sentence(errors)}"

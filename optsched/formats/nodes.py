@@ -1,0 +1,63 @@
+"""A node of the API as a domain node, without the tasks on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.fields import Fields
+from optsched.api.meta import parse_meta
+from optsched.domain.amounts import amounts
+from optsched.domain.cluster import Node
+from optsched.domain.task import Taint, TaintEffect
+from optsched.formats.schemas import NODE
+
+if TYPE_CHECKING:
+    from optsched.domain.amounts import Amounts
+    from optsched.units import FieldError
+
+GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
+"""Written by NVIDIA's feature discovery."""
+
+
+def parse_node(obj: object) -> tuple[Node | None, tuple[FieldError, ...]]:
+    """The node, and every field of it that has no reading; None only without a name.
+
+    A resource whose amount has no reading offers nothing, and a node whose taints have none takes
+    no pods. Without any condition a node counts as ready, for manifests written by hand have none.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, NODE, "", errors)
+    spec, status = whole.record("spec"), whole.record("status")
+    allocatable = _allocatable(status)
+    before = len(errors)
+    taints = tuple(_taint(each) for each in spec.records("taints"))
+    has_all_taints = len(errors) == before
+    node = Node(
+        name=meta.name,
+        allocatable=allocatable,
+        labels=meta.labels,
+        taints=tuple(t for t in taints if t is not None),
+        ready=_is_ready(status) and has_all_taints,
+        unschedulable=spec.boolean("unschedulable"),
+        gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
+    )
+    return node, tuple(errors)
+
+
+def _allocatable(status: Fields) -> Amounts:
+    """What pods may take; the whole capacity where nothing is said (`SetDefaults_NodeStatus`)."""
+    name = "capacity" if status.raw("allocatable") is None else "allocatable"
+    return amounts(status.amounts(name))
+
+
+def _taint(fields: Fields) -> Taint | None:
+    key, effect = fields.text("key"), fields.text("effect")
+    return Taint(key, fields.text("value"), TaintEffect(effect)) if effect else None
+
+
+def _is_ready(status: Fields) -> bool:
+    conditions = (c for c in status.records("conditions") if c.text("type") == "Ready")
+    return all(c.text("status") == "True" for c in conditions)

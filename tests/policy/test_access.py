@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.policy import access
+from optsched.policy.located import read_tree
+from optsched.policy.problem import Findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def ask(read: Callable[..., Any], text: str, *args: Any) -> tuple[Any, list[tuple[str, str]]]:
+    findings = Findings()
+    node = read_tree(text, "f", findings)
+    assert node is not None
+    value = read(node, findings, *args)
+    return value, [(p.message, p.likely) for p in findings.problems]
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (access.text_of, "abc", "abc"),
+        (access.flag_of, "TRUE", True),
+        (access.whole_of, "-3", -3),
+        (access.whole_of, "0x10", 16),
+        (access.number_of, "1.5", 1.5),
+        (access.number_of, "2", 2),
+        (access.duration_of, "1m30s", 90_000),
+        (access.duration_of, "1us", 1),
+    ],
+)
+def test_good_values_pass(read: Callable[..., Any], text: str, value: object) -> None:
+    assert ask(read, text) == (value, [])
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "message", "likely"),
+    [
+        (access.text_of, "10", "must be text, not 10", '"10"'),
+        (access.text_of, "", "must be text, not empty", ""),
+        (access.text_of, "'  '", 'must be text, not the text "  "', ""),
+        (access.text_of, "null", "must be text, not null", ""),
+        (access.text_of, "[a]", "must be text, not a list", ""),
+        (access.flag_of, "yes", 'must be true or false, not the text "yes"', "true"),
+        (access.flag_of, "'false'", 'must be true or false, not the text "false"', "false"),
+        (access.flag_of, "0", "must be true or false, not 0", "false"),
+        (access.flag_of, "maybe", 'must be true or false, not the text "maybe"', ""),
+        (access.whole_of, "1.5", "must be a whole number, not 1.5", ""),
+        (access.whole_of, "true", "must be a whole number, not true", ""),
+        (access.whole_of, "'7'", 'must be a whole number, not the text "7"', "7"),
+        (access.whole_of, "1_000", 'must be a whole number, not the text "1_000"', "1000"),
+        (access.whole_of, "010", "010 is 10 to some readers of YAML and octal to others", "10"),
+        (access.whole_of, "4294967296", "must be at most 2147483647, not 4294967296", ""),
+        (access.number_of, ".nan", "must be a number, not .nan", ""),
+        (access.number_of, "{a: b}", "must be a number, not a mapping", ""),
+        (
+            access.duration_of,
+            "3",
+            "must be a duration such as 400ms, 1s or 1m30s, not 3",
+            "3s",
+        ),
+        (access.duration_of, "0s", "must be at least 1ms, not 0s", ""),
+        (access.items_of, "a", 'must be a list, not the text "a"', ""),
+    ],
+)
+def test_bad_values_become_problems(
+    read: Callable[..., Any], text: str, message: str, likely: str
+) -> None:
+    value, problems = ask(read, text)
+    assert not value
+    assert problems == [(message, likely)]
+
+
+def test_the_least_is_named() -> None:
+    assert ask(access.whole_of, "1", 2) == (None, [("must be at least 2, not 1", "")])
+    assert ask(access.number_of, "0.9", 1) == (None, [("must be at least 1, not 0.9", "")])
+
+
+def test_choices_name_what_there_is_unless_one_is_near() -> None:
+    def choose(node: Any, findings: Findings) -> str | None:
+        return access.choice_of(node, ["cpsat", "none"], "solver", findings)
+
+    assert ask(choose, "none") == ("none", [])
+    assert ask(choose, "cpsta") == (None, [('there is no solver "cpsta"', "cpsat")])
+    unknown = 'there is no solver "gurobi"; known are cpsat, none'
+    assert ask(choose, "gurobi") == (None, [(unknown, "")])
+
+
+def test_fields_report_the_unknown_and_the_missing() -> None:
+    def fields(node: Any, findings: Findings) -> list[str]:
+        return list(access.fields_of(node, ["name", "tiers"], findings, required=["name"]))
+
+    assert ask(fields, "{tiers: [], name: x}") == (["name", "tiers"], [])
+    value, problems = ask(fields, "{teirs: []}")
+    assert value == []
+    assert problems == [("the field name is missing", ""), ("there is no such field", "tiers")]
+    assert ask(fields, "[]") == ([], [("must be a mapping, not a list", "")])
+
+
+def test_quoted_numbers_can_be_read_as_numbers() -> None:
+    def loose(node: Any, findings: Findings) -> int | None:
+        return access.whole_of(access.unquoted(node), findings)
+
+    assert ask(loose, '"10"') == (10, [])
+    assert ask(loose, "10") == (10, [])
+    assert ask(loose, '"ten"')[0] is None

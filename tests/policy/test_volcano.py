@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optsched.policy import Admission, PolicyError, Severity, SolverKind, parse_policy
+from optsched.policy.actions import ACTIONS, AVAILABLE_ACTIONS
+from optsched.policy.located import read_tree
+from optsched.policy.parts import LEVEL_NEEDS, LEVEL_ORDER
+from optsched.policy.problem import Findings
+from optsched.rules.binpack import Binpack
+from optsched.rules.faces import DEFAULT_FACES, Face
+from optsched.rules.levels import LEVELS
+from optsched.rules.overcommit import Overcommit
+from optsched.rules.plugins import PLUGINS
+
+if TYPE_CHECKING:
+    from optsched.policy import Policy
+
+HERE = Path(__file__).parent
+SHARED = Path(os.environ.get("OPTSCHED_SHARED", HERE.parents[1] / ".." / "shared")).resolve()
+SHORT = "actions: allocate\ntiers:\n- plugins:\n  - name: {}\n"
+
+
+def load(text: str) -> Policy:
+    return parse_policy(text, "volcano-scheduler.conf")
+
+
+def problems(text: str) -> list[tuple[str, str, str]]:
+    with pytest.raises(PolicyError) as caught:
+        load(text)
+    return [(p.path, p.message, p.likely) for p in caught.value.problems]
+
+
+def warnings(policy: Policy) -> list[str]:
+    assert all(p.severity is Severity.WARNING for p in policy.warnings)
+    return [p.message for p in policy.warnings]
+
+
+# --- configurations that people use --------------------------------------------------------------
+
+CONFS = sorted((SHARED / "experiments" / "conf").glob("*.conf"))
+
+
+@pytest.mark.skipif(not CONFS, reason=f"no configurations in {SHARED}: set OPTSCHED_SHARED")
+@pytest.mark.parametrize("path", CONFS, ids=lambda p: p.stem)
+def test_confs_of_experiments_load(path: Path) -> None:
+    policy = load(path.read_text())
+    assert policy.actions[0] == "enqueue"
+    assert [p.name for p in policy.tiers[0]] == ["priority", "gang", "conformance"]
+    assert policy.levels == LEVEL_ORDER
+    assert all("not available yet" in w for w in warnings(policy))
+
+
+def embedded(path: Path, *fields: str) -> str:
+    """The text under some fields of a YAML file."""
+    node = read_tree(path.read_text(), path.name, Findings())
+    for name in fields:
+        assert node is not None
+        assert isinstance(node.value, dict)
+        node = node.value[name].node
+    assert node is not None
+    assert isinstance(node.value, str)
+    return node.value
+
+
+def shared(name: str) -> Path:
+    path = SHARED / "manifests" / name
+    if not path.exists():
+        pytest.skip(f"{path} is missing: set OPTSCHED_SHARED")
+    return path
+
+
+def test_seed_configmap_loads() -> None:
+    path = shared("seeds/s001-L274-scheduler-configmap.yaml")
+    policy = load(embedded(path, "data", "volcano-scheduler.conf"))
+    assert policy.actions == ("enqueue", "allocate", "backfill")
+    assert warnings(policy) == []
+
+
+def test_seed_binpack_arguments_load() -> None:
+    fragment = shared("seeds/s001-L329-binpack-arguments.yaml").read_text()
+    policy = load(f"actions: allocate\ntiers:\n- plugins:\n{indent(fragment, '  ')}")
+    rule = policy.rules.active[0].rule
+    assert rule == Binpack(10, {"cpu": 1, "memory": 1, "nvidia.com/gpu": 2})
+    assert warnings(policy) == []
+
+
+def test_crater_override_loads() -> None:
+    path = shared("crater/values.yaml")
+    policy = load(embedded(path, "custom", "scheduler_config_override"))
+    assert [p.name for p in policy.tiers[1]][-3:] == ["capacity", "nodeorder", "binpack"]
+    assert policy.rules.has("gang", Face.JOB_READY)
+    assert not policy.rules.has("gang", Face.PREEMPTABLE)
+    assert warnings(policy) == ["action reclaim is not available yet and has no effect"]
+
+
+# --- meaning -------------------------------------------------------------------------------------
+
+
+def test_defaults_are_volcanos() -> None:
+    policy = load(SHORT.format("gang"))
+    assert policy.name == policy.source == "volcano-scheduler.conf"
+    assert (policy.solver, policy.admission) == (SolverKind.CPSAT, Admission.BY_PRIORITY)
+    assert policy.rules.active[0].faces == DEFAULT_FACES
+    assert (policy.rules.active[0].plugin, policy.rules.active[0].tier) == ("gang", 1)
+
+
+@pytest.mark.parametrize(
+    ("plugins", "levels"),
+    [
+        (["gang"], ("admission", "tasks")),
+        (["drf"], ("admission", "fair-share", "tasks")),
+        (["capacity"], ("guarantee", "admission", "fair-share", "tasks")),
+        (["proportion", "binpack"], LEVEL_ORDER),
+        (["sla"], ("admission", "tasks")),
+    ],
+)
+def test_plugins_become_levels(plugins: list[str], levels: tuple[str, ...]) -> None:
+    assert load(SHORT.format("\n  - name: ".join(plugins))).levels == levels
+
+
+def test_scores_that_are_switched_off_are_no_level() -> None:
+    policy = load(SHORT.format("binpack\n    enableNodeOrder: false"))
+    assert policy.levels == ("admission", "tasks")
+
+
+def test_tables_name_what_there_is() -> None:
+    assert set(LEVEL_NEEDS) <= set(LEVEL_ORDER) <= set(LEVELS)
+    assert {name for needs in LEVEL_NEEDS.values() for name in needs} <= set(PLUGINS)
+    assert set(ACTIONS) >= AVAILABLE_ACTIONS
+
+
+def test_plugins_bring_their_rules_with_switches_and_tiers() -> None:
+    policy = load(
+        "actions: allocate\n"
+        "tiers:\n"
+        "- plugins:\n"
+        "  - name: gang\n"
+        "- plugins:\n"
+        "  - name: capacity\n"
+        "    enabledAllocatable: false\n"
+        "    enableHierarchy: true\n"
+    )
+    rules = [(a.rule.name, a.plugin, a.tier) for a in policy.rules.active]
+    assert rules == [
+        ("gang", "gang", 1),
+        ("capacity", "capacity", 2),
+        ("capability", "capacity", 2),
+        ("guarantee", "capacity", 2),
+    ]
+    for name in ("capacity", "capability", "guarantee"):
+        assert not policy.rules.has(name, Face.ALLOCATABLE)
+        assert policy.rules.has(name, Face.HIERARCHY)
+        assert policy.rules.has(name, Face.RECLAIMABLE)
+
+
+@pytest.mark.parametrize("value", ["1.5", '"1.5"', "'1.5'"])
+def test_arguments_may_be_quoted(value: str) -> None:
+    policy = load(SHORT.format(f"overcommit\n    arguments:\n      overcommit-factor: {value}"))
+    assert policy.rules.active[0].rule == Overcommit(1.5)
+
+
+def test_quoted_switches_and_weights_count() -> None:
+    policy = load(
+        SHORT.format(
+            "predicates\n    arguments:\n"
+            '      predicate.PodAffinityEnable: "false"\n'
+            '      volumebinding.weight: "2"\n'
+            "      volumebinding.shape: [{utilization: 0, score: 10}]"
+        )
+    )
+    assert "pod-affinity" not in [a.rule.name for a in policy.rules.active]
+    assert "host-ports" in [a.rule.name for a in policy.rules.active]
+
+
+@pytest.mark.parametrize("text", ["allocate", '"allocate , backfill"', "allocate,backfill"])
+def test_actions_need_no_spaces(text: str) -> None:
+    policy = load(f"actions: {text}\ntiers: [{{plugins: [{{name: gang}}]}}]")
+    assert policy.actions in (("allocate",), ("allocate", "backfill"))
+
+
+@pytest.mark.parametrize("alias", ["numaaware", "numa-aware"])
+def test_other_spellings_of_names_mean_the_same(alias: str) -> None:
+    policy = load(SHORT.format(alias))
+    assert policy.tiers[0][0].name == "numa-aware"
+    assert warnings(policy) == ["plugin numa-aware is not available yet and has no effect"]
+
+
+def test_plugins_of_jobs_are_passed_over() -> None:
+    policy = load(SHORT.format("gang\n  - name: svc"))
+    assert [p.name for p in policy.tiers[0]] == ["gang"]
+    assert warnings(policy) == ["svc is a plugin of jobs, not of the scheduler, and is passed over"]
+
+
+def test_plugins_not_yet_there_may_say_what_they_like() -> None:
+    text = "usage\n    enablePredicate: false\n    arguments: {thresholds: {cpu: 80}, a: [1]}"
+    policy = load(SHORT.format(text) + "metrics: {type: prometheus, tls: {cert: /x}}\n")
+    assert policy.rules.active == ()
+    assert policy.metrics == (("type", "prometheus"), ("tls.cert", "/x"))
+    assert warnings(policy) == [
+        "plugin usage is not available yet and has no effect",
+        "metrics are not read yet, so that plugin usage has no effect",
+    ]
+
+
+def test_metrics_alone_are_no_reason_to_warn() -> None:
+    policy = load(SHORT.format("gang") + "metrics:\n  elasticsearch.password: secret\n")
+    assert warnings(policy) == []
+    assert "secret" not in repr(policy)
+
+
+def test_the_other_spelling_of_a_switch_counts_with_a_warning() -> None:
+    policy = load(SHORT.format("gang\n    enabledJobReady: false"))
+    assert not policy.rules.has("gang", Face.JOB_READY)
+    assert warnings(policy) == ["Volcano spells it enableJobReady and would pass this over"]
+
+
+def test_the_right_spelling_of_a_switch_wins() -> None:
+    text = "gang\n    {}: false\n    {}: true"
+    for order in (("enabledJobReady", "enableJobReady"), ("enableJobReady", "enabledJobReady")):
+        policy = load(SHORT.format(text.format(*order)))
+        assert policy.rules.has("gang", Face.JOB_READY) is (order[1] == "enableJobReady")
+
+
+def test_configurations_of_actions_are_kept() -> None:
+    policy = load(
+        SHORT.format("gang") + "configurations:\n- name: preempt\n"
+        "  arguments: {minCandidateNodesPercentage: '20'}\n- name: allocate\n"
+    )
+    assert policy.action_arguments == (
+        ("preempt", (("minCandidateNodesPercentage", 20),)),
+        ("allocate", ()),
+    )
+
+
+@pytest.mark.parametrize("text", ["none", "{engine: none}"])
+def test_the_solver_can_be_switched_off(text: str) -> None:
+    assert load(SHORT.format("gang") + f"solver: {text}\n").solver is SolverKind.NONE
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    text = (HERE / "golden" / "volcano.conf").read_text()
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(text, "volcano.conf")
+    assert f"{caught.value}\n" == (HERE / "golden" / "volcano.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("actions: allocate", ("", "the field tiers is missing", "")),
+        ("tiers: [{plugins: [{name: gang}]}]", ("", "the field actions is missing", "")),
+        ("actions: allocate\ntiers:", ("tiers", "must be a list, not empty", "")),
+        ("actions: allocate\ntiers: []", ("tiers", "names no plugin", "")),
+        ("actions: a\ntiers: [{}]", ("tiers[0]", "the field plugins is missing", "")),
+        (
+            "actions: [enqueue, allocate]\ntiers: [{plugins: [{name: gang}]}]",
+            (
+                "actions",
+                "must be a text with commas between actions",
+                '"enqueue, allocate"',
+            ),
+        ),
+        (
+            "actions: 'allocate, '\ntiers: [{plugins: [{name: gang}]}]",
+            ("actions", 'there is no action ""', ""),
+        ),
+        (
+            "actions: gangPreempt\ntiers: [{plugins: [{name: gang}]}]",
+            ("actions", 'there is no action "gangPreempt"', "gangpreempt"),
+        ),
+    ],
+)
+def test_what_is_missing_is_said(text: str, problem: tuple[str, str, str]) -> None:
+    assert problem in problems(text)
+
+
+def test_actions_over_several_lines_are_still_found() -> None:
+    text = 'actions: "enqueue,\n  alocate"\ntiers: [{plugins: [{name: gang}]}]'
+    with pytest.raises(PolicyError) as caught:
+        load(text)
+    assert [(p.line, p.message) for p in caught.value.problems] == [
+        (1, 'there is no action "alocate"')
+    ]
+
+
+VALID = """\
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: gang
+    enablePreemptable: false
+- plugins:
+  - name: binpack
+    arguments: {binpack.weight: "10", binpack.resources: a/b}
+configurations: [{name: allocate, arguments: {predicateErrorCacheEnable: true}}]
+metrics: {type: prometheus}
+solver: none
+"""
+
+
+@given(
+    st.integers(0, len(VALID)),
+    st.integers(0, 8),
+    st.text("ab:-[]{}&*!'\"# \n\t01.~,", max_size=4),
+)
+def test_damaged_files_load_or_say_why(at: int, number: int, text: str) -> None:
+    damaged = VALID[:at] + text + VALID[at + number :]
+    try:
+        load(damaged)
+    except PolicyError as e:
+        assert str(e)  # noqa: PT017
+        assert all(p.file == "volcano-scheduler.conf" for p in e.problems)  # noqa: PT017
