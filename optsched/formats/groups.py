@@ -30,7 +30,7 @@ from optsched.formats.problems import sentence
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
@@ -178,14 +178,11 @@ def _loner_phase(status: TaskStatus) -> GangPhase:
 def _group_problem(group: PodGroup) -> Reason | None:
     if not group.errors:
         return marked_reason(group.meta.annotations)
-    return Reason(ReasonCode.INVALID_POD_GROUP, _told("PodGroup", group.key, group.errors))
+    message = f"PodGroup {group.key}: {sentence(group.errors)}"
+    return Reason(ReasonCode.INVALID_POD_GROUP, message)
 
 
 def _queue_problem(queue: ApiQueue) -> Reason | None:
     if not queue.errors:
         return marked_reason(queue.meta.annotations)
-    return Reason(ReasonCode.INVALID_QUEUE, _told("queue", queue.name, queue.errors))
-
-
-def _told(kind: str, key: str, errors: Sequence[FieldError]) -> str:
-    return f"{kind} {key}: {sentence(errors)}"
+    return Reason(ReasonCode.INVALID_QUEUE, sentence(queue.errors))

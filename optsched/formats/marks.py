@@ -14,7 +14,7 @@ from optsched.units import TimestampError, format_micro_time, format_time, parse
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-PREFIX: Final = "optsched.io/"
+API_VERSION: Final = "optsched.io/v1alpha1"
 PROBLEM: Final = "optsched.io/problem"
 WAITING_SINCE: Final = "optsched.io/waiting-since"
 DEVICE: Final = "optsched.io/device"

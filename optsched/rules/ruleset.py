@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.fits import Fits
+from optsched.rules.gpu_shares import GpuShares
 from optsched.rules.well_formed import WellFormed
 
 if TYPE_CHECKING:
     from optsched.rules.base import Rule
+
+
+_ALWAYS: tuple[Rule, ...] = (WellFormed(), Fits(), GpuShares())
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class ActiveRule:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Rules in the order in which they are asked; the two that always hold come first."""
+    """Rules in the order in which they are asked; those that always hold come first."""
 
     active: tuple[ActiveRule, ...]
 
@@ -41,15 +45,21 @@ class RuleSet:
         return cls(tuple(ActiveRule(r, r.name, 0) for r in rules))
 
     @cached_property
+    def asked(self) -> tuple[ActiveRule, ...]:
+        """All rules with their faces, those that always hold included."""
+        return (*(ActiveRule(r, r.name, -1) for r in _ALWAYS), *self.active)
+
+    @cached_property
     def hard(self) -> tuple[Rule, ...]:
         """The rules that plans must keep, each once."""
         found = {a.rule.name: a.rule for a in self.active if a.binds}
-        return (WellFormed(), Fits(), *found.values())
+        return (*_ALWAYS, *found.values())
 
     @cached_property
     def masking(self) -> tuple[Rule, ...]:
         """Hard rules that exclude nodes."""
-        return tuple(r for r in self.hard if r.hard_face is Face.PREDICATE)
+        always = [r for r in self.hard if r.hard_face is None]
+        return (*always, *(r for r in self.hard if r.hard_face is Face.PREDICATE))
 
     @cached_property
     def scoring(self) -> tuple[Rule, ...]:

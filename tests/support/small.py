@@ -12,6 +12,7 @@ from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Sense
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.domain.task import (
+    DeviceRequest,
     HostPort,
     PodTerm,
     SpreadTerm,
@@ -184,6 +185,9 @@ def _random_shape(rng: np.random.Generator, *, related: bool) -> TaskShape:
         fields["tolerations"] = (Toleration(exists=True),)
     if related:
         fields.update(_random_relations(rng))
+        if rng.random() < 0.15:
+            part = int(rng.choice([300, 500, 700]))
+            return shape(int(rng.integers(0, 4)), device=DeviceRequest(1, part), **fields)
     return shape(int(rng.integers(0, 4)), int(rng.integers(0, 2)), **fields)
 
 

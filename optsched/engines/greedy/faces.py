@@ -33,7 +33,7 @@ class Faces:
     """Asks every rule that has something to say, in the policy's order, and no other."""
 
     def __init__(self, problem: Problem, rules: RuleSet, ledger: Ledger) -> None:
-        opened = [(a, a.rule.open(problem, ledger)) for a in rules.active]
+        opened = [(a, a.rule.open(problem, ledger)) for a in rules.asked]
         self._open = [(a, greedy) for a, greedy in opened if greedy is not None]
         self._queue_keys: list[Callable[[int], tuple[float, ...]]] = self._having("queue_key")
         self._gang_keys: list[Callable[[int], tuple[float, ...]]] = self._having("gang_key")

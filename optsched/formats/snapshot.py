@@ -1,0 +1,347 @@
+"""A whole cluster from plain objects, in any order and from any source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import kinds
+from optsched.api.podgroup import parse_podgroup
+from optsched.api.priorityclass import PriorityClass, parse_priority_class
+from optsched.api.queue import parse_queue
+from optsched.domain.cluster import Snapshot
+from optsched.domain.task import TaskStatus
+from optsched.formats.groups import (
+    Loner,
+    gang_of_group,
+    implicit_gang,
+    missing_gang,
+    queue_of,
+    with_builtin_queues,
+)
+from optsched.formats.marks import API_VERSION, time_text
+from optsched.formats.nodes import parse_node
+from optsched.formats.pods import (
+    DEFAULT_NAMESPACE,
+    IMPLICIT_PREFIX,
+    DecodeOptions,
+    PodDecoder,
+    is_gone,
+    scheduler_of,
+)
+from optsched.formats.priorities import Priorities, priorities
+from optsched.formats.problems import ObjectProblem, problems_of
+from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_nodes
+from optsched.units import FieldError, TimestampError, parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.domain.cluster import Claim, Gang, Node, Queue
+    from optsched.domain.task import Task
+
+NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
+SNAPSHOT_KIND: Final = "Snapshot"
+
+READ_KINDS: Final = (
+    kinds.NODE,
+    kinds.POD,
+    kinds.POD_GROUP,
+    kinds.QUEUE,
+    kinds.PRIORITY_CLASS,
+    kinds.NAMESPACE,
+    kinds.PERSISTENT_VOLUME_CLAIM,
+    kinds.PERSISTENT_VOLUME,
+    kinds.STORAGE_CLASS,
+)
+"""The kinds that a snapshot is made of."""
+
+_NO_NAME: Final = "is missing: every object needs a name"
+_NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"
+_NO_KIND: Final = "is no object: it needs apiVersion, kind and metadata"
+_TWICE: Final = "is there more than once; the last one counts"
+_NO_NODE: Final = "is no node of this cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A snapshot, and what was wrong with the objects that it was made of.
+
+    Attributes
+    ----------
+    problems
+        Every field without a reading, duplicates, references to nothing. Whatever can not be used
+        carries its problem in the snapshot as well.
+    ignored
+        How many objects there were of kinds that a snapshot is not made of, by `apiVersion Kind`.
+    elsewhere
+        How many pods wait for another scheduler, by its name; they are not in the snapshot.
+
+    """
+
+    snapshot: Snapshot
+    problems: tuple[ObjectProblem, ...] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
+
+
+def assemble(
+    objects: Iterable[Mapping[str, Any]],
+    options: DecodeOptions | None = None,
+    taken_ms: int | None = None,
+    *,
+    where: Sequence[str] = (),
+) -> Assembled:
+    """Put a cluster together; nothing is lost because of another object.
+
+    Parameters
+    ----------
+    objects
+        Manifests or what an API server answers. Without a namespace they are in `default`, without
+        a creation time their place in the order counts as milliseconds.
+    options
+        Whose pods are ours.
+    taken_ms
+        When; None for what the dump of a snapshot says, or else the latest creation.
+    where
+        `file:line` of each object, for messages.
+
+    """
+    return _Assembly(_Index(objects, where), options or DecodeOptions()).build(taken_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    obj: dict[str, Any]
+    where: str
+
+
+class _Index:
+    """Objects by kind and key."""
+
+    def __init__(self, objects: Iterable[Mapping[str, Any]], where: Sequence[str]) -> None:
+        self.problems: list[ObjectProblem] = []
+        self.ignored: Counter[str] = Counter()
+        self.taken_ms: int | None = None
+        self._entries: dict[kinds.Kind, dict[str, _Entry]] = {kind: {} for kind in READ_KINDS}
+        for position, obj in enumerate(objects):
+            self._file(obj, position, where[position] if where else "")
+
+    def of(self, kind: kinds.Kind) -> Mapping[str, _Entry]:
+        """The objects of a kind by key, in key order."""
+        entries = self._entries[kind]
+        return {key: entries[key] for key in sorted(entries)}
+
+    def get(self, kind: kinds.Kind, key: str) -> _Entry | None:
+        """One object; None where there is none."""
+        return self._entries[kind].get(key)
+
+    def _file(self, obj: object, position: int, where: str) -> None:
+        if not isinstance(obj, dict) or not obj.get("kind") or not obj.get("apiVersion"):
+            self.problems.append(ObjectProblem("", "", "", obj, _NO_KIND, where))
+            return
+        version, name = str(obj["apiVersion"]), str(obj["kind"])
+        kind = kinds.find_kind(version, name)
+        if kind in self._entries:
+            self._add(kind, obj, position, where)
+        elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
+            self._read_time(obj, where)
+        else:
+            self.ignored[f"{version} {name}"] += 1
+
+    def _add(self, kind: kinds.Kind, obj: dict[str, Any], position: int, where: str) -> None:
+        meta = obj.get("metadata")
+        name = meta.get("name") if isinstance(meta, dict) else None
+        if not isinstance(meta, dict) or not isinstance(name, str) or not name:
+            problem = ObjectProblem(kind.kind, "", "metadata.name", name, _NO_NAME, where)
+            self.problems.append(problem)
+            return
+        namespace = meta.get("namespace")
+        if not isinstance(namespace, str | None):
+            path = "metadata.namespace"
+            self.problems.append(ObjectProblem(kind.kind, name, path, namespace, _NO_TEXT, where))
+        obj = _completed(kind, obj, meta, position)
+        key = f"{obj['metadata']['namespace']}/{name}" if kind.namespaced else name
+        if key in self._entries[kind]:
+            self.problems.append(ObjectProblem(kind.kind, key, "", None, _TWICE, where))
+        self._entries[kind][key] = _Entry(obj, where)
+
+    def _read_time(self, obj: dict[str, Any], where: str) -> None:
+        try:
+            self.taken_ms = parse_time_ms(obj.get("takenAt"))
+        except TimestampError as e:
+            self.problems += problems_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
+
+
+def _completed(
+    kind: kinds.Kind, obj: dict[str, Any], meta: dict[str, Any], position: int
+) -> dict[str, Any]:
+    """The object with the namespace and the creation time that a server would have given it."""
+    given: dict[str, str] = {}
+    if kind.namespaced and not isinstance(meta.get("namespace") or None, str):
+        given["namespace"] = DEFAULT_NAMESPACE
+    if meta.get("creationTimestamp") is None:
+        given["creationTimestamp"] = time_text(position)
+    return {**obj, "metadata": {**meta, **given}} if given else obj
+
+
+class _Assembly:
+    """Reads the objects of an index kind by kind."""
+
+    def __init__(self, index: _Index, options: DecodeOptions) -> None:
+        self._index = index
+        self._problems = index.problems
+        self._options = options
+        self._elsewhere: Counter[str] = Counter()
+        self._decoder = PodDecoder(options)
+        self._tasks: list[Task] = []
+
+    def build(self, taken_ms: int | None) -> Assembled:
+        self._decoder.priorities = table = self._priorities()
+        self._tasks = self._read_tasks()
+        queues = with_builtin_queues(self._queues())
+        gangs = self._gangs(table)
+        if taken_ms is None:
+            taken_ms = self._index.taken_ms
+        if taken_ms is None:
+            taken_ms = max((*(g.created_ms for g in gangs), *(q.created_ms for q in queues)))
+        snapshot = Snapshot(
+            taken_ms=taken_ms,
+            nodes=self._nodes(),
+            gangs=gangs,
+            queues=queues,
+            claims=self._claims(),
+            namespaces=self._namespaces(),
+        )
+        ignored, elsewhere = self._index.ignored, self._elsewhere
+        return Assembled(snapshot, tuple(self._problems), dict(ignored), dict(elsewhere))
+
+    def _report(self, kind: kinds.Kind, key: str, errors: Iterable[FieldError], where: str) -> None:
+        self._problems += problems_of(kind.kind, key, errors, where)
+
+    def _priorities(self) -> Priorities:
+        found: list[PriorityClass] = []
+        for key, entry in self._index.of(kinds.PRIORITY_CLASS).items():
+            parsed, errors = parse_priority_class(entry.obj)
+            self._report(kinds.PRIORITY_CLASS, key, errors, entry.where)
+            if parsed is not None:
+                found.append(parsed)
+        return priorities(found)
+
+    def _queues(self) -> list[Queue]:
+        found: list[Queue] = []
+        for key, entry in self._index.of(kinds.QUEUE).items():
+            parsed, errors = parse_queue(entry.obj)
+            self._report(kinds.QUEUE, key, errors, entry.where)
+            if parsed is not None:
+                found.append(queue_of(parsed))
+        return found
+
+    def _namespaces(self) -> dict[str, Mapping[str, str]]:
+        """Labels by namespace; one that objects are in exists, whether it is listed or not."""
+        namespaced = (self._index.of(kind) for kind in READ_KINDS if kind.namespaced)
+        names = {key.partition("/")[0] for entries in namespaced for key in entries}
+        listed = self._index.of(kinds.NAMESPACE)
+        labels_of: dict[str, Mapping[str, str]] = {}
+        for name in sorted(names | listed.keys()):
+            labels = _texts(listed[name].obj, "labels") if name in listed else {}
+            labels_of[name] = {**labels, NAMESPACE_LABEL: name}
+        return labels_of
+
+    # --- volumes ---------------------------------------------------------------------------------
+
+    def _claims(self) -> dict[str, Claim]:
+        volumes = self._index.of(kinds.PERSISTENT_VOLUME)
+        for key, entry in volumes.items():
+            errors = volume_nodes(entry.obj)[1]
+            self._report(kinds.PERSISTENT_VOLUME, key, errors, entry.where)
+        classes = self._index.of(kinds.STORAGE_CLASS)
+        for key, entry in classes.items():
+            errors = class_nodes(entry.obj)[2]
+            self._report(kinds.STORAGE_CLASS, key, errors, entry.where)
+        storage = Storage(
+            {key: entry.obj for key, entry in volumes.items()},
+            {key: entry.obj for key, entry in classes.items()},
+        )
+        return dict(self._read_claims(storage))
+
+    def _read_claims(self, storage: Storage) -> Iterator[tuple[str, Claim]]:
+        for key, entry in self._index.of(kinds.PERSISTENT_VOLUME_CLAIM).items():
+            claim, errors = parse_claim(entry.obj, storage)
+            self._report(kinds.PERSISTENT_VOLUME_CLAIM, key, errors, entry.where)
+            if claim is not None:
+                yield key, claim
+
+    # --- pods, gangs, nodes ----------------------------------------------------------------------
+
+    def _read_tasks(self) -> list[Task]:
+        found: list[Task] = []
+        for key, entry in self._index.of(kinds.POD).items():
+            if is_gone(entry.obj):
+                continue
+            task, errors = self._decoder.read(entry.obj)
+            if task.gang or task.status.holds_resources:
+                self._report(kinds.POD, key, errors, entry.where)
+                found.append(task)
+            elif task.status in (TaskStatus.PENDING, TaskStatus.GATED):
+                self._elsewhere[scheduler_of(entry.obj)] += 1
+        return found
+
+    def _gangs(self, table: Priorities) -> tuple[Gang, ...]:
+        members: dict[str, list[Task]] = {}
+        for task in self._tasks:
+            if task.gang:
+                members.setdefault(task.gang, []).append(task)
+        found: dict[str, Gang] = {}
+        for key, entry in self._index.of(kinds.POD_GROUP).items():
+            group, errors = parse_podgroup(entry.obj)
+            if group is not None:
+                gang, remarks = gang_of_group(group, members.pop(key, ()), table)
+                found[key] = gang
+                self._report(kinds.POD_GROUP, key, (*errors, *remarks), entry.where)
+        found.update({key: self._without_group(key, tasks) for key, tasks in members.items()})
+        return tuple(found[key] for key in sorted(found))
+
+    def _without_group(self, key: str, tasks: Sequence[Task]) -> Gang:
+        task = min(tasks, key=lambda each: each.key)
+        entry = self._index.get(kinds.POD, task.key)
+        pod = entry.obj if entry else {}
+        queue = self._decoder.queue(pod, self._namespace_annotations(task.namespace))
+        if not key.partition("/")[2].startswith(IMPLICIT_PREFIX):
+            return missing_gang(key, tasks, queue)
+        priority = self._decoder.gang_priority(pod)
+        return implicit_gang(Loner(task, queue, priority, _texts(pod, "annotations")))
+
+    def _namespace_annotations(self, name: str) -> Mapping[str, str]:
+        entry = self._index.get(kinds.NAMESPACE, name)
+        return _texts(entry.obj, "annotations") if entry else {}
+
+    def _nodes(self) -> tuple[Node, ...]:
+        residents: dict[str, list[Task]] = {}
+        for task in self._tasks:
+            if task.status.holds_resources:
+                residents.setdefault(task.node, []).append(task)
+        found: list[Node] = []
+        for key, entry in self._index.of(kinds.NODE).items():
+            node, errors = parse_node(entry.obj)
+            self._report(kinds.NODE, key, errors, entry.where)
+            if node is not None:
+                here = sorted(residents.pop(node.name, ()), key=lambda task: task.key)
+                found.append(replace(node, residents=tuple(here)))
+        self._report_homeless(residents)
+        return tuple(found)
+
+    def _report_homeless(self, residents: Mapping[str, Sequence[Task]]) -> None:
+        for task in (task for tasks in residents.values() for task in tasks):
+            entry = self._index.get(kinds.POD, task.key)
+            error = FieldError("spec.nodeName", task.node, _NO_NODE)
+            self._report(kinds.POD, task.key, [error], entry.where if entry else "")
+
+
+def _texts(obj: Mapping[str, Any], name: str) -> dict[str, str]:
+    """The labels or annotations of an object that are texts."""
+    found = obj.get("metadata", {}).get(name)
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
