@@ -26,6 +26,10 @@ check: $(STAMP) ## style, types and the direction of imports
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+.PHONY: bench-session
+bench-session: $(STAMP) ## Problem → Decisions: greedy, configurations, node by node
+	$(PY) -m pytest bench/test_session.py -q -p no:cacheprovider --benchmark-columns=min,median,max,rounds
+
 .PHONY: unit
 unit: $(STAMP) ## tests that need no cluster
 	$(PY) -m pytest

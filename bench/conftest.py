@@ -1,0 +1,75 @@
+"""The yardstick that every benchmark is put beside, and the table at the end."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+
+def yardstick() -> float:
+    """Seconds of a fixed piece of work in Python and NumPy; the median of five."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 1000, 200_000)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        total: dict[int, int] = {}
+        for value in values[:100_000].tolist():
+            total[value] = total.get(value, 0) + 1
+        for _ in range(20):
+            np.sort(values)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: its name, seconds, and what it should not exceed."""
+
+    name: str
+    seconds: float
+    target: float | None
+    note: str
+
+
+class Table:
+    """Figures of a run."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def add(self, name: str, seconds: float, target: float | None = None, note: str = "") -> None:
+        self.rows.append(Row(name, seconds, target, note))
+
+
+_TABLE = Table()
+
+
+@pytest.fixture(scope="session")
+def table() -> Table:
+    """Where benchmarks put their figures."""
+    return _TABLE
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures beside the yardstick of the same run."""
+    if not _TABLE.rows:
+        return
+    unit = yardstick()
+    write = terminalreporter.write_line
+    write("")
+    write(f"yardstick {unit * 1000:.1f} ms (a fixed piece of Python and NumPy, median of five)")
+    write(f"{'':60} {'median s':>9} {'× yardstick':>12} {'target s':>9}")
+    for row in _TABLE.rows:
+        target = "" if row.target is None else f"{row.target:9.2f}"
+        met = "" if row.target is None else (" ok" if row.seconds <= row.target else " MISSED")
+        ratio = row.seconds / unit
+        write(f"{row.name:60} {row.seconds:9.3f} {ratio:12.2f} {target:>9}{met} {row.note}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    write(f"peak memory {peak:.0f} MiB here, {children:.0f} MiB in the solver process (target 2 048)")
