@@ -96,7 +96,9 @@ class Proportion(Rule):
         queue = int(problem.queue_of[gang])
         deserved = problem.derived(deserved_shares)[queue]
         used = outcome.queue_allocated[queue]
-        for r in np.flatnonzero((asked > 0) & (used + asked > deserved)).tolist():
+        # A queue that deserves all there is lacks room, not a share.
+        binds = (asked > 0) & (used + asked > deserved) & (deserved < problem.total)
+        for r in np.flatnonzero(binds).tolist():
             name = problem.resources[r]
             return Reason(
                 ReasonCode.DESERVED,

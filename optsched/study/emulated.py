@@ -1,0 +1,112 @@
+"""A cluster that exists in memory only: objects, a scheduler, and nodes that run what they get.
+
+It stands behind the same ports as a real cluster, so that whatever is played on one can be played
+on the other. Time passes when it is told to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optsched.domain.decisions import Allocate
+from optsched.formats.marks import time_text
+from optsched.formats.snapshot import assemble
+from optsched.session.session import Surroundings, run_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.domain.decisions import Plan
+    from optsched.formats.pods import DecodeOptions
+    from optsched.policy.policy import Policy
+    from optsched.problem.problem import Problem
+
+COMPLETE_ANNOTATION = "optsched.io/complete"
+FAIL_ANNOTATION = "optsched.io/fail"
+
+
+class EmulatedCluster:
+    """Objects by kind and key, decided upon by sessions.
+
+    Attributes
+    ----------
+    now_ms
+        The time there.
+    last_plan
+        What the last session decided; None before the first.
+
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        surroundings: Surroundings | None = None,
+        options: DecodeOptions | None = None,
+    ) -> None:
+        self.now_ms = 0
+        self.last_plan: Plan | None = None
+        self._policy = policy
+        self._surroundings = surroundings or Surroundings()
+        self._options = options
+        self._objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self._problem: Problem | None = None
+
+    def apply(self, manifests: Iterable[Mapping[str, Any]]) -> None:
+        """Create objects, or replace those that exist."""
+        for manifest in manifests:
+            obj = {**manifest, "metadata": {**manifest["metadata"]}}
+            obj["metadata"].setdefault("creationTimestamp", time_text(self.now_ms))
+            self._objects[obj["kind"], _key(obj)] = obj
+
+    def delete(self, kind: str, key: str) -> None:
+        """Delete an object; nothing happens when it is not there."""
+        self._objects.pop((kind, key), None)
+
+    def objects(self, kind: str) -> Iterator[dict[str, Any]]:
+        """The objects of a kind, in key order."""
+        for found, key in sorted(self._objects):
+            if found == kind:
+                yield self._objects[found, key]
+
+    def annotate(self, kind: str, key: str, annotations: Mapping[str, str]) -> None:
+        """Add annotations to an object."""
+        meta = self._objects[kind, key]["metadata"]
+        meta["annotations"] = {**meta.get("annotations", {}), **annotations}
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass: pods end that are told to, then a session is held."""
+        self.now_ms += milliseconds
+        for pod in self.objects("Pod"):
+            _end_if_told(pod)
+        report = run_session(
+            assemble(self._objects.values(), self._options, self.now_ms).snapshot,
+            self._policy,
+            self._surroundings,
+            self._problem,
+        )
+        self._problem = report.problem
+        self.carry_out(report.plan)
+
+    def carry_out(self, plan: Plan) -> None:
+        """See `Binder`: pods run as soon as they are bound."""
+        self.last_plan = plan
+        for action in plan.actions:
+            if isinstance(action, Allocate):
+                pod = self._objects["Pod", action.task]
+                pod["spec"] = {**pod["spec"], "nodeName": action.node}
+                pod["status"] = {"phase": "Running"}
+
+
+def _key(obj: Mapping[str, Any]) -> str:
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
+
+
+def _end_if_told(pod: dict[str, Any]) -> None:
+    annotations = pod["metadata"].get("annotations", {})
+    if pod.get("status", {}).get("phase") != "Running":
+        return
+    if COMPLETE_ANNOTATION in annotations:
+        pod["status"] = {"phase": "Succeeded"}
+    elif FAIL_ANNOTATION in annotations:
+        pod["status"] = {"phase": "Failed"}

@@ -1,0 +1,180 @@
+"""The gang experiment: jobs that need all their tasks at once, with gangs and without.
+
+Each job has 2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in all, and makes progress
+only while all six run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano
+(2019) report 1, 2 and 5 jobs: without gangs they hold each other's resources for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+NAMESPACE = "gang-experiment"
+ROLES = (("ps", 2, 1), ("worker", 4, 2))
+TASKS = sum(number for _, number, _ in ROLES)
+JOB_LABEL = "job"
+SCHEDULER = "optsched"
+
+
+class Stage(Protocol):
+    """A cluster to play on."""
+
+    def apply(self, manifests: Sequence[Mapping[str, Any]]) -> None:
+        """Create objects."""
+
+    def pods(self) -> Iterable[Mapping[str, Any]]:
+        """The pods of the experiment."""
+
+    def complete(self, names: Sequence[str]) -> None:
+        """Let pods end well."""
+
+    def clear(self) -> None:
+        """Delete all pods and pod groups of the experiment, and wait until they are gone."""
+
+    def advance(self) -> float:
+        """Let a little time pass; returns seconds since some start."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """Where a job stands."""
+
+    running: int = 0
+    succeeded: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its tasks have ended well."""
+        return self.succeeded == TASKS
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The experiment at one instant.
+
+    Attributes
+    ----------
+    seconds
+        Since the jobs were created.
+    jobs
+        By name.
+    finished_at
+        Seconds at which jobs were done, by name.
+    is_stuck
+        Whether nothing can move any more: no job has all its tasks, and nothing changed for long.
+
+    """
+
+    seconds: float
+    jobs: Mapping[str, JobState]
+    finished_at: Mapping[str, float] = field(default_factory=dict)
+    is_stuck: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return self.is_stuck or all(job.is_done for job in self.jobs.values())
+
+
+def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
+    """A PodGroup for each job, and the pods in turn, as controllers make them side by side."""
+    pods = [
+        _pod(job, role, index, cpus)
+        for role, number, cpus in ROLES
+        for index in range(number)
+        for job in jobs
+    ]
+    return [*(_group(job, min_member) for job in jobs), *pods]
+
+
+def play(
+    stage: Stage, num_jobs: int, min_member: int, run_seconds: float, quiet_seconds: float
+) -> Iterator[Progress]:
+    """Play one round; yields the progress after every step, the last one when it is over.
+
+    Parameters
+    ----------
+    stage
+        Where to play; cleared before.
+    num_jobs
+        How many jobs are created at once.
+    min_member
+        Tasks of a job that start together: 6 makes it a gang, 1 leaves each task to itself.
+    run_seconds
+        How long a job must run with all its tasks.
+    quiet_seconds
+        How long nothing has to change until the jobs count as stuck.
+
+    """
+    jobs = [f"tf{i}" for i in range(num_jobs)]
+    stage.clear()
+    stage.apply(job_manifests(jobs, min_member))
+    start = changed = stage.advance()
+    complete_since: dict[str, float] = {}
+    finished: dict[str, float] = {}
+    last: Mapping[str, JobState] = {}
+    while True:
+        now = stage.advance()
+        states, names = _observe(stage, jobs)
+        if states != last:
+            last, changed = states, now
+        for job, state in states.items():
+            if state.running == TASKS:
+                since = complete_since.setdefault(job, now)
+                if now - since >= run_seconds:
+                    stage.complete(names[job])
+            if state.is_done:
+                finished.setdefault(job, now - start)
+        works = any(state.running == TASKS for state in states.values())
+        stuck = not works and now - changed >= quiet_seconds
+        progress = Progress(now - start, states, dict(finished), is_stuck=stuck)
+        if all(state.is_done for state in states.values()):
+            progress = Progress(now - start, states, dict(finished))
+        yield progress
+        if progress.is_over:
+            return
+
+
+def _observe(stage: Stage, jobs: Sequence[str]) -> tuple[dict[str, JobState], dict[str, list[str]]]:
+    running, succeeded = dict.fromkeys(jobs, 0), dict.fromkeys(jobs, 0)
+    names: dict[str, list[str]] = {job: [] for job in jobs}
+    for pod in stage.pods():
+        job = pod["metadata"]["labels"][JOB_LABEL]
+        phase = pod.get("status", {}).get("phase")
+        running[job] += phase == "Running"
+        succeeded[job] += phase == "Succeeded"
+        names[job].append(pod["metadata"]["name"])
+    return {job: JobState(running[job], succeeded[job]) for job in jobs}, names
+
+
+def _group(job: str, min_member: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": job, "namespace": NAMESPACE},
+        "spec": {"minMember": min_member, "queue": "default"},
+    }
+
+
+def _pod(job: str, role: str, index: int, cpus: int) -> dict[str, Any]:
+    request = {"cpu": str(cpus), "memory": "1Gi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{job}-{role}-{index}",
+            "namespace": NAMESPACE,
+            "labels": {JOB_LABEL: job, "volcano.sh/task-spec": role},
+            "annotations": {"scheduling.k8s.io/group-name": job},
+        },
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "restartPolicy": "Never",
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": role, "image": "tf", "resources": {"requests": request}}],
+        },
+    }
