@@ -1,4 +1,7 @@
-"""How far queues stay below what is theirs: the level shared by guarantees and fair shares."""
+"""How far queues stay below what is theirs: the level shared by guarantees and fair shares.
+
+Mathematics: models/formulation/shortfall.md.
+"""
 
 from __future__ import annotations
 
