@@ -79,6 +79,8 @@ def read_arguments(
             findings.error(key, f"{owner} has no such argument", likely)
             continue
         value = _value_of(argument, node, findings)
+        if not argument.is_available and (value or argument.kind is Kind.ANY):
+            findings.warn(key, "is not available yet and has no effect")
         if value is not None:
             found.append((name, value))
     return tuple(found)
@@ -151,6 +153,8 @@ class TierReader:
         arguments = read_arguments(given, plugin.arguments, owner, self.findings)
         if plugin.name == "binpack":
             self._check_weights(dict(arguments), given)
+        if plugin.name == "drf" and Face.HIERARCHY in faces:
+            self.findings.warn(node.spot, "shares of hierarchies are not available yet")
         return TierPlugin(plugin.name, arguments, faces)
 
     def _plugin(self, node: Node) -> Plugin | None:

@@ -6,7 +6,7 @@ A plugin may bring several rules: `predicates` is one per kind of predicate, `pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -55,6 +55,8 @@ class Argument:
     ----------
     least
         The smallest number that is accepted; None without one.
+    is_available
+        Whether it has an effect already.
 
     """
 
@@ -63,6 +65,7 @@ class Argument:
     default: Value
     meaning: str
     least: float | None = 0
+    is_available: bool = True
 
     def accepts(self, name: str) -> bool:
         """Whether an argument of this name is meant."""
@@ -136,6 +139,10 @@ def _switch(name: str, meaning: str, *, default: bool = True) -> Argument:
     return Argument(name, Kind.SWITCH, default, meaning)
 
 
+def _later(argument: Argument) -> Argument:
+    return replace(argument, is_available=False)
+
+
 _AVAILABLE = (
     Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(),)),
     Plugin("priority", "more important gangs first", (), lambda _: (Priority(),)),
@@ -151,9 +158,11 @@ _AVAILABLE = (
         "capacity",
         "queues deserve fixed parts and may borrow beyond them",
         (
-            _weight("ancestorReclaimLevel", 0, "levels of ancestors that reclaim looks at"),
-            _switch("capacity.DynamicResourceAllocationEnable", "quota for DRA", default=False),
-            _switch("capacity.DRAConsumableCapacityEnable", "quota for DRA", default=False),
+            _later(_weight("ancestorReclaimLevel", 0, "levels of ancestors that reclaim looks at")),
+            _later(
+                _switch("capacity.DynamicResourceAllocationEnable", "quota for DRA", default=False)
+            ),
+            _later(_switch("capacity.DRAConsumableCapacityEnable", "quota for DRA", default=False)),
         ),
         lambda _: (Capacity(), Capability(), Guarantee()),
     ),
@@ -162,15 +171,15 @@ _AVAILABLE = (
         "what kube-scheduler filters nodes by",
         (
             *(_switch(_ENABLE.format(n), f"the rule {r.name}") for n, r in _PREDICATES),
-            _switch("predicate.NodeVolumeLimitsEnable", "volumes a node may attach"),
-            _switch("predicate.VolumeZoneEnable", "zones of volumes"),
-            _switch("predicate.DynamicResourceAllocationEnable", "DRA", default=False),
+            _later(_switch("predicate.NodeVolumeLimitsEnable", "volumes a node may attach")),
+            _switch("predicate.VolumeZoneEnable", "has no effect: part of VolumeBinding"),
+            _later(_switch("predicate.DynamicResourceAllocationEnable", "DRA", default=False)),
             _switch("predicate.CacheEnable", "has no effect: masks are always kept", default=False),
             _switch("predicateErrorCacheEnable", "has no effect: failures are kept by class"),
-            _weight("volumebinding.weight", 1, "has no effect: volumes exclude nodes only"),
-            _weight("volumebinding.bindTimeoutSeconds", 600, "has no effect yet"),
-            Argument("volumebinding.shape", Kind.ANY, "", "has no effect yet"),
-            _weight("dynamicresources.filterTimeoutSeconds", 10, "has no effect yet"),
+            _weight("volumebinding.weight", 1, "has no effect: volumes give no score"),
+            _later(_weight("volumebinding.bindTimeoutSeconds", 600, "longest wait for a volume")),
+            _later(Argument("volumebinding.shape", Kind.ANY, "", "score of how full volumes are")),
+            _later(_weight("dynamicresources.filterTimeoutSeconds", 10, "longest time for DRA")),
         ),
         _predicates,
     ),
@@ -181,11 +190,11 @@ _AVAILABLE = (
             _weight("leastrequested.weight", 1, "free nodes"),
             _weight("mostrequested.weight", 0, "busy nodes"),
             _weight("nodeaffinity.weight", 2, "preferred node affinity"),
-            _weight("podaffinity.weight", 2, "preferred pod affinity"),
+            _later(_weight("podaffinity.weight", 2, "preferred pod affinity")),
             _weight("balancedresource.weight", 1, "CPU and memory in balance"),
             _weight("tainttoleration.weight", 3, "few soft taints"),
-            _weight("imagelocality.weight", 1, "images already there"),
-            _weight("podtopologyspread.weight", 2, "soft topology spread"),
+            _later(_weight("imagelocality.weight", 1, "images already there")),
+            _later(_weight("podtopologyspread.weight", 2, "soft topology spread")),
         ),
         _nodeorder,
     ),

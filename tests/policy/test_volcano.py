@@ -180,6 +180,22 @@ def test_quoted_switches_and_weights_count() -> None:
     assert "host-ports" in [a.rule.name for a in policy.rules.active]
 
 
+def test_arguments_without_effect_are_warned_of_where_they_ask_for_one() -> None:
+    text = (
+        "nodeorder\n    arguments: {imagelocality.weight: 2, podaffinity.weight: 0}\n"
+        "  - name: predicates\n    arguments:\n      predicate.NodeVolumeLimitsEnable: false\n"
+        "      volumebinding.shape: []\n"
+        "  - name: drf\n    enableHierarchy: true"
+    )
+    policy = load(SHORT.format(text))
+    assert [p.path.rpartition("arguments.")[2] for p in policy.warnings] == [
+        "imagelocality.weight",
+        "volumebinding.shape",
+        "tiers[0].plugins[2]",
+    ]
+    assert all("not available yet" in w for w in warnings(policy))
+
+
 @pytest.mark.parametrize("text", ["allocate", '"allocate , backfill"', "allocate,backfill"])
 def test_actions_need_no_spaces(text: str) -> None:
     policy = load(f"actions: {text}\ntiers: [{{plugins: [{{name: gang}}]}}]")
