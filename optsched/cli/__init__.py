@@ -1,0 +1,1 @@
+"""The command line: arguments, composition, printing, exit codes."""

@@ -1,0 +1,22 @@
+"""The command `optsched`."""
+
+from __future__ import annotations
+
+import click
+
+from optsched import __version__
+from optsched.cli.demo import demo
+from optsched.cli.local import local
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="optsched")
+def main() -> None:
+    """A batch scheduler for Kubernetes that decides each session as one optimisation problem."""
+
+
+main.add_command(demo)
+main.add_command(local)
+
+if __name__ == "__main__":
+    main()

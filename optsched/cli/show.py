@@ -1,0 +1,107 @@
+"""Plans as people read them: placements by gang, the certificate, what waits and why."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from optsched.domain.decisions import Allocate, LevelStatus, Nominate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from optsched.domain.decisions import Certificate, LevelResult, Plan
+
+MOST_ROWS = 50
+_COLOURS = {
+    LevelStatus.OPTIMAL: "green",
+    LevelStatus.FEASIBLE: "yellow",
+    LevelStatus.BOUND_ONLY: "yellow",
+    LevelStatus.SKIPPED: "dim",
+}
+
+
+def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
+    """Print a plan: what is placed, what was proved, what waits."""
+    _show_placements(console, plan, most_rows)
+    show_certificate(console, plan.certificate)
+    _show_pending(console, plan, most_rows)
+
+
+def _show_placements(console: Console, plan: Plan, most_rows: int) -> None:
+    table = Table(title="placements", title_justify="left", box=None, pad_edge=False)
+    table.add_column("gang")
+    table.add_column("tasks", justify="right")
+    table.add_column("nodes")
+    rows = list(_placements(plan))
+    for gang, tasks, nodes in rows[:most_rows]:
+        table.add_row(gang, str(tasks), nodes)
+    console.print(table if rows else Text("nothing is placed", style="dim"))
+    _more(console, len(rows) - most_rows, "gangs")
+
+
+def _placements(plan: Plan) -> Iterator[tuple[str, int, str]]:
+    """Gang, tasks and nodes of every placement; waiting ones are marked."""
+    for kind, mark in ((Allocate, ""), (Nominate, " (waits for room)")):
+        nodes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for action in plan.actions:
+            if isinstance(action, kind):
+                nodes[action.gang][action.node] += 1
+        for gang, counts in nodes.items():
+            where = ", ".join(f"{n} ×{c}" if c > 1 else n for n, c in sorted(counts.items()))
+            yield gang + mark, counts.total(), where
+
+
+def show_certificate(console: Console, certificate: Certificate) -> None:
+    """Print what is known about a plan."""
+    table = Table(title="certificate", title_justify="left", box=None, pad_edge=False)
+    for heading in ("level", "unit"):
+        table.add_column(heading)
+    for heading in ("value", "bound", "gap"):
+        table.add_column(heading, justify="right")
+    table.add_column("status")
+    for level in certificate.levels:
+        table.add_row(*_level(level), Text(level.status, style=_COLOURS[level.status]))
+    console.print()
+    console.print(table)
+    console.print(f"{_verdict(certificate)} ({certificate.engine}, {certificate.seconds:.2f} s)")
+    console.print(f"stopped: {certificate.stopped}", style="dim")
+
+
+def _level(level: LevelResult) -> tuple[str, str, str, str, str]:
+    bound = "" if level.bound is None else f"{level.bound:,}"
+    gap = "" if level.gap is None else f"{level.gap:,}"
+    direction = "≤" if level.sense == "max" else "≥"
+    return level.name, level.unit, f"{level.value:,}", f"{direction} {bound}" if bound else "", gap
+
+
+def _verdict(certificate: Certificate) -> str:
+    if certificate.is_proved:
+        return "proved: no plan is better"
+    if certificate.relaxed:
+        return f"bounds leave out: {', '.join(certificate.relaxed)}"
+    return "not proved on every level"
+
+
+def _show_pending(console: Console, plan: Plan, most_rows: int) -> None:
+    if not plan.pending:
+        return
+    table = Table(title="pending", title_justify="left", box=None, pad_edge=False)
+    table.add_column("gang")
+    table.add_column("reason")
+    table.add_column("in words", overflow="fold")
+    for gang, reason in list(plan.pending.items())[:most_rows]:
+        table.add_row(gang, reason.code, reason.message)
+    console.print()
+    console.print(table)
+    _more(console, len(plan.pending) - most_rows, "gangs")
+
+
+def _more(console: Console, number: int, what: str) -> None:
+    if number > 0:
+        console.print(f"… and {number} more {what} (--all shows them)", style="dim")
