@@ -77,8 +77,8 @@ class PodDecoder:
         """The task, its unreadable fields, and remarks that do not keep it from being placed."""
         errors: list[FieldError] = []
         meta = _meta(pod, errors)
-        spec, status = _part(pod, "spec", errors), _part(pod, "status", errors)
-        shape, unreadable = self._shape(pod, spec, status, meta)
+        spec, status = _part(pod, "spec"), _part(pod, "status")
+        shape, unreadable = self._shape(pod, meta)
         errors += unreadable
         node = _text(spec, "spec.nodeName", errors)
         remarks: list[FieldError] = []
@@ -104,17 +104,15 @@ class PodDecoder:
 
     def gang_priority(self, pod: Mapping[str, Any]) -> int:
         """The priority of a pod among others, which `volcano.sh/task-priority` does not change."""
-        return self._priority(_part(pod, "spec", []), [], [])
+        return self._priority(_part(pod, "spec"), [], [])
 
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
         """The queue of a pod without a PodGroup; namespace: the annotations of its namespace."""
         own = _meta(pod, []).annotations.get(wellknown.QUEUE_NAME)
         return own or namespace.get(wellknown.QUEUE_NAME) or self.options.default_queue
 
-    def _shape(
-        self, pod: Mapping[str, Any], spec: dict[str, Any], status: dict[str, Any], meta: ObjectMeta
-    ) -> _Shaped:
-        key = shape_key(spec, status, meta)
+    def _shape(self, pod: Mapping[str, Any], meta: ObjectMeta) -> _Shaped:
+        key = shape_key(pod, meta)
         if key is None:
             return self._fresh(pod, meta)
         keys = self._label_keys.get(key)
@@ -154,7 +152,7 @@ class PodDecoder:
 
 def is_gone(pod: Mapping[str, Any]) -> bool:
     """Whether a pod is on its way out and holds nothing any more: finished, or never on a node."""
-    meta, spec, status = (_part(pod, name, []) for name in ("metadata", "spec", "status"))
+    meta, spec, status = (_part(pod, name) for name in ("metadata", "spec", "status"))
     if meta.get("deletionTimestamp") is None:
         return False
     return not spec.get("nodeName") or _finished(status) is not None
@@ -162,7 +160,7 @@ def is_gone(pod: Mapping[str, Any]) -> bool:
 
 def scheduler_of(pod: Mapping[str, Any]) -> str:
     """The scheduler that a pod asks for."""
-    name = _part(pod, "spec", []).get("schedulerName")
+    name = _part(pod, "spec").get("schedulerName")
     return name if isinstance(name, str) and name else OTHER_SCHEDULER
 
 
@@ -182,13 +180,9 @@ def _meta(pod: object, errors: list[FieldError]) -> ObjectMeta:
     return meta if meta.namespace else replace(meta, namespace=DEFAULT_NAMESPACE)
 
 
-def _part(pod: object, name: str, errors: list[FieldError]) -> dict[str, Any]:
+def _part(pod: object, name: str) -> dict[str, Any]:
     part = pod.get(name) if isinstance(pod, dict) else None
-    if type(part) is dict:
-        return part
-    if part is not None:
-        errors.append(FieldError(name, part, "is not a mapping of field names to values"))
-    return {}
+    return part if type(part) is dict else {}
 
 
 def _text(part: dict[str, Any], path: str, errors: list[FieldError]) -> str:

@@ -91,8 +91,9 @@ def _held(status: Fields) -> dict[str, _Amounts]:
         for container in status.records(name):
             given = container.amounts("allocatedResources")
             _raise_to(given, container.record("resources").amounts("requests"))
-            held[container.text("name")] = given
-    return {name: given for name, given in held.items() if given}
+            if given or container.raw("resources") is not None:
+                held[container.text("name")] = given
+    return held
 
 
 def _is_infeasible(status: Fields) -> bool:

@@ -19,10 +19,12 @@ _FORMAT: Final = 2
 _CLAIMS: Final = ("persistentVolumeClaim", "ephemeral")
 
 
-def shape_key(spec: dict[str, Any], status: dict[str, Any], meta: ObjectMeta) -> bytes | None:
+def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
     """A key of everything in a shape but the pod's labels; None where the pod is ill-formed."""
     parts: Any
     try:
+        spec, status = pod.get("spec"), pod.get("status")
+        spec, status = {} if spec is None else spec, {} if status is None else status
         parts = (*_asked(spec), _related(spec, meta), _held(status), meta.annotations.get(DEVICE))
         return marshal.dumps(parts, _FORMAT)
     except (AttributeError, TypeError, ValueError):

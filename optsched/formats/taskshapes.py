@@ -57,7 +57,8 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         host_ports=_host_ports(spec),
         claims=_claims(spec, meta),
     )
-    return shape, tuple(errors)
+    # Some lists are gone through more than once, each time with the same complaints.
+    return shape, tuple({(e.path, e.message): e for e in errors}.values())
 
 
 def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from optsched.domain.cluster import Node
+from optsched.domain.task import Taint, TaintEffect
+from optsched.formats.nodes import parse_node
+from tests.formats.objects import node
+
+
+def read(obj: Any) -> Node:
+    found, errors = parse_node(obj)
+    assert found is not None
+    assert errors == ()
+    return found
+
+
+def test_a_whole_node():
+    made = node(
+        "n1",
+        labels={"zone": "a", "nvidia.com/gpu.product": "A100"},
+        unschedulable=True,
+        taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}],
+    )
+    made["status"] = {
+        "allocatable": {"cpu": "7500m", "memory": "1Gi", "nvidia.com/gpu": "8", "pods": 110},
+        "capacity": {"cpu": "8"},
+        "conditions": [
+            {"type": "MemoryPressure", "status": "False"},
+            {"type": "Ready", "status": "True"},
+        ],
+    }
+    assert read(made) == Node(
+        name="n1",
+        allocatable=(("cpu", 7500), ("memory", 2**30), ("nvidia.com/gpu", 8), ("pods", 110)),
+        labels={"zone": "a", "nvidia.com/gpu.product": "A100"},
+        taints=(Taint("gpu", "yes", TaintEffect.NO_SCHEDULE),),
+        ready=True,
+        unschedulable=True,
+        gpu_model="A100",
+    )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready"),
+    [
+        (None, True),
+        ([], True),
+        ([{"type": "Ready", "status": "False"}], False),
+        ([{"type": "Ready", "status": "Unknown"}], False),
+        ([{"type": "DiskPressure", "status": "True"}], True),
+    ],
+)
+def test_whether_a_node_is_ready(conditions: Any, ready: bool):
+    made = node()
+    made["status"]["conditions"] = conditions
+    assert read(made).ready is ready
+
+
+def test_capacity_counts_where_nothing_is_allocatable():
+    made = node()
+    made["status"] = {"capacity": {"cpu": "4"}}
+    assert read(made).allocatable == (("cpu", 4000),)
+
+
+def test_a_bad_amount_offers_nothing_and_is_reported():
+    made = node()
+    made["status"]["allocatable"] = {"cpu": "8", "memory": "lots"}
+    found, errors = parse_node(made)
+    assert found is not None
+    assert found.allocatable == (("cpu", 8000),)
+    assert [e.path for e in errors] == ["status.allocatable[memory]"]
+    assert found.ready
+
+
+def test_a_node_with_an_unreadable_taint_takes_no_pods():
+    good = {"key": "a", "effect": "NoExecute"}
+    found, errors = parse_node(node(taints=[good, {"key": "b", "effect": "Never"}]))
+    assert found is not None
+    assert found.taints == (Taint("a", "", TaintEffect.NO_EXECUTE),)
+    assert not found.ready
+    assert [e.path for e in errors] == ["spec.taints[1].effect"]
+
+
+@pytest.mark.parametrize("odd", [None, 3, [], {}, {"metadata": {}}, {"metadata": {"name": 1}}])
+def test_what_is_no_node_is_told(odd: Any):
+    found, errors = parse_node(odd)
+    assert found is None
+    assert errors
