@@ -20,10 +20,9 @@ from optsched.formats.groups import (
     queue_of,
     with_builtin_queues,
 )
-from optsched.formats.marks import API_VERSION, time_text
+from optsched.formats.index import READ_KINDS, ObjectIndex
 from optsched.formats.nodes import parse_node
 from optsched.formats.pods import (
-    DEFAULT_NAMESPACE,
     IMPLICIT_PREFIX,
     DecodeOptions,
     PodDecoder,
@@ -31,36 +30,19 @@ from optsched.formats.pods import (
     scheduler_of,
 )
 from optsched.formats.priorities import Priorities, priorities
-from optsched.formats.problems import ObjectProblem, problems_of
+from optsched.formats.problems import problems_of
 from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_nodes
-from optsched.units import FieldError, TimestampError, parse_time_ms
+from optsched.units import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.cluster import Claim, Gang, Node, Queue
     from optsched.domain.task import Task
+    from optsched.formats.problems import ObjectProblem
 
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
-SNAPSHOT_KIND: Final = "Snapshot"
 
-READ_KINDS: Final = (
-    kinds.NODE,
-    kinds.POD,
-    kinds.POD_GROUP,
-    kinds.QUEUE,
-    kinds.PRIORITY_CLASS,
-    kinds.NAMESPACE,
-    kinds.PERSISTENT_VOLUME_CLAIM,
-    kinds.PERSISTENT_VOLUME,
-    kinds.STORAGE_CLASS,
-)
-"""The kinds that a snapshot is made of."""
-
-_NO_NAME: Final = "is missing: every object needs a name"
-_NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"
-_NO_KIND: Final = "is no object: it needs apiVersion, kind and metadata"
-_TWICE: Final = "is there more than once; the last one counts"
 _NO_NODE: Final = "is no node of this cluster"
 
 
@@ -108,88 +90,13 @@ def assemble(
         `file:line` of each object, for messages.
 
     """
-    return _Assembly(_Index(objects, where), options or DecodeOptions()).build(taken_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    obj: dict[str, Any]
-    where: str
-
-
-class _Index:
-    """Objects by kind and key."""
-
-    def __init__(self, objects: Iterable[Mapping[str, Any]], where: Sequence[str]) -> None:
-        self.problems: list[ObjectProblem] = []
-        self.ignored: Counter[str] = Counter()
-        self.taken_ms: int | None = None
-        self._entries: dict[kinds.Kind, dict[str, _Entry]] = {kind: {} for kind in READ_KINDS}
-        for position, obj in enumerate(objects):
-            self._file(obj, position, where[position] if where else "")
-
-    def of(self, kind: kinds.Kind) -> Mapping[str, _Entry]:
-        """The objects of a kind by key, in key order."""
-        entries = self._entries[kind]
-        return {key: entries[key] for key in sorted(entries)}
-
-    def get(self, kind: kinds.Kind, key: str) -> _Entry | None:
-        """One object; None where there is none."""
-        return self._entries[kind].get(key)
-
-    def _file(self, obj: object, position: int, where: str) -> None:
-        if not isinstance(obj, dict) or not obj.get("kind") or not obj.get("apiVersion"):
-            self.problems.append(ObjectProblem("", "", "", obj, _NO_KIND, where))
-            return
-        version, name = str(obj["apiVersion"]), str(obj["kind"])
-        kind = kinds.find_kind(version, name)
-        if kind in self._entries:
-            self._add(kind, obj, position, where)
-        elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
-            self._read_time(obj, where)
-        else:
-            self.ignored[f"{version} {name}"] += 1
-
-    def _add(self, kind: kinds.Kind, obj: dict[str, Any], position: int, where: str) -> None:
-        meta = obj.get("metadata")
-        name = meta.get("name") if isinstance(meta, dict) else None
-        if not isinstance(meta, dict) or not isinstance(name, str) or not name:
-            problem = ObjectProblem(kind.kind, "", "metadata.name", name, _NO_NAME, where)
-            self.problems.append(problem)
-            return
-        namespace = meta.get("namespace")
-        if not isinstance(namespace, str | None):
-            path = "metadata.namespace"
-            self.problems.append(ObjectProblem(kind.kind, name, path, namespace, _NO_TEXT, where))
-        obj = _completed(kind, obj, meta, position)
-        key = f"{obj['metadata']['namespace']}/{name}" if kind.namespaced else name
-        if key in self._entries[kind]:
-            self.problems.append(ObjectProblem(kind.kind, key, "", None, _TWICE, where))
-        self._entries[kind][key] = _Entry(obj, where)
-
-    def _read_time(self, obj: dict[str, Any], where: str) -> None:
-        try:
-            self.taken_ms = parse_time_ms(obj.get("takenAt"))
-        except TimestampError as e:
-            self.problems += problems_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
-
-
-def _completed(
-    kind: kinds.Kind, obj: dict[str, Any], meta: dict[str, Any], position: int
-) -> dict[str, Any]:
-    """The object with the namespace and the creation time that a server would have given it."""
-    given: dict[str, str] = {}
-    if kind.namespaced and not isinstance(meta.get("namespace") or None, str):
-        given["namespace"] = DEFAULT_NAMESPACE
-    if meta.get("creationTimestamp") is None:
-        given["creationTimestamp"] = time_text(position)
-    return {**obj, "metadata": {**meta, **given}} if given else obj
+    return _Assembly(ObjectIndex(objects, where), options or DecodeOptions()).build(taken_ms)
 
 
 class _Assembly:
     """Reads the objects of an index kind by kind."""
 
-    def __init__(self, index: _Index, options: DecodeOptions) -> None:
+    def __init__(self, index: ObjectIndex, options: DecodeOptions) -> None:
         self._index = index
         self._problems = index.problems
         self._options = options

@@ -1,0 +1,125 @@
+"""Objects of a cluster by kind and key, completed with what a server would have given them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import kinds
+from optsched.formats.marks import API_VERSION, time_text
+from optsched.formats.pods import DEFAULT_NAMESPACE
+from optsched.formats.problems import ObjectProblem, problems_of
+from optsched.units import TimestampError, parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+SNAPSHOT_KIND: Final = "Snapshot"
+"""Says in `takenAt` when a snapshot was taken that has been written out as objects."""
+
+READ_KINDS: Final = (
+    kinds.NODE,
+    kinds.POD,
+    kinds.POD_GROUP,
+    kinds.QUEUE,
+    kinds.PRIORITY_CLASS,
+    kinds.NAMESPACE,
+    kinds.PERSISTENT_VOLUME_CLAIM,
+    kinds.PERSISTENT_VOLUME,
+    kinds.STORAGE_CLASS,
+)
+"""The kinds that a snapshot is made of."""
+
+_NO_NAME: Final = "is missing: every object needs a name"
+_NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"
+_NO_KIND: Final = "is no object: it needs apiVersion, kind and metadata"
+_TWICE: Final = "is there more than once; the last one counts"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object, and the `file:line` that it comes from."""
+
+    obj: dict[str, Any]
+    where: str
+
+
+class ObjectIndex:
+    """Objects by kind and key.
+
+    Attributes
+    ----------
+    problems
+        What is no object, has no name, or is there twice.
+    ignored
+        Number of objects of kinds that a snapshot is not made of, by `apiVersion Kind`.
+    taken_ms
+        When the snapshot was taken, where its dump says so.
+
+    """
+
+    def __init__(self, objects: Iterable[Mapping[str, Any]], where: Sequence[str]) -> None:
+        self.problems: list[ObjectProblem] = []
+        self.ignored: Counter[str] = Counter()
+        self.taken_ms: int | None = None
+        self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in READ_KINDS}
+        for position, obj in enumerate(objects):
+            self._file(obj, position, where[position] if where else "")
+
+    def of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
+        """The objects of a kind by key, in key order."""
+        entries = self._entries[kind]
+        return {key: entries[key] for key in sorted(entries)}
+
+    def get(self, kind: kinds.Kind, key: str) -> Entry | None:
+        """One object; None where there is none."""
+        return self._entries[kind].get(key)
+
+    def _file(self, obj: object, position: int, where: str) -> None:
+        if not isinstance(obj, dict) or not obj.get("kind") or not obj.get("apiVersion"):
+            self.problems.append(ObjectProblem("", "", "", obj, _NO_KIND, where))
+            return
+        version, name = str(obj["apiVersion"]), str(obj["kind"])
+        kind = kinds.find_kind(version, name)
+        if kind in self._entries:
+            self._add(kind, obj, position, where)
+        elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
+            self._read_time(obj, where)
+        else:
+            self.ignored[f"{version} {name}"] += 1
+
+    def _add(self, kind: kinds.Kind, obj: dict[str, Any], position: int, where: str) -> None:
+        meta = obj.get("metadata")
+        name = meta.get("name") if isinstance(meta, dict) else None
+        if not isinstance(meta, dict) or not isinstance(name, str) or not name:
+            problem = ObjectProblem(kind.kind, "", "metadata.name", name, _NO_NAME, where)
+            self.problems.append(problem)
+            return
+        namespace = meta.get("namespace")
+        if not isinstance(namespace, str | None):
+            path = "metadata.namespace"
+            self.problems.append(ObjectProblem(kind.kind, name, path, namespace, _NO_TEXT, where))
+        obj = _completed(kind, obj, meta, position)
+        key = f"{obj['metadata']['namespace']}/{name}" if kind.namespaced else name
+        if key in self._entries[kind]:
+            self.problems.append(ObjectProblem(kind.kind, key, "", None, _TWICE, where))
+        self._entries[kind][key] = Entry(obj, where)
+
+    def _read_time(self, obj: dict[str, Any], where: str) -> None:
+        try:
+            self.taken_ms = parse_time_ms(obj.get("takenAt"))
+        except TimestampError as e:
+            self.problems += problems_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
+
+
+def _completed(
+    kind: kinds.Kind, obj: dict[str, Any], meta: dict[str, Any], position: int
+) -> dict[str, Any]:
+    """The object with the namespace and the creation time that a server would have given it."""
+    given: dict[str, str] = {}
+    if kind.namespaced and not isinstance(meta.get("namespace") or None, str):
+        given["namespace"] = DEFAULT_NAMESPACE
+    if meta.get("creationTimestamp") is None:
+        given["creationTimestamp"] = time_text(position)
+    return {**obj, "metadata": {**meta, **given}} if given else obj
