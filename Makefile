@@ -30,6 +30,11 @@ check: $(STAMP) ## style, types and the direction of imports
 bench-session: $(STAMP) ## Problem → Decisions: greedy, configurations, node by node
 	$(PY) -m pytest bench/test_session.py -q -p no:cacheprovider --benchmark-columns=min,median,max,rounds
 
+.PHONY: bench-cluster
+bench-cluster: $(STAMP) ## the live scheduler on a real API server with 1 000 KWOK nodes
+	bash .ci/prerequisites go
+	$(PY) -m bench.cluster
+
 .PHONY: unit
 unit: $(STAMP) ## tests that need no cluster
 	$(PY) -m pytest

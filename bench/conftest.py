@@ -72,4 +72,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         write(f"{row.name:60} {row.seconds:9.3f} {ratio:12.2f} {target:>9}{met} {row.note}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    write(f"peak memory {peak:.0f} MiB here, {children:.0f} MiB in the solver process (target 2 048)")
+    write(
+        f"peak memory {peak:.0f} MiB here, {children:.0f} MiB in the solver process (target 2 048)"
+    )

@@ -1,0 +1,402 @@
+"""The scheduler on a real API server, beside the same client without any scheduler.
+
+`make bench-cluster`. 1 000 KWOK nodes; (a) 50 gangs × 100 pods, (b) 500 gangs × 8 pods of one GPU.
+A client that knows no scheduler creates PodGroups and pods, 64 requests at once, and asks the API
+server when the last pod is bound. The raw run is the same client creating the same objects and then
+binding them itself. Figures are ratios of the two, within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from base64 import b64decode
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import yaml
+
+from optsched.local.assets import require
+from optsched.local.files import shipped
+from optsched.local.kubectl import install_crds
+from optsched.local.nodes import node_manifest
+from optsched.local.plane import ControlPlane
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+AT_ONCE = 64
+NAMESPACE = "bench"
+GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{NAMESPACE}/podgroups"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+SCHEDULER = "optsched"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Gangs of equal pods."""
+
+    name: str
+    num_gangs: int
+    size: int
+    request: dict[str, str]
+    least_ratio: float
+
+    @property
+    def num_pods(self) -> int:
+        return self.num_gangs * self.size
+
+    def groups(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "apiVersion": "scheduling.volcano.sh/v1beta1",
+                "kind": "PodGroup",
+                "metadata": {"name": f"gang-{g:04d}", "namespace": NAMESPACE},
+                "spec": {"minMember": self.size, "queue": "default"},
+            }
+            for g in range(self.num_gangs)
+        ]
+
+    def pods(self) -> list[dict[str, Any]]:
+        return [
+            pod(f"gang-{g:04d}", i, self.request)
+            for g in range(self.num_gangs)
+            for i in range(self.size)
+        ]
+
+
+WORKLOADS = (
+    Workload("a: 50 gangs × 100 pods", 50, 100, {"cpu": "1", "memory": "1Gi"}, 0.55),
+    Workload("b: 500 gangs × 8 pods of 1 GPU", 500, 8, {"cpu": "1", "nvidia.com/gpu": "1"}, 0.50),
+)
+
+
+def pod(gang: str, index: int, request: dict[str, str]) -> dict[str, Any]:
+    resources = {"requests": request, "limits": request}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{gang}-{index:03d}",
+            "namespace": NAMESPACE,
+            "annotations": {"scheduling.k8s.io/group-name": gang},
+        },
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "train", "resources": resources}],
+        },
+    }
+
+
+class Client:
+    """Bare HTTP to the API server."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.load(kubeconfig.read_text(), Loader=yaml.CSafeLoader)
+        self._server = config["clusters"][0]["cluster"]["server"]
+        self._ssl = _tls(config)
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def __aenter__(self) -> Client:
+        connector = aiohttp.TCPConnector(limit=AT_ONCE + 8, ssl=self._ssl)
+        self._http = aiohttp.ClientSession(self._server, connector=connector)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    async def post(self, path: str, body: dict[str, Any]) -> None:
+        headers = {"Content-Type": "application/json"}
+        async with (
+            self._slots,
+            self._http.post(path, data=json.dumps(body), headers=headers) as answer,
+        ):
+            text = await answer.read()
+            assert answer.status in (200, 201), text
+
+    async def get(self, path: str, **params: str) -> dict[str, Any]:
+        async with self._http.get(path, params=params) as answer:
+            return json.loads(await answer.read())
+
+    async def delete(self, path: str) -> None:
+        params = {"gracePeriodSeconds": "0"}
+        async with self._http.delete(path, params=params) as answer:
+            await answer.read()
+
+    async def watch(self, path: str, version: str) -> AsyncIterator[dict[str, Any]]:
+        params = {"watch": "1", "resourceVersion": version}
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with self._http.get(path, params=params, timeout=timeout) as answer:
+            async for line in answer.content:
+                yield json.loads(line)
+
+
+def _tls(config: dict[str, Any]) -> ssl.SSLContext:
+    authority = b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"])
+    user = config["users"][0]["user"]
+    context = ssl.create_default_context(cadata=authority.decode())
+    with tempfile.TemporaryDirectory() as directory:
+        paths = []
+        for name in ("client-certificate-data", "client-key-data"):
+            paths.append(Path(directory) / name)
+            paths[-1].write_bytes(b64decode(user[name]))
+        context.load_cert_chain(*paths)
+    return context
+
+
+async def all_of(calls: Iterable[Awaitable[None]]) -> None:
+    await asyncio.gather(*calls)
+
+
+async def clear(client: Client) -> None:
+    for path in (PODS, GROUPS):
+        await client.delete(path)
+        while (await client.get(path, limit="1"))["items"]:
+            await asyncio.sleep(0.2)
+
+
+# --- throughput ----------------------------------------------------------------------------------
+
+
+async def raw(client: Client, work: Workload, nodes: Sequence[str]) -> dict[str, float]:
+    """Create and bind without a scheduler; rates in objects a second."""
+    start = time.perf_counter()
+    await all_of(client.post(GROUPS, g) for g in work.groups())
+    await all_of(client.post(PODS, p) for p in work.pods())
+    created = time.perf_counter()
+    await all_of(
+        client.post(f"{PODS}/{p['metadata']['name']}/binding", binding(p, nodes[i % len(nodes)]))
+        for i, p in enumerate(work.pods())
+    )
+    end = time.perf_counter()
+    return {
+        "creates": work.num_pods / (created - start),
+        "binds": work.num_pods / (end - created),
+        "pods": work.num_pods / (end - start),
+    }
+
+
+def binding(manifest: dict[str, Any], node: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": manifest["metadata"]["name"], "namespace": NAMESPACE},
+        "target": {"kind": "Node", "name": node},
+    }
+
+
+async def scheduled(client: Client, work: Workload) -> float:
+    """Create, and wait until the API server knows no unbound pod; pods a second."""
+    start = time.perf_counter()
+    await all_of(client.post(GROUPS, g) for g in work.groups())
+    await all_of(client.post(PODS, p) for p in work.pods())
+    while await unbound(client):
+        await asyncio.sleep(0.1)
+    seconds = time.perf_counter() - start
+    await check(client, work)
+    return work.num_pods / seconds
+
+
+async def unbound(client: Client) -> bool:
+    found = await client.get(PODS, fieldSelector="spec.nodeName=", limit="1")
+    return bool(found["items"])
+
+
+async def check(client: Client, work: Workload) -> None:
+    """Every pod is bound, and no node holds more than it offers."""
+    found = (await client.get(PODS))["items"]
+    assert len(found) == work.num_pods
+    on_node: dict[str, int] = {}
+    for item in found:
+        node = item["spec"]["nodeName"]
+        on_node[node] = on_node.get(node, 0) + 1
+    most = 8 if "nvidia.com/gpu" in work.request else 32
+    assert max(on_node.values()) <= most, on_node
+
+
+# --- latency -------------------------------------------------------------------------------------
+
+
+async def latency(client: Client, num_gangs: int, size: int, per_second: float) -> list[float]:
+    """Seconds from the last pod of a gang created to the gang bound, at a fixed arrival of pods."""
+    created: dict[str, float] = {}
+    bound: dict[str, set[str]] = {}
+    done: dict[str, float] = {}
+    version = (await client.get(PODS, limit="1"))["metadata"]["resourceVersion"]
+
+    async def observe() -> None:
+        async for event in client.watch(PODS, version):
+            item = event["object"]
+            if not item["spec"].get("nodeName"):
+                continue
+            gang = item["metadata"]["annotations"]["scheduling.k8s.io/group-name"]
+            bound.setdefault(gang, set()).add(item["metadata"]["name"])
+            if len(bound[gang]) == size and gang not in done:
+                done[gang] = time.perf_counter()
+                if len(done) == num_gangs:
+                    return
+
+    async def create(gang: str) -> None:
+        group = Workload("", 1, size, {}, 0).groups()[0]
+        group["metadata"]["name"] = gang
+        await client.post(GROUPS, group)
+        await all_of(client.post(PODS, pod(gang, i, {"cpu": "1"})) for i in range(size))
+        created[gang] = time.perf_counter()
+
+    watching = asyncio.create_task(observe())
+    start = time.perf_counter()
+    making = []
+    for g in range(num_gangs):
+        await asyncio.sleep(max(0.0, start + g * size / per_second - time.perf_counter()))
+        making.append(asyncio.create_task(create(f"late-{g:04d}")))
+    await asyncio.gather(*making)
+    await asyncio.wait_for(watching, 60)
+    return sorted(done[g] - created[g] for g in created)
+
+
+# --- the scheduler -------------------------------------------------------------------------------
+
+
+class Scheduler:
+    """`optsched scheduler` as a process."""
+
+    def __init__(self, kubeconfig: Path, log: Path) -> None:
+        self._port = next(_PORTS)
+        options = ["--kubeconfig", str(kubeconfig), "--scheduler-name", SCHEDULER]
+        options += ["--no-leader-elect", "--listen-address", f"127.0.0.1:{self._port}"]
+        command = [sys.executable, "-m", "optsched.cli.main", "scheduler", *options]
+        self._log = log.open("wb")
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+
+    async def until_first_session(self) -> float:
+        start = time.perf_counter()
+        async with aiohttp.ClientSession() as http:
+            while time.perf_counter() - start < 60:
+                with contextlib.suppress(aiohttp.ClientError):
+                    url = f"http://127.0.0.1:{self._port}/metrics"
+                    async with http.get(url) as answer:
+                        text = await answer.text()
+                    if _counter(text, "optsched_sessions_total") > 0:
+                        return time.perf_counter() - start
+                await asyncio.sleep(0.05)
+        raise AssertionError("no session within 60 s")
+
+    def memory_mib(self) -> dict[str, float]:
+        """Largest resident size of the scheduler and of its solver process."""
+        own = _peak(self._process.pid)
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
+        return {"scheduler": own, "solver": sum(_peak(int(p)) for p in children.split())}
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+
+
+_PORTS = count(18080)
+
+
+def _peak(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def _counter(text: str, name: str) -> float:
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+
+async def fill(client: Client, nodes: Sequence[str], num_pods: int) -> None:
+    """Pods that run already, bound when they are made."""
+
+    async def make(i: int) -> None:
+        manifest = pod("old", i, {"cpu": "100m"})
+        manifest["metadata"]["name"] = f"old-{i:05d}"
+        manifest["metadata"]["annotations"] = {}
+        manifest["spec"]["nodeName"] = nodes[i % len(nodes)]
+        await client.post(PODS, manifest)
+
+    await all_of(make(i) for i in range(num_pods))
+
+
+# --- the run -------------------------------------------------------------------------------------
+
+
+async def run(plane: ControlPlane, log: Path, say: Callable[[str], None], repeats: int) -> bool:
+    nodes = [f"node-{i:04d}" for i in range(1000)]
+    met = []
+    async with Client(plane.kubeconfig) as client:
+        for work in WORKLOADS:
+            ratios = []
+            for _ in range(repeats):
+                bare = await raw(client, work, nodes)
+                await clear(client)
+                scheduler = Scheduler(plane.kubeconfig, log)
+                await scheduler.until_first_session()
+                ours = await scheduled(client, work)
+                memory = scheduler.memory_mib()
+                scheduler.stop()
+                await clear(client)
+                ratios.append(ours / bare["pods"])
+                say(
+                    f"{work.name}: {ours:.0f} pods/s; raw {bare['pods']:.0f} pods/s "
+                    f"({bare['creates']:.0f} creates/s, {bare['binds']:.0f} binds/s); "
+                    f"ratio {ratios[-1]:.2f}; memory {sum(memory.values()):.0f} MiB {memory}"
+                )
+            ratio = statistics.median(ratios)
+            met.append(ratio >= work.least_ratio)
+            say(f"{work.name}: median ratio {ratio:.2f}, to reach {work.least_ratio:.2f}")
+        scheduler = Scheduler(plane.kubeconfig, log)
+        await scheduler.until_first_session()
+        waits = await latency(client, num_gangs=300, size=10, per_second=150)
+        scheduler.stop()
+        p99 = waits[int(len(waits) * 0.99)]
+        met.append(p99 <= 3.0)
+        say(f"latency at 150 pods/s: p50 {statistics.median(waits):.2f} s, p99 {p99:.2f} s (≤ 3 s)")
+        await clear(client)
+        await fill(client, nodes, 10_000)
+        scheduler = Scheduler(plane.kubeconfig, log)
+        seconds = await scheduler.until_first_session()
+        memory = scheduler.memory_mib()
+        scheduler.stop()
+        met.append(seconds <= 10 and sum(memory.values()) <= 500)
+        say(
+            f"first session {seconds:.1f} s after start on 1 000 nodes / 10 000 running pods (≤ 10 s)"
+        )
+        say(f"memory then: {memory} MiB (≤ 500)")
+    return all(met)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    repeats = parser.parse_args().repeats
+    say = lambda message: print(message, flush=True)  # noqa: E731
+    assets = require(say)
+    with tempfile.TemporaryDirectory(prefix="optsched-") as directory:
+        with ControlPlane.start(Path(directory) / "plane", assets) as plane:
+            install_crds(plane.kubectl, shipped("crds"))
+            resources = {"cpu": "32", "memory": "256Gi", "gpu": 8}
+            manifests = [node_manifest(f"node-{i:04d}", **resources) for i in range(1000)]
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+            plane.kubectl.apply([namespace, *manifests])
+            say("1 000 nodes are there")
+            reached = asyncio.run(run(plane, Path(directory) / "scheduler.log", say, repeats))
+    say("every target reached" if reached else "a target was MISSED")
+
+
+if __name__ == "__main__":
+    main()
