@@ -172,7 +172,7 @@ _AVAILABLE = (
         (
             *(_switch(_ENABLE.format(n), f"the rule {r.name}") for n, r in _PREDICATES),
             _later(_switch("predicate.NodeVolumeLimitsEnable", "volumes a node may attach")),
-            _switch("predicate.VolumeZoneEnable", "has no effect: part of VolumeBinding"),
+            _later(_switch("predicate.VolumeZoneEnable", "zones of volumes")),
             _later(_switch("predicate.DynamicResourceAllocationEnable", "DRA", default=False)),
             _switch("predicate.CacheEnable", "has no effect: masks are always kept", default=False),
             _switch("predicateErrorCacheEnable", "has no effect: failures are kept by class"),
