@@ -76,7 +76,7 @@ def optimise(
     tiers = find_tiers(problem, chosen)
     levels = build_levels(problem, chosen.rules, tiers, chosen.levels)
     nothing = portfolio.judge(problem, Decisions.nothing(problem), levels, "")
-    limits = Limits(budget_ms=budget_ms)
+    limits = Limits(budget_ms=10_000)
     return portfolio.improve(problem, chosen.rules, (tiers, levels), nothing, worker, limits)
 
 
@@ -94,9 +94,7 @@ def test_configurations(
     nodes, gangs = size
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 0)
     problem = problem_of(GpuCluster(nodes, gangs, num_ratios))
-    answer = benchmark.pedantic(
-        lambda: optimise(problem, "throughput", solver, 10_000), rounds=ROUNDS, warmup_rounds=1
-    )
+    answer = benchmark.pedantic(lambda: optimise(problem, solver), rounds=ROUNDS, warmup_rounds=1)
     placed = check(problem, answer.decisions, "throughput")
     assert answer.engine == portfolio.CONFIGURATIONS
     assert [r.status for r in answer.results] == [LevelStatus.OPTIMAL]
@@ -116,12 +114,10 @@ def test_direct_beside_configurations(
 ) -> None:
     """The same node by node, where that can run at all; the value is the same or not proved."""
     problem = problem_of(GpuCluster(200, 200, num_ratios))
-    by_class = optimise(problem, "throughput", solver, 10_000)
+    by_class = optimise(problem, solver)
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 10**9)
     monkeypatch.setattr(portfolio, "MOST_DIRECT", 10**9)
-    answer = benchmark.pedantic(
-        lambda: optimise(problem, "throughput", solver, 10_000), rounds=1, warmup_rounds=0
-    )
+    answer = benchmark.pedantic(lambda: optimise(problem, solver), rounds=1, warmup_rounds=0)
     check(problem, answer.decisions, "throughput")
     assert answer.engine == portfolio.DIRECT
     (ours,), (theirs,) = answer.results, by_class.results
