@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -21,11 +22,16 @@ class Operator(StrEnum):
     LT = "Lt"
 
 
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
 def _as_int(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
+    """What Go's `strconv.ParseInt(text, 10, 64)` reads; `int` takes `1_000` and more."""
+    if text is None or not _INTEGER.fullmatch(text):
         return None
+    number = int(text)
+    return number if _LEAST <= number <= _MOST else None
 
 
 @dataclass(frozen=True, slots=True)
