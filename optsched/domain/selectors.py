@@ -22,7 +22,7 @@ class Operator(StrEnum):
     LT = "Lt"
 
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")  # label values are no longer
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
