@@ -158,7 +158,12 @@ def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
     """Why queues take nothing: their own state first, then the nearest ancestor's."""
-    own = {i: r for i, q in enumerate(queues) if (r := _own_problem(q, i in cyclic)) is not None}
+    names = {q.name for q in queues} | {ROOT_QUEUE, ""}
+    own = {
+        i: reason
+        for i, queue in enumerate(queues)
+        if (reason := _own_problem(queue, i in cyclic, queue.parent in names)) is not None
+    }
     result = dict(own)
     for i in range(len(queues)):
         at = int(parent_of[i])
@@ -168,17 +173,10 @@ def _closed(
                     own[at].code, f"queue {queues[i].name}: its ancestor {own[at].message}"
                 )
             at = int(parent_of[at])
-    names = {q.name for q in queues} | {ROOT_QUEUE, ""}
-    for i, queue in enumerate(queues):
-        if queue.parent not in names and i not in result:
-            result[i] = Reason(
-                ReasonCode.QUEUE_NOT_FOUND,
-                f"queue {queue.name}: its parent {queue.parent} does not exist",
-            )
     return result
 
 
-def _own_problem(queue: Queue, is_cyclic: bool) -> Reason | None:
+def _own_problem(queue: Queue, is_cyclic: bool, has_parent: bool) -> Reason | None:
     if queue.problem is not None:
         return Reason(ReasonCode.INVALID_QUEUE, f"queue {queue.name}: {queue.problem.message}")
     if is_cyclic:
@@ -190,5 +188,10 @@ def _own_problem(queue: Queue, is_cyclic: bool) -> Reason | None:
         return Reason(
             ReasonCode.QUEUE_NOT_OPEN,
             f"queue {queue.name} is {queue.state}; only an Open queue takes new work",
+        )
+    if not has_parent:
+        return Reason(
+            ReasonCode.QUEUE_NOT_FOUND,
+            f"queue {queue.name}: its parent {queue.parent} does not exist",
         )
     return None
