@@ -15,6 +15,9 @@ from optsched.units import TimestampError, parse_time_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
+"""The label that every namespace has, with its own name."""
+
 SNAPSHOT_KIND: Final = "Snapshot"
 """Says in `takenAt` when a snapshot was taken that has been written out as objects."""
 
@@ -66,6 +69,11 @@ class ObjectIndex:
         self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in READ_KINDS}
         for position, obj in enumerate(objects):
             self._file(obj, position, where[position] if where else "")
+
+    @property
+    def num_read(self) -> int:
+        """How many objects there are."""
+        return sum(map(len, self._entries.values()))
 
     def of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
         """The objects of a kind by key, in key order."""

@@ -1,4 +1,8 @@
-"""What is wrong with the objects of a cluster: object, field, value, what would be accepted."""
+"""What is wrong with the objects of a cluster: object, field, value, what would be accepted.
+
+InstanceError(Exception)    a place in which there is no cluster
+└─ ObjectProblem            one thing that is wrong with one object; it stops nothing else
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,18 @@ class ObjectProblem:
         field = f"{self.path}: {shown(self.value)}" if self.path else ""
         head = ": ".join(part for part in (self.where, name, field) if part)
         return f"{head} {self.message}" if field else f"{head}: {self.message}"
+
+
+class InstanceError(Exception):
+    """A place in which there is nothing to schedule; `problems` says what was wrong on the way."""
+
+    def __init__(self, message: str, problems: Iterable[ObjectProblem] = ()) -> None:
+        self.message = message
+        self.problems = tuple(problems)
+        super().__init__(message, self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.problems), self.message])
 
 
 def problems_of(

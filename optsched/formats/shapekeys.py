@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = 2
 _CLAIMS: Final = ("persistentVolumeClaim", "ephemeral")
+_OTHER_CONDITIONS: Final = frozenset(
+    {"Initialized", "Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers"}
+)
+"""Conditions of every pod, none of which says anything about a resize."""
 
 
 def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
@@ -33,9 +37,11 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
 
 def _asked(spec: dict[str, Any]) -> tuple[object, ...]:
     get = spec.get
+    containers, starters = get("containers"), get("initContainers")
     return (
-        [_container(c) for c in get("containers") or ()],
-        [(*_container(c), c.get("restartPolicy")) for c in get("initContainers") or ()],
+        # What is empty stands for itself: an empty list is fine where false is an error.
+        containers and [_container(c) for c in containers],
+        starters and [(*_container(c), c.get("restartPolicy")) for c in starters],
         get("overhead"),
         get("resources"),
         get("nodeSelector"),
@@ -48,24 +54,33 @@ def _container(container: dict[str, Any]) -> tuple[object, ...]:
     return container.get("name"), container.get("resources"), container.get("ports")
 
 
-def _related(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...] | None:
+def _related(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...]:
     """The parts that mean something else in another namespace or for another pod."""
     affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
-    volumes = [v for v in spec.get("volumes") or () if any(kind in v for kind in _CLAIMS)]
-    if not affinity and not spread and not volumes:
-        return None
-    name = meta.name if any("ephemeral" in v for v in volumes) else None
-    return affinity, spread, volumes, meta.namespace, name
+    volumes = spec.get("volumes")
+    claims = volumes and [v for v in volumes if any(v.get(kind) is not None for kind in _CLAIMS)]
+    if not affinity and not spread and not claims:
+        return affinity, spread, claims
+    name = meta.name if claims and any("ephemeral" in v for v in claims) else None
+    return affinity, spread, claims, meta.namespace, name
 
 
-def _held(status: dict[str, Any]) -> list[object] | None:
+def _held(status: dict[str, Any]) -> tuple[object, ...]:
     """What a kubelet has given to containers, and what it says about changing that."""
-    held: list[object] = [
-        (s.get("name"), s.get("allocatedResources"), s.get("resources"))
-        for kind in ("containerStatuses", "initContainerStatuses")
-        for s in status.get(kind) or ()
-    ]
-    if not held:
-        return None
-    resize = (c for c in status.get("conditions") or () if c.get("type") == "PodResizePending")
-    return [*held, *(c.get("reason") for c in resize)]
+    running, starting = status.get("containerStatuses"), status.get("initContainerStatuses")
+    if not running and not starting:
+        return running, starting
+    conditions = status.get("conditions")
+    return (
+        running and [_given(s) for s in running],
+        starting and [_given(s) for s in starting],
+        conditions and [_resize(c) for c in conditions if c.get("type") not in _OTHER_CONDITIONS],
+    )
+
+
+def _given(status: dict[str, Any]) -> tuple[object, ...]:
+    return status.get("name"), status.get("allocatedResources"), status.get("resources")
+
+
+def _resize(condition: dict[str, Any]) -> tuple[object, ...]:
+    return condition.get("type"), condition.get("reason")

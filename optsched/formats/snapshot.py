@@ -20,7 +20,7 @@ from optsched.formats.groups import (
     queue_of,
     with_builtin_queues,
 )
-from optsched.formats.index import READ_KINDS, ObjectIndex
+from optsched.formats.index import NAMESPACE_LABEL, READ_KINDS, ObjectIndex
 from optsched.formats.nodes import parse_node
 from optsched.formats.pods import (
     IMPLICIT_PREFIX,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task
     from optsched.formats.problems import ObjectProblem
 
-NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
-
 _NO_NODE: Final = "is no node of this cluster"
 
 
@@ -52,6 +50,8 @@ class Assembled:
 
     Attributes
     ----------
+    num_read
+        How many objects there were of kinds that a snapshot is made of.
     problems
         Every field without a reading, duplicates, references to nothing. Whatever can not be used
         carries its problem in the snapshot as well.
@@ -63,6 +63,7 @@ class Assembled:
     """
 
     snapshot: Snapshot
+    num_read: int
     problems: tuple[ObjectProblem, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     elsewhere: Mapping[str, int] = field(default_factory=dict)
@@ -121,8 +122,13 @@ class _Assembly:
             claims=self._claims(),
             namespaces=self._namespaces(),
         )
-        ignored, elsewhere = self._index.ignored, self._elsewhere
-        return Assembled(snapshot, tuple(self._problems), dict(ignored), dict(elsewhere))
+        return Assembled(
+            snapshot,
+            num_read=self._index.num_read,
+            problems=tuple(self._problems),
+            ignored=dict(self._index.ignored),
+            elsewhere=dict(self._elsewhere),
+        )
 
     def _report(self, kind: kinds.Kind, key: str, errors: Iterable[FieldError], where: str) -> None:
         self._problems += problems_of(kind.kind, key, errors, where)

@@ -523,6 +523,9 @@ def test_what_a_shape_takes_from_the_pod_itself_keeps_pods_apart(first: Any, sec
 
 
 @given(json_like, json_like)
+@example({}, {"containers": False})
+@example({}, {"volumes": ["claim"]})
+@example({"affinity": None}, {"affinity": 0})
 def test_a_decoder_reads_as_if_it_had_seen_nothing_before(first: Any, second: Any):
     decoder = PodDecoder()
     for spec in (first, second, first):

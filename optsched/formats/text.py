@@ -1,0 +1,260 @@
+"""YAML and JSON texts as plain values, document by document; the only place that knows PyYAML.
+
+Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so that a manifest
+means the same here and there: `yes` and `on` are true, `010` is 8, a timestamp stays a text, keys
+are always texts. The parser is libyaml's where PyYAML has it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The classes of events share no base that has what each kind of them carries.
+_Event: TypeAlias = Any
+
+_CORE: Final = "tag:yaml.org,2002:"
+_NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
+_MERGE: Final = "<<"
+_ITEMS: Final = "items"
+
+_DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_WHOLE: Final = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]*|[1-9][0-9]*)")
+_OCTAL: Final = re.compile(r"0[0-7]+")
+_REAL: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_WORDS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("n", "N", "no", "No", "NO", "off", "Off", "OFF"), False),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+}
+_MAX_DIGITS: Final = 400
+
+_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_DUMPER_BASE: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_DUMPER: Final = type("_Dumper", (_DUMPER_BASE,), {"ignore_aliases": lambda _self, _data: True})
+
+
+@dataclass(frozen=True, slots=True)
+class TextError:
+    """Why a part of a text cannot be read; lines and columns count from 1."""
+
+    line: int
+    column: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a text.
+
+    Attributes
+    ----------
+    line
+        Where it starts, counted from 1.
+    item_lines
+        Where each of its `items` starts; empty where that is not known.
+    end
+        How many characters of the text have been read with it.
+
+    """
+
+    value: Any
+    line: int
+    item_lines: tuple[int, ...]
+    end: int
+
+
+def read_yaml(text: str) -> Iterator[Document | TextError]:
+    """The documents of a text in order; a broken one does not keep the next from being read.
+
+    A key that comes twice is reported before its document, in which the last one counts.
+    """
+    starts = [0, *(match.start() for match in _DOCUMENT.finditer(text))]
+    line = 0
+    for start, end in pairwise([*starts, len(text)]):
+        part = text[start:end]
+        if _has_content(part):
+            yield from _read_part(part, line, end)
+        line += part.count("\n")
+
+
+def read_json(text: str) -> Iterator[Document | TextError]:
+    """The one document of a text."""
+    try:
+        yield Document(json.loads(text), 1, (), len(text))
+    except json.JSONDecodeError as e:
+        yield TextError(e.lineno, e.colno, f"is not JSON: {e.msg}")
+    except (RecursionError, ValueError) as e:
+        yield TextError(1, 1, f"is not JSON that can be read: {e}")
+
+
+def write_yaml(value: object) -> str:
+    """A value as YAML, keys in order, no anchors."""
+    text: str = yaml.dump(value, Dumper=_DUMPER, allow_unicode=True, width=100)
+    return text
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _has_content(part: str) -> bool:
+    lines = (line.strip() for line in part.splitlines())
+    return any(line and line != "---" and line[0] not in "#%" for line in lines)
+
+
+def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]:
+    loader = _LOADER(part)
+    try:
+        yield from _Builder(loader, line, end).documents()
+    except yaml.MarkedYAMLError as e:
+        yield _syntax_error(e, line)
+    except (yaml.YAMLError, RecursionError) as e:
+        reason = getattr(e, "reason", "it goes too deep")
+        yield TextError(line + 1, 1, f"is not YAML that can be read: {reason}")
+    finally:
+        loader.dispose()
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, line: int) -> TextError:
+    mark = error.problem_mark or error.context_mark
+    told = ", ".join(part for part in (error.context, error.problem) if part)
+    at = (mark.line, mark.column) if mark else (0, 0)
+    return TextError(line + at[0] + 1, at[1] + 1, f"is not YAML: {told}")
+
+
+def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, problem, event.start_mark)
+
+
+class _Builder:
+    """Values from the events of a parser; what an anchor names is built once and shared."""
+
+    def __init__(self, loader: Any, line: int, end: int) -> None:  # noqa: ANN401  C or Python
+        self._get = loader.get_event
+        self._line = line + 1
+        self._end = end
+        self._anchors: dict[str, Any] = {}
+        self._remarks: list[TextError] = []
+        self._item_lines: list[int] = []
+
+    def documents(self) -> Iterator[Document | TextError]:
+        """The documents of the part, each after what there is to remark about it."""
+        self._get()
+        while type(self._get()) is not yaml.StreamEndEvent:
+            self._anchors, self._remarks, self._item_lines = {}, [], []
+            first = self._get()
+            value = self._value(first)
+            self._get()
+            yield from self._remarks
+            line = self._line + first.start_mark.line
+            yield Document(value, line, tuple(self._item_lines), self._end)
+
+    def _value(self, event: _Event) -> Any:  # noqa: ANN401  whatever the text says
+        kind = type(event)
+        if kind is yaml.AliasEvent:
+            if event.anchor not in self._anchors:
+                raise _error(f"the alias {event.anchor} names nothing that is complete", event)
+            return self._anchors[event.anchor]
+        value = self._of[kind](self, event)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = value
+        return value
+
+    def _scalar(self, event: _Event) -> Any:  # noqa: ANN401
+        is_plain = event.implicit[0] if event.tag is None else event.tag in _NUMBERS
+        return scalar(event.value) if is_plain else event.value
+
+    def _sequence(self, _: _Event) -> list[Any]:
+        built: list[Any] = []
+        while type(event := self._get()) is not yaml.SequenceEndEvent:
+            built.append(self._value(event))
+        return built
+
+    def _items(self, event: _Event) -> Any:  # noqa: ANN401
+        """What `items` holds; if it is a list, the line of each item is kept."""
+        if type(event) is not yaml.SequenceStartEvent:
+            return self._value(event)
+        built: list[Any] = []
+        lines: list[int] = []
+        while type(event := self._get()) is not yaml.SequenceEndEvent:
+            lines.append(self._line + event.start_mark.line)
+            built.append(self._value(event))
+        # Lists further down have been read before this one ends.
+        self._item_lines = lines
+        return built
+
+    def _mapping(self, _: _Event) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        while type(key := self._get()) is not yaml.MappingEndEvent:
+            name = self._key(key)
+            part = self._items(self._get()) if name == _ITEMS else self._value(self._get())
+            if name == _MERGE and key.implicit[0]:
+                merged = {**self._merge(part, key), **merged}
+                continue
+            if name in built:
+                self._remark(f"the key {name} comes twice; the last one counts", key)
+            built[name] = part
+        return {**merged, **built} if merged else built
+
+    def _key(self, event: _Event) -> str:
+        if type(event) is yaml.ScalarEvent:
+            return str(event.value)
+        value = self._value(event) if type(event) is yaml.AliasEvent else None
+        if isinstance(value, str):
+            return value
+        raise _error("a key must be a text", event)
+
+    def _merge(self, parts: object, key: _Event) -> dict[str, Any]:
+        """The mappings that `<<` names, an earlier one before a later one."""
+        found: dict[str, Any] = {}
+        for part in parts if isinstance(parts, list) else [parts]:
+            if not isinstance(part, dict):
+                raise _error("<< needs a mapping or a list of mappings", key)
+            found = {**part, **found}
+        return found
+
+    def _remark(self, message: str, event: _Event) -> None:
+        mark = event.start_mark
+        self._remarks.append(TextError(self._line + mark.line, mark.column + 1, message))
+
+    _of: ClassVar = {
+        yaml.ScalarEvent: _scalar,
+        yaml.SequenceStartEvent: _sequence,
+        yaml.MappingStartEvent: _mapping,
+    }
+
+
+@lru_cache(maxsize=65536)
+def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
+    """What a plain scalar stands for."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in "+-.0123456789":
+        return text
+    digits = text.replace("_", "")
+    if len(digits) <= _MAX_DIGITS:
+        if _WHOLE.fullmatch(digits):
+            return _whole(digits)
+        if _REAL.fullmatch(digits):
+            return float(digits)
+    return text
+
+
+def _whole(digits: str) -> int:
+    sign, number = (-1, digits[1:]) if digits[0] == "-" else (1, digits.removeprefix("+"))
+    return sign * int(number, 8 if _OCTAL.fullmatch(number) else 0)
