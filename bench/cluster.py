@@ -30,7 +30,7 @@ import yaml
 from optsched.local.assets import require
 from optsched.local.files import shipped
 from optsched.local.kubectl import install_crds
-from optsched.local.nodes import node_manifest
+from optsched.local.nodes import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Client:
 
     async def delete(self, path: str) -> None:
         params = {"gracePeriodSeconds": "0"}
-        async with self._http.delete(path, params=params) as answer:
+        async with self._slots, self._http.delete(path, params=params) as answer:
             await answer.read()
 
     async def watch(self, path: str, version: str) -> AsyncIterator[dict[str, Any]]:
@@ -162,9 +162,8 @@ async def all_of(calls: Iterable[Awaitable[None]]) -> None:
 
 async def clear(client: Client) -> None:
     for path in (PODS, GROUPS):
-        await client.delete(path)
-        while (await client.get(path, limit="1"))["items"]:
-            await asyncio.sleep(0.2)
+        while items := (await client.get(path, limit="1000"))["items"]:
+            await all_of(client.delete(f"{path}/{item['metadata']['name']}") for item in items)
 
 
 # --- throughput ----------------------------------------------------------------------------------
@@ -394,7 +393,7 @@ def main() -> None:
         resources = {"cpu": "32", "memory": "256Gi", "gpu": 8}
         manifests = [node_manifest(f"node-{i:04d}", **resources) for i in range(1000)]
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        plane.kubectl.apply([namespace, *manifests])
+        plane.kubectl.apply(manifest_list([namespace, *manifests]))
         say("1 000 nodes are there")
         reached = asyncio.run(run(plane, Path(directory) / "scheduler.log", say, repeats))
     say("every target reached" if reached else "a target was MISSED")

@@ -21,7 +21,7 @@ from optsched.formats.pods import DecodeOptions
 from optsched.local.assets import AssetsError, require
 from optsched.local.files import shipped
 from optsched.local.kubectl import install_crds
-from optsched.local.nodes import node_manifest
+from optsched.local.nodes import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings
@@ -141,7 +141,7 @@ class _Real:
         kubectl = self._plane.kubectl
         install_crds(kubectl, shipped("crds"))
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        kubectl.apply([namespace, *NODES])
+        kubectl.apply(manifest_list([namespace, *NODES]))
         command = [sys.executable, "-m", "optsched.cli.main", "scheduler"]
         options = ["--kubeconfig", str(self._plane.kubeconfig), "--scheduler-name", SCHEDULER]
         options += ["--schedule-period", "200ms", "--no-leader-elect"]
@@ -158,7 +158,7 @@ class _Real:
 
     def apply(self, manifests: Sequence[Mapping[str, Any]]) -> None:
         """See `Stage`."""
-        self._plane.kubectl.apply(manifests)
+        self._plane.kubectl.apply(manifest_list(manifests))
 
     def pods(self) -> Iterable[Mapping[str, Any]]:
         """See `Stage`."""
