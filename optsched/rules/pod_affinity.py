@@ -139,7 +139,7 @@ class _Live(Greedy):
             near = _in_domains(self._problem, m, self._selected[m])
             if terms[m].kind is TermKind.ANTI_AFFINITY:
                 allowed &= ~near
-            elif self._selected[m].any() or m not in self._selecting[task_class]:
+            elif self._stands_somewhere(m) or m not in self._selecting[task_class]:
                 allowed &= near
             else:
                 allowed &= self._problem.relations.domain_of[m] >= 0
@@ -147,6 +147,10 @@ class _Live(Greedy):
             if terms[m].kind is TermKind.ANTI_AFFINITY:
                 allowed &= ~_in_domains(self._problem, m, self._carried[m])
         return None if allowed.all() else allowed
+
+    def _stands_somewhere(self, m: int) -> bool:
+        """Whether a wanted pod stands in any domain; outside of all it does not count."""
+        return bool(self._selected[m][self._problem.relations.domain_of[m] >= 0].any())
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for m in self._selecting[task_class]:
@@ -310,8 +314,10 @@ def _unmet_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Vi
                 detail = f"node {node.name} lacks the label {term.topology_key} of {term}"
                 yield Violation(rule, f"task {task.key}", detail)
                 continue
-            wanted = [t for t in standing.tasks if all(_means(world, a, t) for a in terms)]
-            near = [t for t in wanted if standing.domain(t, term.topology_key) == domain]
+            meant = [t for t in standing.tasks if all(_means(world, a, t) for a in terms)]
+            places = [(t, standing.domain(t, term.topology_key)) for t in meant]
+            wanted = [t for t, place in places if place is not None]
+            near = [t for t, place in places if place == domain]
             if any(t.key not in placed or terms != t.shape.pod_affinity for t in near):
                 continue
             alone = all(t.key in placed for t in wanted)

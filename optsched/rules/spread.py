@@ -104,13 +104,13 @@ class _Domains:
         self.term = source
         self.domain_of = problem.relations.domain_of[m]
         self._num = int(problem.relations.num_domains[m])
-        self._eligible = _eligible(problem, task_class, source) & (self.domain_of >= 0)
-        self.present = np.unique(self.domain_of[self._eligible])
+        self.eligible = _eligible(problem, task_class, source) & (self.domain_of >= 0)
+        self.present = np.unique(self.domain_of[self.eligible])
 
     def count(self, on_node: I64) -> I64:
         """(D,) sums of a count (N,) over eligible nodes."""
-        at = self.domain_of[self._eligible]
-        sums = np.bincount(at, weights=on_node[self._eligible], minlength=self._num)
+        at = self.domain_of[self.eligible]
+        sums = np.bincount(at, weights=on_node[self.eligible], minlength=self._num)
         return sums.astype(np.int64)
 
     def least(self, count: I64) -> int:
@@ -161,7 +161,8 @@ def _encode_term(form: Formulation, supplied: I64, task_class: int, m: int) -> N
     )
     for d in range(len(held)):
         at = np.flatnonzero(domains.domain_of == d)
-        counted = supplied[np.ix_(np.array(carriers, np.int64), at)]
+        counts_at = at[domains.eligible[at]]
+        counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
         counted = counted[counted >= 0]
         if d in domains.present:
             model.add_rows(
