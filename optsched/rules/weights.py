@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.units import PODS
+from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
@@ -45,13 +45,22 @@ def dominant_weights(problem: Problem) -> Weights:
     total = problem.total[counted]
     share = np.where(total > 0, request / np.maximum(total, 1), np.where(request > 0, np.inf, 0.0))
     largest = share.max(axis=1, initial=0.0)
-    leads = (share >= largest[:, None])[request.any(axis=1)].all(axis=0)
-    if leads.any():
-        column = int(np.flatnonzero(leads)[-1])
+    asks = request.any(axis=1)
+    if not asks.any():
+        return Weights("tasks", np.ones(len(request), np.int64))
+    leads = np.flatnonzero((share >= largest[:, None])[asks].all(axis=0)).tolist()
+    if leads:
+        # By name: where a resource stands on its axis depends on earlier sessions.
+        column = max(leads, key=lambda i: _prominence(problem.resources[counted[i]]))
         resource = problem.resources[counted[column]]
         return Weights(_unit_name(resource), np.maximum(request[:, column], 1))
     parts = np.rint(np.minimum(largest, 1.0) * PPB)
     return Weights("ppb of the cluster", np.maximum(parts.astype(np.int64), 1))
+
+
+def _prominence(resource: str) -> tuple[bool, str]:
+    """Devices say more about a task than memory and CPU."""
+    return resource not in (CPU, MEMORY), resource
 
 
 def _unit_name(resource: str) -> str:
