@@ -114,27 +114,32 @@ def cluster(
 def random_cluster(rng: np.random.Generator, *, related: bool = False) -> Snapshot:
     """A cluster with so few tasks and nodes that every answer can be listed."""
     queues = [
-        Queue(
-            f"q{i}",
-            weight=int(rng.integers(1, 4)),
-            priority=int(rng.integers(2)),
-            capability=_some(rng, ((CPU, int(rng.integers(1, 9)) * 1000),), None),
-            guarantee=_some(rng, ((CPU, int(rng.integers(1, 4)) * 1000),), ()),
-            deserved=_some(rng, ((CPU, int(rng.integers(4, 8)) * 1000),), ()),
-            parent=str(rng.choice(["root", "q0"])) if i else "root",
-        )
+        random_queue(rng, f"q{i}", str(rng.choice(["root", "q0"])) if i else "root")
         for i in range(int(rng.integers(1, 4)))
     ]
     nodes = [_random_node(rng, i, related=related) for i in range(int(rng.integers(1, 4)))]
     gangs, left = [], 5
     for i in range(int(rng.integers(1, 5))):
         if left:
-            made = _random_gang(rng, i, left, related=related)
+            made = random_gang(rng, i, left, related=related)
             left -= len(made.tasks)
             gangs.append(replace(made, queue=f"q{int(rng.integers(len(queues)))}"))
     at = [n.name for n in nodes]
     gangs.append(_running_gang(rng, at, f"q{int(rng.integers(len(queues)))}"))
     return cluster(nodes, gangs, queues)
+
+
+def random_queue(rng: np.random.Generator, name: str, parent: str) -> Queue:
+    """A queue with a weight and perhaps a ceiling, a floor or a fair part."""
+    return Queue(
+        name,
+        weight=int(rng.integers(1, 4)),
+        priority=int(rng.integers(2)),
+        capability=_some(rng, ((CPU, int(rng.integers(1, 9)) * 1000),), None),
+        guarantee=_some(rng, ((CPU, int(rng.integers(1, 4)) * 1000),), ()),
+        deserved=_some(rng, ((CPU, int(rng.integers(4, 8)) * 1000),), ()),
+        parent=parent,
+    )
 
 
 def _some(rng: np.random.Generator, value: object, otherwise: object) -> object:
@@ -154,7 +159,8 @@ def _random_node(rng: np.random.Generator, number: int, *, related: bool) -> Nod
     )
 
 
-def _random_gang(rng: np.random.Generator, number: int, most: int, *, related: bool) -> Gang:
+def random_gang(rng: np.random.Generator, number: int, most: int, *, related: bool) -> Gang:
+    """A gang of one or two roles and at most so many tasks."""
     roles = []
     for role in ("ps", "worker")[: int(rng.integers(1, 3))]:
         count = int(rng.integers(1, 3))
@@ -234,9 +240,7 @@ def actions_of(problem: Problem, decisions: Decisions) -> list[Allocate]:
     ]
 
 
-def best_values(
-    problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel]
-) -> tuple[int, ...]:
+def best_values(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel]) -> tuple[int, ...]:
     """The lexicographically best values of all plans that the verifier lets pass."""
     best: tuple[int, ...] | None = None
     for decisions in every_plan(problem):

@@ -1,0 +1,173 @@
+"""Compiling from the previous problem gives what compiling from scratch gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from optsched.domain.selectors import Operator, Requirement
+from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.engines.portfolio import judge
+from optsched.problem.compile import compile_problem
+from optsched.problem.tiers import priority_tiers
+from optsched.rules.binpack import Binpack
+from optsched.rules.capability import Capability
+from optsched.rules.drf import Drf
+from optsched.rules.gang import Gang
+from optsched.rules.guarantee import Guarantee
+from optsched.rules.host_ports import HostPorts
+from optsched.rules.levels import LEVELS, build_levels
+from optsched.rules.node_affinity import NodeAffinity
+from optsched.rules.pod_affinity import PodAffinity
+from optsched.rules.priority import Priority
+from optsched.rules.proportion import Proportion
+from optsched.rules.ruleset import RuleSet
+from optsched.rules.spread import Spread
+from optsched.rules.taints import Taints
+from tests.support.changes import history
+from tests.support.small import ZONE, cluster, gang, node, shape
+
+if TYPE_CHECKING:
+    from optsched.domain.decisions import LevelResult
+    from optsched.problem.problem import Problem
+
+RULES = RuleSet.of(
+    *(Gang(), Priority(), Drf(), Proportion(), Capability(), Guarantee(), Binpack()),
+    *(NodeAffinity(), Taints(), HostPorts(), PodAffinity(), Spread()),
+)
+ZONED = Requirement(ZONE, Operator.IN, ("a",))
+
+
+def in_words(problem: Problem, resources: tuple[str, ...]) -> dict[str, object]:
+    """Everything that a problem says about some resources, which may stand elsewhere in it."""
+    places = [problem.resources.index(r) for r in resources]
+
+    def amounts(table: np.ndarray) -> list[list[int]]:
+        return table[:, places].tolist()
+
+    nodes = (problem.allocatable, problem.used, problem.releasing, problem.foreign)
+    queues, relations = problem.queues, problem.relations
+    return {
+        "nodes": [amounts(table) for table in nodes],
+        "ready": problem.ready.tolist(),
+        "classes": (problem.classes.shapes, problem.classes.relations),
+        "requests": amounts(problem.classes.request),
+        "num_pending": problem.classes.num_pending.tolist(),
+        "shapes": problem.shapes.shapes,
+        "least": amounts(problem.shapes.least),
+        "shape_of": problem.shape_of.tolist(),
+        "tasks": [t.key for t in problem.tasks],
+        "task_class": problem.task_class.tolist(),
+        "gang_of": problem.gang_of.tolist(),
+        "blocked": {g: str(why) for g, why in problem.blocked.items()},
+        "gangs": [problem.priority, problem.num_ready, problem.min_member, problem.queue_of],
+        "queues": [queues.parent_of, queues.weight, queues.priority, queues.has_gangs],
+        "closed": {q: str(why) for q, why in queues.closed.items()},
+        "limits": [amounts(t) for t in (queues.capability, queues.deserved, queues.guarantee)],
+        "use": [amounts(t) for t in (queues.allocated, queues.requested)],
+        "terms": relations.terms,
+        "standing": [relations.domain_of, relations.selected, relations.carried],
+        "ports": (relations.ports, relations.port_taken.tolist()),
+        "columns": [problem.columns.accepts(ZONED), problem.columns.taints()[0]],
+    }
+
+
+def decided(problem: Problem) -> tuple[object, tuple[LevelResult, ...]]:
+    """What the pipeline makes of a problem, and what that is worth."""
+    tiers = priority_tiers(problem, problem.priority, 60_000)
+    options = GreedyOptions(tier_of=tiers.of, gated=False)
+    decisions = run_greedy(problem, RULES, options)
+    levels = build_levels(problem, RULES, tiers, list(LEVELS))
+    arrays = decisions.node_of, decisions.nominated, decisions.enqueued
+    return [a.tolist() for a in arrays], judge(problem, decisions, levels, "").results
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_step_by_step_is_from_scratch(seed: int) -> None:
+    previous: Problem | None = None
+    for step, snapshot in enumerate(history(np.random.default_rng(seed), 12)):
+        scratch = compile_problem(snapshot)
+        previous = compile_problem(snapshot, previous)
+        wanted, got = (in_words(p, scratch.resources) for p in (scratch, previous))
+        assert [name for name in wanted if not same(wanted[name], got[name])] == [], step
+        assert decided(previous) == decided(scratch), step
+
+
+def test_any_earlier_problem_will_do() -> None:
+    snapshots = list(history(np.random.default_rng(99), 8))
+    first = compile_problem(snapshots[0])
+    for snapshot in snapshots:
+        scratch = compile_problem(snapshot)
+        later = compile_problem(snapshot, first)
+        wanted, got = (in_words(p, scratch.resources) for p in (scratch, later))
+        assert [name for name in wanted if not same(wanted[name], got[name])] == []
+
+
+# --- what does not change is not made again ------------------------------------------------------
+
+NODES = [node(f"n{i}", labels={ZONE: "ab"[i % 2]}) for i in range(4)]
+SNAPSHOT = cluster(NODES, [gang(f"g{i}", ("w", 2, shape(1))) for i in range(4)])
+
+
+def test_nothing_changes_nothing_is_made() -> None:
+    first = compile_problem(SNAPSHOT)
+    second = compile_problem(replace(SNAPSHOT, taken_ms=5), first)
+    assert second.allocatable is first.allocatable
+    assert second.used is first.used
+    assert all(a is b for a, b in zip(first.rows, second.rows, strict=True))
+
+
+def test_rows_of_gangs_that_stay_are_kept() -> None:
+    first = compile_problem(SNAPSHOT)
+    gangs = (*SNAPSHOT.gangs[:1], *SNAPSHOT.gangs[2:], gang("new", ("w", 2, shape(1))))
+    second = compile_problem(replace(SNAPSHOT, gangs=gangs), first)
+    kept = {r.gang.key: r for r in first.rows}
+    assert [r.gang.key for r in second.rows if kept.get(r.gang.key) is not r] == ["ns/new"]
+
+
+def test_only_changed_nodes_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from optsched.problem import compile as module
+
+    first = compile_problem(SNAPSHOT)
+    read: list[str] = []
+    fresh = module._fresh_amounts
+
+    def listening(nodes, resources):
+        read.extend(n.name for n in nodes)
+        return fresh(nodes, resources)
+
+    monkeypatch.setattr(module, "_fresh_amounts", listening)
+    nodes = (*SNAPSHOT.nodes[:2], replace(SNAPSHOT.nodes[2], ready=False), SNAPSHOT.nodes[3])
+    second = compile_problem(replace(SNAPSHOT, nodes=nodes), first)
+    assert read == ["n2"]
+    assert not second.allocatable[2].any()
+    assert first.allocatable[2].any()
+
+
+def test_columns_are_kept_while_marks_are_the_same() -> None:
+    first = compile_problem(SNAPSHOT)
+    asked = first.columns.accepts(ZONED)
+    smaller = replace(SNAPSHOT.nodes[0], allocatable=(("cpu", 1000),))
+    same_marks = compile_problem(replace(SNAPSHOT, nodes=(smaller, *SNAPSHOT.nodes[1:])), first)
+    assert same_marks.columns.accepts(ZONED) is asked
+    moved = replace(SNAPSHOT.nodes[0], labels={ZONE: "b"})
+    other_marks = compile_problem(replace(SNAPSHOT, nodes=(moved, *SNAPSHOT.nodes[1:])), first)
+    assert other_marks.columns.accepts(ZONED).tolist() == [False, False, True, False]
+
+
+def test_resources_that_nobody_mentions_any_more_keep_their_place() -> None:
+    licensed = replace(SNAPSHOT, gangs=(gang("g", ("w", 1, shape(1, gpu=1))),))
+    first = compile_problem(licensed)
+    second = compile_problem(SNAPSHOT, first)
+    assert second.resources == first.resources == ("pods", "cpu", "memory", "nvidia.com/gpu")
