@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from optsched.domain.task import Taint, TaintEffect
+from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
+NO_POD_LIMIT = 1 << 40
+"""What a node that does not limit its pods is taken to offer."""
+
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 _CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
 
@@ -57,6 +61,11 @@ class Node:
     unschedulable: bool = False
     gpu_model: str = ""
     residents: tuple[Task, ...] = ()
+
+    @property
+    def offers(self) -> dict[str, int]:
+        """What pods may take by resource, their number included."""
+        return {PODS: NO_POD_LIMIT, **dict(self.allocatable)}
 
     @property
     def marks(self) -> tuple[Taint, ...]:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from optsched.problem.relations import Term
     from optsched.problem.shapes import GangRow, GangShape, Relation
 
-_NO_POD_LIMIT = 1 << 40
-
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
     """Compile a snapshot to arrays.
@@ -306,7 +304,7 @@ def _same_axes(nodes: Sequence[Node], resources: Sequence[str], previous: Proble
 def _fresh_amounts(nodes: Sequence[Node], resources: Sequence[str]) -> _NodeAmounts:
     offered = []
     for node in nodes:
-        by_name = {PODS: _NO_POD_LIMIT, **dict(node.allocatable)} if node.ready else {}
+        by_name = node.offers if node.ready else {}
         offered.append([by_name.get(r, 0) for r in resources])
     residents = [(i, t) for i, node in enumerate(nodes) for t in node.residents]
     number: dict[TaskShape, int] = {}

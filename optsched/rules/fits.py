@@ -12,7 +12,7 @@ import numpy as np
 from optsched.domain.task import TaskStatus
 from optsched.rules.base import Rule, Violation
 from optsched.rules.wording import amount_text
-from optsched.rules.world import allocatable_of, summed, taken_by
+from optsched.rules.world import summed, taken_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +36,9 @@ class Fits(Rule):
             gain = summed(taken_by(t) for t in placed)
             held = summed(taken_by(t) for t in node.residents)
             for resource, more in gain.items():
-                limit = allocatable_of(node, resource)
+                limit = node.offers.get(resource, 0)
                 used = held.get(resource, 0) + more
-                if more and limit is not None and used > limit:
+                if more and used > limit:
                     detail = (
                         f"{resource}: {amount_text(resource, used)} asked of "
                         f"{amount_text(resource, limit)}"
@@ -55,8 +55,8 @@ class Fits(Rule):
             stays += world.placed_on.get(name, [])
             held = summed(taken_by(t) for t in stays)
             for resource, more in summed(taken_by(t) for t in promised).items():
-                limit = allocatable_of(node, resource)
-                if more and limit is not None and held.get(resource, 0) + more > limit:
+                limit = node.offers.get(resource, 0)
+                if more and held.get(resource, 0) + more > limit:
                     detail = f"{amount_text(resource, more)} promised, more than will be free"
                     yield Violation(self.name, f"node {name}", detail)
 

@@ -139,7 +139,7 @@ def _free(world: World) -> dict[str, int]:
     for node in world.snapshot.nodes:
         if node.ready:
             held = summed(taken_by(t) for t in node.residents)
-            for resource, amount in node.allocatable:
+            for resource, amount in node.offers.items():
                 left = max(0, amount - held.get(resource, 0))
                 free[resource] = free.get(resource, 0) + left
     return free

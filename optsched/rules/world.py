@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.domain.amounts import amount_of
 from optsched.domain.decisions import Allocate, Nominate
 from optsched.domain.task import Task, TaskStatus
 from optsched.units import PODS
@@ -90,7 +89,7 @@ class World:
     @cached_property
     def total(self) -> Mapping[str, int]:
         """What ready nodes offer together."""
-        return summed(dict(n.allocatable) for n in self.snapshot.nodes if n.ready)
+        return summed(n.offers for n in self.snapshot.nodes if n.ready)
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
@@ -140,10 +139,3 @@ def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for part in parts:
         add_into(totals, part)
     return totals
-
-
-def allocatable_of(node: Node, resource: str) -> int | None:
-    """What a node offers of a resource; None where it sets no limit."""
-    if resource == PODS and not any(name == PODS for name, _ in node.allocatable):
-        return None
-    return amount_of(node.allocatable, resource)
