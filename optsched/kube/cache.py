@@ -1,0 +1,370 @@
+"""The cluster as domain values, kept up to date from what watches tell. No I/O, no clock.
+
+`apply` takes events, `assume` what is about to be true, and `snapshot` puts together what changed
+since the last time: every part that did not is the very same object as before. The result is what
+`formats.assemble` makes of the same objects; a test holds the two to each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import kinds
+from optsched.api.podgroup import parse_podgroup
+from optsched.api.priorityclass import parse_priority_class
+from optsched.api.queue import parse_queue
+from optsched.domain.cluster import Snapshot
+from optsched.formats.groups import (
+    Loner,
+    gang_of_group,
+    implicit_gang,
+    missing_gang,
+    queue_of,
+    with_builtin_queues,
+)
+from optsched.formats.index import READ_KINDS
+from optsched.formats.nodes import parse_node
+from optsched.formats.pods import IMPLICIT_PREFIX, DecodeOptions
+from optsched.formats.priorities import Priorities, priorities
+from optsched.formats.snapshot import NAMESPACE_LABEL
+from optsched.formats.volumes import Storage, parse_claim
+from optsched.kube.ordered import Ordered
+from optsched.kube.pods import PodShelf
+from optsched.kube.versions import Versions
+from optsched.kube.watch import Changed, Deleted, Listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.api.podgroup import PodGroup
+    from optsched.api.priorityclass import PriorityClass
+    from optsched.api.queue import Queue as ApiQueue
+    from optsched.domain.cluster import Claim, Gang, Node, Queue
+    from optsched.domain.reasons import Reason
+    from optsched.domain.task import Task
+    from optsched.kube.ports import Raw
+    from optsched.kube.watch import WatchEvent
+
+_STORAGE: Final = (kinds.PERSISTENT_VOLUME, kinds.STORAGE_CLASS)
+
+
+def every_node(labels: Mapping[str, str]) -> bool:
+    """Takes all nodes."""
+    del labels
+    return True
+
+
+class ClusterCache:
+    """What is known of a cluster.
+
+    Attributes
+    ----------
+    version
+        Grows with everything that may make the next snapshot differ from the last.
+
+    """
+
+    def __init__(
+        self,
+        options: DecodeOptions | None = None,
+        takes_node: Callable[[Mapping[str, str]], bool] = every_node,
+    ) -> None:
+        self.version = 0
+        self._takes_node = takes_node
+        self._versions = {kind: Versions() for kind in READ_KINDS}
+        self._listing: dict[Kind, set[str]] = {}
+        self._synced: set[Kind] = set()
+        self._pods = PodShelf(options or DecodeOptions())
+        self._groups: dict[str, PodGroup] = {}
+        self._held: dict[str, Reason] = {}
+        self._classes: dict[str, PriorityClass] = {}
+        self._table = Priorities()
+        self._queues: dict[str, ApiQueue] = {}
+        self._bare_nodes: dict[str, Node] = {}
+        self._raw: dict[Kind, dict[str, Raw]] = {
+            kind: {} for kind in (kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *_STORAGE)
+        }
+        self._stale: set[Kind] = set(READ_KINDS)
+        self._touched_claims: set[str] = set()
+        self._gangs: Ordered[Gang] = Ordered()
+        self._nodes: Ordered[Node] = Ordered()
+        self._shown_queues: tuple[Queue, ...] = ()
+        self._claims: Mapping[str, Claim] = {}
+        self._labels: Mapping[str, Mapping[str, str]] = {}
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every kind has been listed once."""
+        return len(self._synced) == len(READ_KINDS)
+
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
+        """Take what a watch tells; what is older than what is known changes nothing."""
+        match event:
+            case Listed():
+                self._list(kind, event)
+            case Changed(obj):
+                key = _key(kind, obj)
+                if self._versions[kind].change(key, _version(obj)):
+                    self._put(kind, key, obj)
+            case Deleted(obj):
+                key = _key(kind, obj)
+                if self._versions[kind].delete(key, _version(obj)):
+                    self._drop(kind, key)
+
+    def assume(self, task: str, node: str) -> bool:
+        """Count a pending task as bound until a watch or `forget` says otherwise.
+
+        False if it is not pending any more.
+        """
+        self.version += 1
+        return self._pods.assume(task, node)
+
+    def forget(self, task: str) -> None:
+        """Do not assume any more that a task is bound."""
+        self.version += 1
+        self._pods.forget(task)
+
+    def hold(self, gang: str, reason: Reason) -> None:
+        """Keep a gang from being scheduled, for a reason, until it is released."""
+        self.version += 1
+        self._held[gang] = reason
+        self._pods.touched_gangs.add(gang)
+
+    def release(self, gang: str) -> None:
+        """Let a gang that was held be scheduled again."""
+        self.version += 1
+        if self._held.pop(gang, None) is not None:
+            self._pods.touched_gangs.add(gang)
+
+    # --- what is known ---------------------------------------------------------------------------
+
+    def task(self, key: str) -> Task | None:
+        """A task as the server has it; None where there is no such pod that matters."""
+        pod = self._pods.get(key)
+        return None if pod is None else pod.told
+
+    def group(self, key: str) -> PodGroup | None:
+        """A PodGroup as the server has it."""
+        return self._groups.get(key)
+
+    @property
+    def queues(self) -> Mapping[str, ApiQueue]:
+        """Queues as the server has them, by name."""
+        return self._queues
+
+    def snapshot(self, now_ms: int) -> Snapshot:
+        """The cluster as it is known now; parts that did not change are those of the last one."""
+        self._refresh_priorities()
+        self._refresh_namespaces()
+        self._refresh_gangs()
+        self._refresh_nodes()
+        self._refresh_queues()
+        self._refresh_claims()
+        self._stale.clear()
+        return Snapshot(
+            taken_ms=now_ms,
+            nodes=self._nodes.values,
+            gangs=self._gangs.values,
+            queues=self._shown_queues,
+            claims=self._claims,
+            namespaces=self._labels,
+        )
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _list(self, kind: Kind, page: Listed) -> None:
+        versions = self._versions[kind]
+        if page.is_first:
+            self._listing[kind] = set()
+        seen = self._listing.setdefault(kind, set())
+        for obj in page.items:
+            key = _key(kind, obj)
+            seen.add(key)
+            if versions.replace(key, _version(obj)):
+                self._put(kind, key, obj)
+        if page.is_last:
+            for key in [key for key in versions.keys if key not in seen]:
+                versions.drop(key)
+                self._drop(kind, key)
+            del self._listing[kind]
+            self._synced.add(kind)
+            self.version += 1
+
+    def _put(self, kind: Kind, key: str, obj: Raw) -> None:
+        self.version += 1
+        match kind:
+            case kinds.POD:
+                self._pods.put(obj)
+                return
+            case kinds.NODE:
+                self._put_node(key, obj)
+                return
+            case kinds.POD_GROUP:
+                self._put_group(key, obj)
+                return
+            case kinds.QUEUE:
+                _keep(self._queues, key, parse_queue(obj)[0])
+            case kinds.PRIORITY_CLASS:
+                _keep(self._classes, key, parse_priority_class(obj)[0])
+            case _:
+                obj["metadata"].pop("managedFields", None)
+                self._put_raw(kind, key, obj)
+        self._stale.add(kind)
+
+    def _drop(self, kind: Kind, key: str) -> None:
+        self.version += 1
+        match kind:
+            case kinds.POD:
+                self._pods.drop(key)
+                return
+            case kinds.NODE:
+                _keep(self._bare_nodes, key, None)
+                self._pods.touched_nodes.add(key)
+                return
+            case kinds.POD_GROUP:
+                _keep(self._groups, key, None)
+                self._pods.touched_gangs.add(key)
+                return
+            case kinds.QUEUE:
+                _keep(self._queues, key, None)
+            case kinds.PRIORITY_CLASS:
+                _keep(self._classes, key, None)
+            case _:
+                self._put_raw(kind, key, None)
+        self._stale.add(kind)
+
+    def _put_node(self, name: str, obj: Raw) -> None:
+        node = parse_node(obj)[0]
+        is_taken = node is not None and self._takes_node(node.labels)
+        _keep(self._bare_nodes, name, node if is_taken else None)
+        self._pods.touched_nodes.add(name)
+
+    def _put_raw(self, kind: Kind, key: str, obj: Raw | None) -> None:
+        _keep(self._raw[kind], key, obj)
+        if kind == kinds.PERSISTENT_VOLUME_CLAIM:
+            self._touched_claims.add(key)
+
+    def _put_group(self, key: str, obj: Raw) -> None:
+        _keep(self._groups, key, parse_podgroup(obj)[0])
+        self._pods.touched_gangs.add(key)
+
+    # --- parts of a snapshot ---------------------------------------------------------------------
+
+    def _refresh_priorities(self) -> None:
+        if kinds.PRIORITY_CLASS not in self._stale:
+            return
+        self._table = priorities(self._classes[name] for name in sorted(self._classes))
+        self._pods.set_priorities(self._table)
+        self._pods.touched_gangs.update(self._groups)
+
+    def _refresh_namespaces(self) -> None:
+        names = set(self._raw[kinds.NAMESPACE])
+        for kind, versions in self._versions.items():
+            if kind.namespaced:
+                names.update(versions.namespaces)
+        if kinds.NAMESPACE not in self._stale and names == self._labels.keys():
+            return
+        labels = {name: self._namespace_labels(name) for name in sorted(names)}
+        if labels != self._labels:
+            self._labels = labels
+        # A namespace may name the queue of pods without a PodGroup.
+        groups = self._groups
+        self._pods.touched_gangs.update(key for key in self._pods.gangs if key not in groups)
+
+    def _namespace_labels(self, name: str) -> Mapping[str, str]:
+        obj = self._raw[kinds.NAMESPACE].get(name, {})
+        return {**_texts(obj, "labels"), NAMESPACE_LABEL: name}
+
+    def _refresh_gangs(self) -> None:
+        touched = self._pods.touched_gangs
+        for key in touched:
+            gang = self._gang(key)
+            if gang is None:
+                self._gangs.remove(key)
+            else:
+                self._gangs.set(key, gang)
+        touched.clear()
+
+    def _gang(self, key: str) -> Gang | None:
+        tasks, group = self._pods.of_gang(key), self._groups.get(key)
+        if group is not None:
+            gang, _ = gang_of_group(group, tasks, self._table)
+        elif not tasks:
+            return None
+        else:
+            gang = self._gang_without_group(key, tuple(tasks))
+        reason = self._held.get(key)
+        return gang if reason is None or gang.problem else replace(gang, problem=reason)
+
+    def _gang_without_group(self, key: str, tasks: tuple[Task, ...]) -> Gang:
+        task = min(tasks, key=lambda each: each.key)
+        pod = self._pods[task.key]
+        namespace = self._raw[kinds.NAMESPACE].get(task.namespace, {})
+        queue = self._pods.queue_of(pod, _texts(namespace, "annotations"))
+        if not key.partition("/")[2].startswith(IMPLICIT_PREFIX):
+            return missing_gang(key, tasks, queue)
+        priority = self._pods.priority_of(pod)
+        return implicit_gang(Loner(task, queue, priority, pod.annotations))
+
+    def _refresh_nodes(self) -> None:
+        touched = self._pods.touched_nodes
+        for name in touched:
+            node = self._bare_nodes.get(name)
+            if node is None:
+                self._nodes.remove(name)
+                continue
+            here = sorted(self._pods.on_node(name), key=lambda task: task.key)
+            self._nodes.set(name, replace(node, residents=tuple(here)))
+        touched.clear()
+
+    def _refresh_queues(self) -> None:
+        if kinds.QUEUE not in self._stale:
+            return
+        known = {queue.name: queue for queue in self._shown_queues}
+        fresh = with_builtin_queues(map(queue_of, self._queues.values()))
+        queues = tuple(known[q.name] if known.get(q.name) == q else q for q in fresh)
+        if queues != self._shown_queues:
+            self._shown_queues = queues
+
+    def _refresh_claims(self) -> None:
+        raw = self._raw[kinds.PERSISTENT_VOLUME_CLAIM]
+        touched: set[str] = set(raw) if self._stale.intersection(_STORAGE) else set()
+        touched |= self._touched_claims
+        if not touched:
+            return
+        volumes, classes = (self._raw[kind] for kind in _STORAGE)
+        storage, claims = Storage(volumes, classes), dict(self._claims)
+        for key in touched:
+            _keep(claims, key, parse_claim(raw[key], storage)[0] if key in raw else None)
+        if claims != self._claims:
+            self._claims = claims
+        self._touched_claims.clear()
+
+
+def _key(kind: Kind, obj: Raw) -> str:
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if kind.namespaced else str(meta["name"])
+
+
+def _version(obj: Raw) -> str:
+    return str(obj["metadata"].get("resourceVersion") or "")
+
+
+def _keep(store: dict[str, Any], key: str, value: object) -> None:
+    """Keep what could be read; what has no name is as good as not there."""
+    if value is None:
+        store.pop(key, None)
+    else:
+        store[key] = value
+
+
+def _texts(obj: Raw, name: str) -> dict[str, str]:
+    """The labels or annotations of an object that are texts."""
+    found = obj.get("metadata", {}).get(name)
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}

@@ -1,0 +1,264 @@
+"""Requests to an API server, on the asyncio side of the official client.
+
+Its configuration is used as it is: kubeconfig files, service accounts, tokens that are renewed,
+verified TLS, proxies; and its connection pool. Its model classes are not: objects stay what `json`
+makes of them, for a pod costs 23 µs that way and up to 737 µs as a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+from urllib.request import getproxies
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from optsched import __version__
+from optsched.api.kinds import POD, collection_path, object_path
+from optsched.kube.errors import Garbled, KubeError, Unreachable, error_of
+from optsched.kube.ports import Page, PatchType, Ref
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.ports import Raw
+
+CONNECTIONS: Final = 128
+"""Open at a time: 64 binds, a watch for each kind, and what is written beside them."""
+
+CONNECT_S: Final = 5.0
+REQUEST_S: Final = 30.0
+BIND_S: Final = 5.0
+"""No longer than a lease outlives its last renewal: a late bind must not meet another leader."""
+
+WATCH_S: Final = 300
+"""After this the server ends a watch, and another one begins."""
+
+IDLE_S: Final = 150.0
+"""A watch that is silent for so long is dead: bookmarks come every minute."""
+
+_JSON: Final = "application/json"
+_HEADERS: Final = {
+    "Accept": _JSON,
+    # Nothing is compressed: that would cost the server more CPU than the network costs time.
+    "Accept-Encoding": "identity",
+    "User-Agent": f"optsched/{__version__}",
+}
+_USUAL: Final = aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=CONNECT_S)
+_BINDING: Final = aiohttp.ClientTimeout(total=BIND_S, sock_connect=CONNECT_S)
+_WATCHING: Final = aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=IDLE_S)
+
+
+class ConfigError(Exception):
+    """Nothing says where the API server is, or what says it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    body: Raw | list[Raw] | None = None
+    content: str = _JSON
+    limits: aiohttp.ClientTimeout = _USUAL
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path.partition('?')[0]}"
+
+
+class Client:
+    """One user's way to one API server; made by `connect`."""
+
+    def __init__(self, configuration: Any) -> None:  # noqa: ANN401  the package has no types
+        self._configuration = configuration
+        self._rest = RESTClientObject(configuration)
+
+    @property
+    def server(self) -> str:
+        """The address of the API server."""
+        return str(self._configuration.host)
+
+    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+        """See `Source`."""
+        asked = {"limit": limit, **({"continue": token} if token else {})}
+        content = await self._json(_Request("GET", f"{collection_path(kind)}?{urlencode(asked)}"))
+        meta = content.get("metadata") or {}
+        return Page(
+            items=content.get("items") or (),
+            resource_version=meta.get("resourceVersion", ""),
+            token=meta.get("continue", ""),
+        )
+
+    async def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+        """See `Source`."""
+        asked = {
+            "watch": 1,
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": WATCH_S,
+        }
+        path = f"{collection_path(kind)}?{urlencode(asked)}"
+        async with self._answer(_Request("GET", path, limits=_WATCHING)) as answer:
+            # Lines are cut here, because the stream's own readline refuses long ones.
+            rest = b""
+            async for chunk in answer.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line
+
+    async def read(self, ref: Ref) -> Raw:
+        """See `Api`."""
+        return await self._json(_Request("GET", _path(ref)))
+
+    async def create(self, ref: Ref, body: Raw) -> Raw:
+        """See `Api`."""
+        path = collection_path(ref.kind, ref.namespace or None)
+        return await self._json(_Request("POST", path, body))
+
+    async def patch(
+        self,
+        ref: Ref,
+        body: Raw | list[Raw],
+        how: PatchType = PatchType.MERGE,
+        subresource: str = "",
+    ) -> Raw:
+        """See `Api`."""
+        return await self._json(_Request("PATCH", _path(ref, subresource), body, how.value))
+
+    async def delete(self, ref: Ref, uid: str = "") -> None:
+        """See `Api`."""
+        options = {"preconditions": {"uid": uid}} if uid else {}
+        await self._send(_Request("DELETE", _path(ref), options))
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        """See `Api`."""
+        path = object_path(POD, namespace, name, "binding")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name, "uid": uid} if uid else {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self._send(_Request("POST", path, body, limits=_BINDING))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._rest.close()
+
+    async def _json(self, request: _Request) -> Raw:
+        raw = await self._send(request)
+        try:
+            found = json.loads(raw)
+        except ValueError as e:
+            raise Garbled(f"{request}: the answer is not JSON") from e
+        if not isinstance(found, dict):
+            raise Garbled(f"{request}: the answer is not an object")
+        return found
+
+    async def _send(self, request: _Request) -> bytes:
+        async with self._answer(request) as answer:
+            return await answer.read()
+
+    @asynccontextmanager
+    async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a request, its body still to be read; raises KubeError."""
+        with _translated(request):
+            answer = await self._rest.request(
+                request.method,
+                f"{self._configuration.host}{request.path}",
+                headers={"Content-Type": request.content, **await self._headers()},
+                body=request.body,
+                _request_timeout=request.limits,
+            )
+            response: aiohttp.ClientResponse = answer.response
+            try:
+                await _check(response)
+                yield response
+            finally:
+                response.release()
+
+    async def _headers(self) -> dict[str, str]:
+        headers = dict(_HEADERS)
+        settings = await self._configuration.auth_settings()
+        for setting in settings.values():
+            headers[setting["key"]] = setting["value"]
+        return headers
+
+
+@asynccontextmanager
+async def connect(kubeconfig: str = "") -> AsyncIterator[Client]:
+    """A client, and the renewal of its credentials where they need one.
+
+    kubeconfig: a file; empty for what KUBECONFIG names, else the pod's own service account, else
+    `~/.kube/config`. Raises ConfigError.
+    """
+    configuration = Configuration()
+    configuration.connection_pool_maxsize = CONNECTIONS
+    # To look for proxies and .netrc at each request takes more CPU than the request itself.
+    configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
+    loader = await _load(configuration, kubeconfig)
+    client = Client(configuration)
+    renewal = asyncio.create_task(_renew(loader, configuration))
+    try:
+        yield client
+    finally:
+        renewal.cancel()
+        with suppress(asyncio.CancelledError):
+            await renewal
+        await client.close()
+
+
+async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no types there
+    """Fill a configuration; returns what can renew it, or None."""
+    try:
+        if not kubeconfig and _is_in_cluster(os.environ):
+            config.load_incluster_config(client_configuration=configuration)
+            return None
+        return await config.load_kube_config(
+            config_file=kubeconfig or None, client_configuration=configuration
+        )
+    except (config.ConfigException, OSError, ValueError) as e:
+        raise ConfigError(f"{kubeconfig or 'kubeconfig'}: {e}") from e
+
+
+def _is_in_cluster(environment: Mapping[str, str]) -> bool:
+    return "KUBECONFIG" not in environment and "KUBERNETES_SERVICE_HOST" in environment
+
+
+async def _renew(loader: Any, configuration: Any) -> None:  # noqa: ANN401  no types there
+    """Renew tokens of cloud providers and of plugins; others need no help."""
+    is_plugin = loader is not None and loader._user is not None and "exec" in loader._user
+    if is_plugin or getattr(loader, "provider", None) == "gcp":
+        await config.refresh_token(loader, configuration)
+
+
+def _path(ref: Ref, subresource: str = "") -> str:
+    return object_path(ref.kind, ref.namespace or None, ref.name, subresource)
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    if response.status < 400:
+        return
+    retry_after = response.headers.get("Retry-After", "")
+    raise error_of(response.status, await response.read(), response.reason or "", retry_after)
+
+
+@contextmanager
+def _translated(request: _Request) -> Iterator[None]:
+    """Turn what a connection may raise into `KubeError`."""
+    try:
+        yield
+    except KubeError:
+        raise
+    except TimeoutError as e:
+        raise Unreachable(f"{request}: no answer in time") from e
+    except (aiohttp.ClientError, OSError) as e:
+        raise Unreachable(f"{request}: {str(e) or type(e).__name__}") from e

@@ -1,0 +1,162 @@
+"""What an API server may answer instead of what was asked for.
+
+KubeError                  anything below
+├─ Unreachable             no answer: nobody knows whether the request was carried out
+├─ Garbled                 an answer that makes no sense
+└─ ApiError                a refusal, with its code and reason
+   ├─ Rejected             400, 422: the request itself is wrong
+   ├─ Unauthorized         401
+   ├─ Forbidden            403
+   ├─ NotFound             404
+   ├─ Conflict             409
+   │  └─ AlreadyExists     409 on creation
+   ├─ Gone                 410
+   │  └─ Expired           410: a resource version or page that is no longer kept
+   ├─ TooMany              429: ask again later
+   └─ ServerFault          5xx: nobody knows whether the request was carried out
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_MESSAGE: Final = 512
+"""Characters of a message that are kept: the longest useful ones, of RBAC, take some 300."""
+
+
+class KubeError(Exception):
+    """A request that did not do what it was meant to."""
+
+
+class Unreachable(KubeError):
+    """There was no answer; the request may have been carried out all the same."""
+
+
+class Garbled(KubeError):
+    """An answer that is not what the API promises."""
+
+
+class ApiError(KubeError):
+    """A refusal; its text holds nothing of the answer but the message of its Status.
+
+    code: the HTTP code. reason: the API's own word for it, such as AlreadyExists. retry_after_s:
+    how long to wait before asking again, where the server says so.
+    """
+
+    def __init__(
+        self, code: int, reason: str, message: str, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(code, reason, message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.reason}: {self.message}" if self.message else self.title
+
+    @property
+    def title(self) -> str:
+        """Code and reason alone."""
+        return f"{self.code} {self.reason}".strip()
+
+
+class Rejected(ApiError):
+    """The request is wrong and will always be."""
+
+
+class Unauthorized(ApiError):
+    """Nobody knows who asks."""
+
+
+class Forbidden(ApiError):
+    """Whoever asks may not."""
+
+
+class NotFound(ApiError):
+    """There is no such object, or no such kind."""
+
+
+class Conflict(ApiError):
+    """The object is not in the state that the request assumes."""
+
+
+class AlreadyExists(Conflict):
+    """There is an object of that name."""
+
+
+class Gone(ApiError):
+    """What was asked for is no longer kept."""
+
+
+class Expired(Gone):
+    """The resource version or the page is too old: list again."""
+
+
+class TooMany(ApiError):
+    """The server is busy and has not carried out the request."""
+
+
+class ServerFault(ApiError):
+    """Something broke on the way; the request may have been carried out."""
+
+
+_BY_REASON: Final[Mapping[str, type[ApiError]]] = {
+    "AlreadyExists": AlreadyExists,
+    "Expired": Expired,
+}
+_BY_CODE: Final[Mapping[int, type[ApiError]]] = {
+    400: Rejected,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Rejected,
+    429: TooMany,
+}
+
+
+def error_of(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
+    """The error of an answer.
+
+    Of the body only the reason and the message of a Status are kept: anything else, such as a
+    page of a proxy or an object that was sent back, could hold secrets.
+    """
+    status = _status_in(body)
+    delay = float(retry_after) if retry_after.isdecimal() else None
+    if status is None:
+        return _make(code, phrase, "", delay)
+    return error_of_status({**status, "code": code}, delay)
+
+
+def error_of_status(status: Mapping[str, Any], retry_after_s: float | None = None) -> ApiError:
+    """The error that a Status object tells, such as the one inside of a watch."""
+    code = status.get("code")
+    number = code if isinstance(code, int) else 500
+    details = status.get("details")
+    wait = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    if retry_after_s is None and isinstance(wait, int) and wait > 0:
+        retry_after_s = float(wait)
+    message = str(status.get("message") or "")
+    return _make(number, str(status.get("reason") or ""), message, retry_after_s)
+
+
+def _make(code: int, reason: str, message: str, retry_after_s: float | None) -> ApiError:
+    fallback = ServerFault if code >= 500 else ApiError
+    made = _BY_REASON.get(reason) or _BY_CODE.get(code, fallback)
+    cut = message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
+    return made(code, reason, cut, retry_after_s)
+
+
+def _status_in(body: bytes) -> dict[str, Any] | None:
+    try:
+        content = json.loads(body)
+    except ValueError:
+        return None
+    is_status = isinstance(content, dict) and content.get("kind") == "Status"
+    return content if is_status else None

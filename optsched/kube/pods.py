@@ -1,0 +1,217 @@
+"""The pods of a cluster as tasks, filed by gang and by node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.domain.task import Task, TaskStatus
+from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, is_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optsched.formats.pods import DecodeOptions
+    from optsched.formats.priorities import Priorities
+    from optsched.kube.ports import Raw
+
+_NONE: Final[Mapping[str, Task]] = {}
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod.
+
+    Attributes
+    ----------
+    told
+        The task as the server has it.
+    task
+        The task as it counts: bound already where that is assumed, else the very same.
+    annotations
+        Those that its gang takes from it.
+    spec
+        The part of its specification that priorities are read from.
+    raw
+        The whole pod where priority classes decide on its priority, else None.
+
+    """
+
+    told: Task
+    task: Task
+    annotations: Mapping[str, str]
+    spec: Mapping[str, Any]
+    raw: Raw | None
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether it counts as bound although the server has not said so."""
+        return self.task is not self.told
+
+    def says_the_same(self, other: Pod) -> bool:
+        """Whether its gang would be the same with the other."""
+        return (
+            self.task is other.task
+            and self.annotations == other.annotations
+            and self.spec == other.spec
+        )
+
+    def outline(self) -> Raw:
+        """What is left of the pod, as a pod."""
+        named = {"name": self.told.name, "namespace": self.told.namespace}
+        return {"metadata": {**named, "annotations": self.annotations}, "spec": self.spec}
+
+
+class PodShelf:
+    """Pods by key, and their tasks by gang and node.
+
+    Attributes
+    ----------
+    touched_gangs, touched_nodes
+        Keys and names whose tasks have changed; emptied by whoever acts on them.
+
+    """
+
+    def __init__(self, options: DecodeOptions) -> None:
+        self.touched_gangs: set[str] = set()
+        self.touched_nodes: set[str] = set()
+        self._decoder = PodDecoder(options)
+        self._pods: dict[str, Pod] = {}
+        self._unsettled: set[str] = set()
+        self._by_gang: dict[str, dict[str, Task]] = {}
+        self._by_node: dict[str, dict[str, Task]] = {}
+
+    def get(self, key: str) -> Pod | None:
+        """A pod; None where there is none that matters."""
+        return self._pods.get(key)
+
+    def __getitem__(self, key: str) -> Pod:
+        return self._pods[key]
+
+    def of_gang(self, key: str) -> Iterable[Task]:
+        """The tasks of a gang."""
+        return self._by_gang.get(key, _NONE).values()
+
+    def on_node(self, name: str) -> Iterable[Task]:
+        """The tasks that hold resources on a node."""
+        return self._by_node.get(name, _NONE).values()
+
+    @property
+    def gangs(self) -> Iterable[str]:
+        """Keys of the gangs that have pods."""
+        return self._by_gang.keys()
+
+    def put(self, raw: Raw) -> None:
+        """Take a state of a pod."""
+        told = self._decoder.task(raw)
+        if is_gone(raw) or not (told.gang or told.status.holds_resources):
+            self.drop(told.key)
+            return
+        before = self._pods.get(told.key)
+        told, task = (told, told) if before is None else _reconciled(before, told)
+        self._file(before, self._pod(told, task, raw))
+
+    def drop(self, key: str) -> None:
+        """The pod does not exist any more, or does not matter."""
+        before = self._pods.pop(key, None)
+        if before is None:
+            return
+        self._unsettled.discard(key)
+        self._unfile(before.task)
+
+    def assume(self, key: str, node: str) -> bool:
+        """Count a pending task as bound to a node; False if it is not pending any more."""
+        pod = self._pods.get(key)
+        if pod is None or pod.task.status is not TaskStatus.PENDING:
+            return False
+        self._file(pod, replace(pod, task=_bound(pod.told, node)))
+        return True
+
+    def forget(self, key: str) -> None:
+        """Count a task as the server has it."""
+        pod = self._pods.get(key)
+        if pod is not None and pod.is_assumed:
+            self._file(pod, replace(pod, task=pod.told))
+
+    def set_priorities(self, table: Priorities) -> None:
+        """Read again what priority classes decide on."""
+        self._decoder.priorities = table
+        for key in tuple(self._unsettled):
+            raw = self._pods[key].raw
+            if raw is not None:
+                self.put(raw)
+
+    def queue_of(self, pod: Pod, namespace: Mapping[str, str]) -> str:
+        """The queue that a pod names; namespace: the annotations of its namespace."""
+        return self._decoder.queue(pod.outline(), namespace)
+
+    def priority_of(self, pod: Pod) -> int:
+        """The priority of a pod among others."""
+        return self._decoder.gang_priority(pod.outline())
+
+    def _pod(self, told: Task, task: Task, raw: Raw) -> Pod:
+        annotations = _part(_part(raw, "metadata"), "annotations")
+        if not told.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
+            queue = annotations.get(wellknown.QUEUE_NAME)
+            annotations = _NOTHING if queue is None else {wellknown.QUEUE_NAME: queue}
+        spec = _part(raw, "spec")
+        priority = spec.get("priority")
+        if type(priority) is int:
+            self._unsettled.discard(told.key)
+            return Pod(told, task, annotations, {"priority": priority}, None)
+        self._unsettled.add(told.key)
+        return Pod(told, task, annotations, spec, raw)
+
+    def _file(self, before: Pod | None, pod: Pod) -> None:
+        task = pod.task
+        self._pods[task.key] = pod
+        if before is not None:
+            if before.says_the_same(pod):
+                return
+            self._unfile(before.task)
+        if task.gang:
+            self._by_gang.setdefault(task.gang, {})[task.key] = task
+            self.touched_gangs.add(task.gang)
+        if task.status.holds_resources:
+            self._by_node.setdefault(task.node, {})[task.key] = task
+            self.touched_nodes.add(task.node)
+
+    def _unfile(self, task: Task) -> None:
+        if task.gang:
+            _take_out(self._by_gang, task.gang, task.key)
+            self.touched_gangs.add(task.gang)
+        if task.status.holds_resources:
+            _take_out(self._by_node, task.node, task.key)
+            self.touched_nodes.add(task.node)
+
+
+def _reconciled(before: Pod, told: Task) -> tuple[Task, Task]:
+    """What the server tells and what counts, the objects known before where they are equal."""
+    if told == before.told:
+        return before.told, before.task
+    if not before.is_assumed:
+        return told, told
+    if told == before.task:
+        return before.task, before.task
+    # Nothing but a binding, an end or another pod of that name contradicts a bind under way.
+    if told.uid == before.told.uid and told.status is TaskStatus.PENDING:
+        return told, _bound(told, before.task.node)
+    return told, told
+
+
+def _bound(task: Task, node: str) -> Task:
+    return replace(task, status=TaskStatus.BOUND, node=node)
+
+
+def _take_out(files: dict[str, dict[str, Task]], name: str, key: str) -> None:
+    file = files[name]
+    del file[key]
+    if not file:
+        del files[name]
+
+
+def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = raw.get(name)
+    return part if isinstance(part, dict) else _NOTHING

@@ -1,0 +1,93 @@
+"""What this room needs of an API server; `client.Client` is the real thing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from optsched.api.kinds import Kind
+
+Raw: TypeAlias = "dict[str, Any]"
+"""An object as JSON has it."""
+
+
+class PatchType(StrEnum):
+    """How a patch is meant."""
+
+    MERGE = "application/merge-patch+json"
+    JSON = "application/json-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One object; namespace: empty outside of namespaces."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or the name alone outside of namespaces."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list.
+
+    Attributes
+    ----------
+    resource_version
+        Of the whole list: a watch from there misses nothing.
+    token
+        Where the next part begins; empty with the last one.
+
+    """
+
+    items: Sequence[Raw]
+    resource_version: str
+    token: str = ""
+
+
+class Source(Protocol):
+    """Lists and watches; every method may raise `KubeError`."""
+
+    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+        """A page of a list over all namespaces."""
+
+    def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+        """The events after a resource version, a line of JSON each, until the server ends it."""
+
+
+class Api(Protocol):
+    """Single objects; every method may raise `KubeError`."""
+
+    async def read(self, ref: Ref) -> Raw:
+        """An object."""
+
+    async def create(self, ref: Ref, body: Raw) -> Raw:
+        """Create an object; returns it as it is kept."""
+
+    async def patch(
+        self,
+        ref: Ref,
+        body: Raw | list[Raw],
+        how: PatchType = PatchType.MERGE,
+        subresource: str = "",
+    ) -> Raw:
+        """Change an object or a subresource of it; returns it as it is kept."""
+
+    async def delete(self, ref: Ref, uid: str = "") -> None:
+        """Delete an object; uid: only if it is that very one."""
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        """Bind a pod to a node, if it is that very pod and bound to none."""

@@ -1,0 +1,85 @@
+"""Which state of each object is the newest, whatever the order in which states arrive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from optsched.formats.recent import Recent
+
+_REMEMBERED: Final = 8192
+"""Deleted objects that are remembered, so that an old state does not bring them back."""
+
+
+class Versions:
+    """The newest resource version of each object of one kind, by key.
+
+    Resource versions of a kind are comparable as numbers (KEP-5504); one that is no number, as
+    other servers may write, counts as newer than everything.
+    """
+
+    def __init__(self) -> None:
+        self.namespaces: Counter[str] = Counter()
+        self._known: dict[str, int] = {}
+        self._deleted: Recent[str, int] = Recent(_REMEMBERED)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The objects that exist."""
+        return tuple(self._known)
+
+    def replace(self, key: str, version: str) -> bool:
+        """Take a state from a list; False if it is known already."""
+        number = _number(version)
+        if number is not None and self._known.get(key) == number:
+            return False
+        self._keep(key, -1 if number is None else number)
+        return True
+
+    def change(self, key: str, version: str) -> bool:
+        """Take a state from a watch; False if it is known already, or older than what is known."""
+        number = _number(version)
+        if number is None:
+            self._keep(key, -1)
+            return True
+        newest = self._known.get(key)
+        if newest is None:
+            newest = self._deleted.get(key) or -1
+        if number <= newest:
+            return False
+        self._keep(key, number)
+        return True
+
+    def delete(self, key: str, version: str) -> bool:
+        """Take a deletion; False if the object does not exist, or has been created anew since."""
+        number, newest = _number(version), self._known.get(key)
+        if number is not None:
+            self._deleted.add(key, max(number, self._deleted.get(key) or -1))
+        if newest is None or (number is not None and number < newest):
+            return False
+        self.drop(key)
+        return True
+
+    def drop(self, key: str) -> None:
+        """The object does not exist any more."""
+        del self._known[key]
+        if namespace := _namespace(key):
+            self.namespaces[namespace] -= 1
+            if not self.namespaces[namespace]:
+                del self.namespaces[namespace]
+
+    def _keep(self, key: str, version: int) -> None:
+        if key not in self._known and (namespace := _namespace(key)):
+            self.namespaces[namespace] += 1
+        self._known[key] = version
+
+
+def _namespace(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
+def _number(version: str) -> int | None:
+    return int(version) if version.isdecimal() and version.isascii() else None

@@ -1,0 +1,404 @@
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optsched.api import kinds
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import TaskStatus
+from optsched.formats.index import READ_KINDS
+from optsched.formats.pods import DecodeOptions, PodDecoder, is_gone
+from optsched.formats.snapshot import assemble
+from optsched.kube.cache import ClusterCache
+from optsched.kube.watch import Changed, Deleted, Listed
+from tests.formats.objects import group, node, pod, queue, thing
+from tests.kube.cluster import Objects, key_of, kind_of
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Snapshot
+
+IN_G = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
+OPTIONS = DecodeOptions(scheduler_names=("volcano", "optsched"))
+
+
+class Cluster:
+    """A server, a cache that follows it, and what the cache should say."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.objects = Objects()
+        self.cache = ClusterCache(OPTIONS)
+        self.assumed: dict[str, str] = {}
+        for obj in objects:
+            self.objects.put(obj)
+        self.objects.sync(self.cache)
+
+    def put(self, obj: dict[str, Any]) -> None:
+        before = self.objects.get(kind_of(obj), key_of(obj))
+        self.cache.apply(*self.objects.put(obj))
+        if obj["kind"] == "Pod" and (not is_pending(obj) or uid(before) != uid(obj)):
+            self.assumed.pop(key_of(obj), None)
+
+    def delete(self, kind: kinds.Kind, key: str) -> None:
+        event = self.objects.delete(kind, key)
+        if event is not None:
+            self.cache.apply(*event)
+        if kind == kinds.POD:
+            self.assumed.pop(key, None)
+
+    def assume(self, key: str, node: str) -> None:
+        obj = self.objects.get(kinds.POD, key)
+        pending = obj is not None and is_pending(obj) and key not in self.assumed
+        assert self.cache.assume(key, node) is pending
+        if pending:
+            self.assumed[key] = node
+
+    def forget(self, key: str) -> None:
+        self.cache.forget(key)
+        self.assumed.pop(key, None)
+
+    def snapshot(self) -> Snapshot:
+        return self.cache.snapshot(7)
+
+    def expected(self) -> Snapshot:
+        objects = self.objects.all()
+        for obj in objects:
+            if obj["kind"] == "Pod" and key_of(obj) in self.assumed:
+                obj["spec"]["nodeName"] = self.assumed[key_of(obj)]
+        return assemble(objects, OPTIONS, 7).snapshot
+
+
+def uid(obj: dict[str, Any] | None) -> str:
+    return obj["metadata"].get("uid", "") if obj else ""
+
+
+def is_pending(obj: dict[str, Any]) -> bool:
+    task = PodDecoder(OPTIONS).task(obj)
+    return bool(task.gang) and task.status is TaskStatus.PENDING and not is_gone(obj)
+
+
+# --- the contract --------------------------------------------------------------------------------
+
+names = st.sampled_from(["a", "b", "c"])
+node_names = st.sampled_from(["n1", "n2"])
+namespaces = st.sampled_from(["ns", "other"])
+marks = st.dictionaries(
+    st.sampled_from(
+        [
+            "scheduling.k8s.io/group-name",
+            "scheduling.volcano.sh/queue-name",
+            "volcano.sh/task-index",
+        ]
+    ),
+    st.sampled_from(["g", "h", "1"]),
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "schedulerName": draw(st.sampled_from(["volcano", "optsched", "other"]))
+    }
+    status: dict[str, Any] = {"phase": draw(st.sampled_from(["Pending", "Running", "Succeeded"]))}
+    more: dict[str, Any] = {"uid": draw(st.sampled_from(["u1", "u2"])), "annotations": draw(marks)}
+    if draw(st.booleans()):
+        spec["nodeName"] = draw(node_names)
+    if draw(st.booleans()):
+        spec["priority"] = draw(st.integers(0, 3))
+    elif draw(st.booleans()):
+        spec["priorityClassName"] = draw(st.sampled_from(["high", "low"]))
+    if draw(st.integers(0, 3)) == 0:
+        more["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    if draw(st.integers(0, 3)) == 0:
+        spec["schedulingGates"] = [{"name": "wait"}]
+    if draw(st.integers(0, 5)) == 0:
+        spec["containers"] = [{"name": "c", "resources": {"requests": {"cpu": "lots"}}}]
+    return pod(draw(names), spec, status, namespace=draw(namespaces), **more)
+
+
+def namespace_of(name: str, annotations: dict[str, str], team: str) -> dict[str, Any]:
+    space = thing("v1", "Namespace", name)
+    space["metadata"] |= {"annotations": annotations, "labels": {"team": team}}
+    return space
+
+
+group_specs = st.fixed_dictionaries(
+    {
+        "minMember": st.integers(0, 3),
+        "queue": st.sampled_from(["default", "h"]),
+        "priorityClassName": st.sampled_from(["high", "low", ""]),
+    }
+)
+claim_specs = st.fixed_dictionaries(
+    {"volumeName": st.sampled_from(["", "v"]), "storageClassName": st.just("fast")}
+)
+others = st.one_of(
+    st.builds(
+        node, node_names, st.fixed_dictionaries({"zone": names}), unschedulable=st.booleans()
+    ),
+    st.builds(group, st.sampled_from(["g", "h"]), group_specs, namespace=namespaces),
+    st.builds(queue, st.sampled_from(["default", "h"]), weight=st.integers(1, 2)),
+    st.builds(namespace_of, namespaces, marks, names),
+    st.builds(
+        thing,
+        st.just("scheduling.k8s.io/v1"),
+        st.just("PriorityClass"),
+        st.sampled_from(["high", "low"]),
+        value=st.integers(1, 9),
+        globalDefault=st.booleans(),
+    ),
+    st.builds(
+        thing,
+        st.just("v1"),
+        st.just("PersistentVolumeClaim"),
+        names,
+        namespaces,
+        spec=claim_specs,
+    ),
+    st.builds(thing, st.just("v1"), st.just("PersistentVolume"), st.just("v"), spec=st.just({})),
+    st.builds(
+        thing,
+        st.just("storage.k8s.io/v1"),
+        st.just("StorageClass"),
+        st.just("fast"),
+        volumeBindingMode=st.sampled_from(["Immediate", "WaitForFirstConsumer"]),
+    ),
+)
+
+
+def fields_of(snapshot: Snapshot) -> tuple[object, ...]:
+    parts = (snapshot.nodes, snapshot.gangs, snapshot.queues, snapshot.claims, snapshot.namespaces)
+    return tuple(map(id, parts))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_what_is_kept_is_what_would_be_read_anew(data: st.DataObject):
+    cluster = Cluster()
+    objects, cache = cluster.objects, cluster.cache
+    for _ in range(data.draw(st.integers(1, 25))):
+        match data.draw(st.integers(0, 9)):
+            case 0 | 1 | 2:
+                cluster.put(data.draw(pods()))
+            case 3 | 4:
+                cluster.put(data.draw(others))
+            case 5:
+                key = data.draw(
+                    st.sampled_from(
+                        [(kind_of(o), key_of(o)) for o in objects.all()] or [(kinds.POD, "ns/a")]
+                    )
+                )
+                cluster.delete(*key)
+            case 6:
+                old = data.draw(st.sampled_from(objects.history or objects.list(kinds.POD)))
+                cache.apply(*copy.deepcopy(old))
+            case 7:
+                cluster.assume(f"{data.draw(namespaces)}/{data.draw(names)}", data.draw(node_names))
+            case 8:
+                cluster.forget(f"{data.draw(namespaces)}/{data.draw(names)}")
+            case _:
+                for event in objects.list(data.draw(st.sampled_from(READ_KINDS))):
+                    cache.apply(*event)
+        if data.draw(st.booleans()):
+            assert cluster.snapshot() == cluster.expected()
+    before = cluster.snapshot()
+    assert before == cluster.expected()
+    assert fields_of(cluster.snapshot()) == fields_of(before)
+
+
+# --- examples ------------------------------------------------------------------------------------
+
+
+def gang_of(snapshot: Snapshot, key: str = "ns/g") -> Any:
+    return snapshot.gang_by_key[key]
+
+
+def test_only_what_changed_is_new():
+    others = [node(f"n{i}") for i in range(5)], [pod(f"o{i}") for i in range(5)]
+    cluster = Cluster(*others[0], *others[1], group("g"), pod("p", **IN_G))
+    before = cluster.snapshot()
+    cluster.put(pod("p", {"nodeName": "n3"}, {"phase": "Running"}, **IN_G))
+    after = cluster.snapshot()
+    assert [n.name for n, old in zip(after.nodes, before.nodes, strict=True) if n is not old] == [
+        "n3"
+    ]
+    assert [g.key for g, old in zip(after.gangs, before.gangs, strict=True) if g is not old] == [
+        "ns/g"
+    ]
+    assert after.queues is before.queues
+    assert after.claims is before.claims
+    assert after.namespaces is before.namespaces
+    assert gang_of(after).tasks[0].shape is gang_of(before).tasks[0].shape
+
+
+def test_a_change_that_means_nothing_changes_nothing():
+    cluster = Cluster(node("n1"), group("g"), pod("p", {"nodeName": "n1"}, **IN_G))
+    before = cluster.snapshot()
+    cluster.put(pod("p", {"nodeName": "n1"}, {"conditions": [{"type": "Ready"}]}, **IN_G))
+    cluster.put(node("n1"))
+    cluster.put(group("g"))
+    assert fields_of(cluster.snapshot()) == fields_of(before)
+
+
+def test_listing_again_reads_nothing_again(monkeypatch: pytest.MonkeyPatch):
+    cluster = Cluster(node("n1"), group("g"), pod("p", **IN_G))
+    before = cluster.snapshot()
+    monkeypatch.setattr(PodDecoder, "task", None)
+    cluster.objects.sync(cluster.cache)
+    assert fields_of(cluster.snapshot()) == fields_of(before)
+
+
+def test_a_list_says_what_is_gone():
+    cluster = Cluster(node("n1"), node("n2"), pod("a"), pod("b"), queue("q"), group("g"))
+    for kind, key in [
+        (kinds.NODE, "n1"),
+        (kinds.POD, "ns/a"),
+        (kinds.QUEUE, "q"),
+        (kinds.POD_GROUP, "ns/g"),
+    ]:
+        cluster.objects.delete(kind, key)
+    cluster.objects.sync(cluster.cache)
+    found = cluster.snapshot()
+    assert [n.name for n in found.nodes] == ["n2"]
+    assert [g.key for g in found.gangs] == ["ns/pod:b"]
+    assert [q.name for q in found.queues] == ["default", "root"]
+
+
+def test_a_list_that_starts_anew_does_not_forget_what_it_has_not_reached():
+    cluster = Cluster(pod("a"), pod("b"), pod("c"))
+    first, *_ = cluster.objects.list(kinds.POD)
+    cluster.cache.apply(*first)
+    assert len(cluster.snapshot().gangs) == 3
+    for event in cluster.objects.list(kinds.POD):
+        cluster.cache.apply(*event)
+    assert len(cluster.snapshot().gangs) == 3
+
+
+def test_it_is_synced_once_every_kind_was_listed():
+    cache, objects = ClusterCache(), Objects()
+    for kind in READ_KINDS:
+        assert not cache.is_synced
+        cache.apply(kind, Listed((), is_first=True, is_last=False))
+        assert not cache.is_synced
+        for event in objects.list(kind):
+            cache.apply(*event)
+    assert cache.is_synced
+
+
+def test_an_older_state_never_comes_back():
+    cluster = Cluster(node("n1"), pod("p"))
+    _, pending = cluster.objects.history[-1]
+    cluster.put(pod("p", {"nodeName": "n1"}))
+    cluster.cache.apply(kinds.POD, pending)
+    assert cluster.snapshot().node_by_name["n1"].residents[0].key == "ns/p"
+    cluster.delete(kinds.POD, "ns/p")
+    cluster.cache.apply(kinds.POD, pending)
+    assert cluster.snapshot().gangs == ()
+
+
+def test_an_old_deletion_does_not_hit_the_pod_that_came_after():
+    cluster = Cluster(pod("p", uid="u1"))
+    _, deletion = cluster.objects.delete(kinds.POD, "ns/p") or (None, None)
+    cluster.put(pod("p", uid="u2"))
+    assert isinstance(deletion, Deleted)
+    cluster.cache.apply(kinds.POD, deletion)
+    assert gang_of(cluster.snapshot(), "ns/pod:p").tasks[0].uid == "u2"
+
+
+def test_versions_that_are_no_numbers_count_as_new():
+    cache, obj = ClusterCache(), pod("p")
+    for version in ("x1", "7", "x2"):
+        changed = {**obj, "metadata": {**obj["metadata"], "resourceVersion": version}}
+        cache.apply(kinds.POD, Changed({**changed, "spec": {**obj["spec"], "nodeName": version}}))
+        assert cache.task("ns/p") is not None
+        assert cache.task("ns/p").node == version  # type: ignore[union-attr]
+
+
+def test_a_bind_under_way_counts_until_a_watch_confirms_it():
+    cluster = Cluster(node("n1"), group("g"), pod("p", uid="u", **IN_G))
+    assert cluster.cache.assume("ns/p", "n1")
+    assumed = cluster.snapshot()
+    task = assumed.node_by_name["n1"].residents[0]
+    assert (task.status, task.node) == (TaskStatus.BOUND, "n1")
+    assert gang_of(assumed).tasks == (task,)
+    assert cluster.cache.task("ns/p").status is TaskStatus.PENDING  # type: ignore[union-attr]
+
+    cluster.put(pod("p", status={"conditions": []}, uid="u", labels={"x": "y"}, **IN_G))
+    assert gang_of(cluster.snapshot()).tasks[0].node == "n1"
+
+    before = cluster.snapshot()
+    cluster.put(pod("p", {"nodeName": "n1"}, uid="u", labels={"x": "y"}, **IN_G))
+    assert fields_of(cluster.snapshot()) == fields_of(before)
+    cluster.forget("ns/p")
+    assert gang_of(cluster.snapshot()).tasks[0].node == "n1"
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        pod("p", {"nodeName": "n2"}, uid="u", **IN_G),
+        pod("p", uid="other", **IN_G),
+        pod("p", uid="u", deletionTimestamp="2026-01-01T00:00:00Z", **IN_G),
+        pod("p", status={"phase": "Failed"}, uid="u", **IN_G),
+    ],
+)
+def test_a_bind_under_way_ends_when_a_watch_contradicts_it(contradiction: dict[str, Any]):
+    cluster = Cluster(node("n1"), node("n2"), group("g"), pod("p", uid="u", **IN_G))
+    cluster.cache.assume("ns/p", "n1")
+    cluster.put(contradiction)
+    assert cluster.snapshot().node_by_name["n1"].residents == ()
+
+
+def test_only_pending_tasks_can_be_assumed():
+    cluster = Cluster(node("n1"), pod("p"), pod("gated", {"schedulingGates": [{"name": "x"}]}))
+    assert not cluster.cache.assume("ns/none", "n1")
+    assert not cluster.cache.assume("ns/gated", "n1")
+    assert cluster.cache.assume("ns/p", "n1")
+    assert not cluster.cache.assume("ns/p", "n1")
+
+
+def test_a_held_gang_says_why_until_it_is_released():
+    cluster = Cluster(group("g"), pod("p", **IN_G))
+    before, why = cluster.snapshot(), Reason(ReasonCode.NOT_BOUND, "the server said no")
+    cluster.cache.hold("ns/g", why)
+    assert gang_of(cluster.snapshot()).problem == why
+    cluster.cache.release("ns/g")
+    assert cluster.snapshot() == before
+
+
+def test_its_own_problem_comes_before_being_held():
+    cluster = Cluster(pod("p", **IN_G))
+    own = gang_of(cluster.snapshot()).problem
+    cluster.cache.hold("ns/g", Reason(ReasonCode.NOT_BOUND, "the server said no"))
+    assert gang_of(cluster.snapshot()).problem == own
+
+
+def test_nodes_may_be_chosen_by_label():
+    cache, objects = ClusterCache(takes_node=lambda labels: labels.get("pool") == "gpu"), Objects()
+    objects.put(node("n1", {"pool": "gpu"}))
+    objects.put(node("n2", {"pool": "cpu"}))
+    objects.sync(cache)
+    assert [n.name for n in cache.snapshot(0).nodes] == ["n1"]
+    cache.apply(*objects.put(node("n1", {"pool": "cpu"})))
+    assert cache.snapshot(0).nodes == ()
+
+
+def test_everything_that_matters_grows_the_version():
+    cluster = Cluster(node("n1"), pod("p"))
+    seen = [cluster.cache.version]
+
+    def grown() -> bool:
+        seen.append(cluster.cache.version)
+        return seen[-1] > seen[-2]
+
+    cluster.put(pod("p", labels={"x": "y"}))
+    assert grown()
+    cluster.cache.apply(*cluster.objects.history[0])
+    assert not grown()
+    cluster.assume("ns/p", "n1")
+    assert grown()
+    cluster.delete(kinds.POD, "ns/p")
+    assert grown()
