@@ -85,8 +85,10 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
-    """(N,) nodes whose domains count for the smallest one."""
+    """(N,) nodes that count: upstream looks only at those with the labels of all constraints."""
     nodes = problem.ready.copy()
+    for m in _terms_of(problem, task_class):
+        nodes &= problem.relations.domain_of[m] >= 0
     affinity = NodeAffinity().mask(problem, task_class) if term.honour_affinity else None
     taints = Taints().mask(problem, task_class) if term.honour_taints else None
     for mask in (affinity, taints):
@@ -104,7 +106,7 @@ class _Domains:
         self.term = source
         self.domain_of = problem.relations.domain_of[m]
         self._num = int(problem.relations.num_domains[m])
-        self.eligible = _eligible(problem, task_class, source) & (self.domain_of >= 0)
+        self.eligible = _eligible(problem, task_class, source)
         self.present = np.unique(self.domain_of[self.eligible])
 
     def count(self, on_node: I64) -> I64:
@@ -113,37 +115,74 @@ class _Domains:
         sums = np.bincount(at, weights=on_node[self.eligible], minlength=self._num)
         return sums.astype(np.int64)
 
+    def nodes(self, chosen: Bool) -> Bool:
+        """(N,) nodes in chosen domains (D,); none without the label."""
+        named: Bool = np.append(chosen, False)[self.domain_of]
+        return named
+
+    def taken(self, on_node: I64) -> Bool:
+        """(D,) domains with a node where a count (N,) is above zero."""
+        found = np.zeros(self._num, np.bool_)
+        found[self.domain_of[(on_node > 0) & (self.domain_of >= 0)]] = True
+        return found
+
     def least(self, count: I64) -> int:
         """The smallest count of a domain; 0 while there are fewer domains than wanted."""
         if len(self.present) < self.term.min_domains:
             return 0
-        return int(count[self.present].min(initial=0)) if len(self.present) else 0
+        return int(count[self.present].min()) if len(self.present) else 0
 
 
 class _Live(Greedy):
-    """Counts by domain as tasks are placed."""
+    """Counts by domain as tasks are placed.
+
+    Nothing may come to a domain that takes it beyond the constraint of a task placed there before,
+    so that the order of placing does not matter. Tasks that a constraint counts and that do not
+    carry it are taken to come last.
+    """
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
         self._selected = problem.relations.selected.copy()
-        classes = range(len(problem.classes.shapes))
         self._domains = [
-            [(m, _Domains(problem, c, m)) for m in _terms_of(problem, c)] for c in classes
+            {m: _Domains(problem, c, m) for m in _terms_of(problem, c)}
+            for c in range(len(problem.classes.shapes))
         ]
+        self._counted = [
+            [m for m in mine if m in selecting]
+            for mine, selecting in zip(self._domains, problem.classes.relations, strict=True)
+        ]
+        self._placed: dict[int, I64] = {}
 
     def live_mask(self, task_class: int) -> Bool | None:
         allowed: Bool | None = None
-        for m, domains in self._domains[task_class]:
+        for m, domains in self._domains[task_class].items():
+            is_counted = m in self._counted[task_class]
             count = domains.count(self._selected[m])
-            itself = int(m in self._problem.classes.relations[task_class])
-            fits = count + itself - domains.least(count) <= domains.term.max_skew
-            open_to = np.append(fits, False)[domains.domain_of]  # -1: without the label
+            fits = count + int(is_counted) - domains.least(count) <= domains.term.max_skew
+            open_to = domains.nodes(fits)
+            if is_counted:
+                open_to &= self._keeps_others(m)
             allowed = open_to if allowed is None else allowed & open_to
         return allowed
 
+    def _keeps_others(self, m: int) -> Bool:
+        """(N,) nodes where one more task that term m counts breaks nobody's constraint."""
+        kept = np.ones(self._selected.shape[1], np.bool_)
+        for task_class, placed in self._placed.items():
+            domains = self._domains[task_class].get(m)
+            if domains is not None:
+                count = domains.count(self._selected[m])
+                full = count + 1 - domains.least(count) > domains.term.max_skew
+                kept &= ~(domains.nodes(full & domains.taken(placed)) & domains.eligible)
+        return kept
+
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        for m in self._problem.classes.relations[task_class]:
+        if not self._domains[task_class]:
+            return
+        for m in self._counted[task_class]:
             np.add.at(self._selected[m], nodes, counts)
+        none = np.zeros(self._selected.shape[1], np.int64)
+        np.add.at(self._placed.setdefault(task_class, none), nodes, counts)
 
 
 def _encode_term(form: Formulation, supplied: I64, task_class: int, m: int) -> None:
@@ -212,7 +251,8 @@ def _uneven(rule: str, world: World, shape: TaskShape, term: SpreadTerm) -> Iter
 
 
 def _counts(node: Node, shape: TaskShape, term: SpreadTerm) -> bool:
-    if not node.ready or term.topology_key not in node.labels:
+    labels = {t.topology_key for t in shape.spread if t.required}
+    if not node.ready or not labels <= node.labels.keys():
         return False
     if term.honour_taints and refusing(shape, node.marks):
         return False

@@ -1,0 +1,146 @@
+"""Small clusters put before each engine, with answers by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import Allocate, Nominate, Sense
+from optsched.engines import portfolio
+from optsched.engines.cpsat.exact import Answer as Found
+from optsched.engines.cpsat.exact import Effort, Task, maximize
+from optsched.engines.cpsat.levels import solve_levels
+from optsched.engines.cpsat.model import Limits, Objective
+from optsched.engines.cpsat.solver import InProcess
+from optsched.engines.encode import Goal, encode_configurations, encode_direct
+from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.problem.arrays import UNPLACED
+from optsched.problem.compile import compile_problem
+from optsched.problem.decisions import Decisions
+from optsched.problem.linear import Expression
+from optsched.problem.tiers import priority_tiers
+from optsched.rules.levels import build_levels
+from optsched.rules.verify import verify_actions
+from optsched.session.decompile import actions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Action
+    from optsched.engines.portfolio import Answer
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.base import AnyLevel
+    from optsched.rules.ruleset import RuleSet
+
+GANG_LEVELS = ("guarantee", "admission", "fair-share", "tasks")
+EXACT = Limits(budget_ms=None, num_workers=1)
+_EFFORT = Effort(seconds=None, deterministic=10.0, num_workers=1, seed=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A snapshot and rules, ready for every engine."""
+
+    problem: Problem
+    rules: RuleSet
+    tiers: Tiers
+    levels: list[AnyLevel]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, rules: RuleSet, levels: Sequence[str] = GANG_LEVELS) -> Bench:
+        problem = compile_problem(snapshot)
+        tiers = priority_tiers(problem, problem.priority, 60_000)
+        return cls(problem, rules, tiers, build_levels(problem, rules, tiers, levels))
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def greedy(self, *, gated: bool = False) -> Decisions:
+        """What the pipeline decides, tier by tier."""
+        options = GreedyOptions(tier_of=self.tiers.of, gated=gated)
+        return run_greedy(self.problem, self.rules, options)
+
+    def improved(self, start: Decisions | None = None) -> Answer:
+        """What the solver makes of the greedy decisions, or of others."""
+        decisions = self.greedy() if start is None else start
+        incumbent = portfolio.judge(self.problem, decisions, self.levels, "")
+        goal = (self.tiers, self.levels)
+        return portfolio.improve(self.problem, self.rules, goal, incumbent, InProcess(), EXACT)
+
+    def actions(self, decisions: Decisions) -> tuple[Action, ...]:
+        return actions_of(self.problem, decisions, self.tiers)
+
+    def broken(self, decisions: Decisions) -> list[str]:
+        """Names of the rules that decisions break."""
+        found = verify_actions(self.problem.snapshot, self.actions(decisions), self.rules)
+        return sorted({v.rule for v in found})
+
+    # --- a given plan ----------------------------------------------------------------------------
+
+    def decisions(self, binds: Mapping[str, str]) -> Decisions:
+        """The decisions that bind tasks to nodes by name."""
+        node = {n.name: i for i, n in enumerate(self.problem.snapshot.nodes)}
+        number = {t.key: i for i, t in enumerate(self.problem.tasks)}
+        node_of = np.full(len(self.problem.tasks), UNPLACED, np.int64)
+        for task, where in binds.items():
+            node_of[number[task]] = node[where]
+        return replace(Decisions.nothing(self.problem), node_of=node_of)
+
+    def direct_allows(self, binds: Mapping[str, str]) -> bool:
+        """Whether the model node by node has a solution that places just so."""
+        decisions = self.decisions(binds)
+        goal = Goal(self.tiers, (), ())
+        encoded = encode_direct(self.problem, self.rules, goal, decisions)
+        lower, upper = self._fixed(encoded.form, encoded.model.hint, encoded.model)
+        wanted = np.zeros_like(encoded.supplied)
+        tasks = np.flatnonzero(decisions.node_of >= 0)
+        np.add.at(wanted, (self.problem.task_class[tasks], decisions.node_of[tasks]), 1)
+        if (wanted[encoded.supplied < 0] > 0).any():
+            return False
+        there = encoded.supplied >= 0
+        lower[encoded.supplied[there]] = wanted[there]
+        if (wanted[there] > upper[encoded.supplied[there]]).any():
+            return False
+        upper[encoded.supplied[there]] = wanted[there]
+        task = Task(lower, upper, encoded.model.rows, Expression.of([], []), encoded.model.hint)
+        return maximize(task, _EFFORT).answer is Found.OPTIMAL
+
+    def configurations_allow(self, binds: Mapping[str, str]) -> bool:
+        """Whether node classes could be filled so that as many tasks of each gang are placed."""
+        goal = Goal(self.tiers, (), ())
+        encoded = encode_configurations(self.problem, self.rules, goal, self.decisions(binds))
+        lower, upper = self._fixed(encoded.form, encoded.model.hint, encoded.model)
+        anything = Objective(Expression.of(np.arange(len(lower)), 1), Sense.MAX)
+        model = replace(encoded.model, lower=lower, upper=upper, objectives=(anything,))
+        (update,) = solve_levels(model, EXACT, lambda: 0.0)
+        return update.solution is not None
+
+    def _fixed(self, form, hint, model):
+        """Bounds that hold gangs and tasks at what the hint says; the rest stays free."""
+        lower, upper = model.lower.copy(), model.upper.copy()
+        held = np.unique(np.concatenate([form.start[form.start >= 0], form.placed_variable]))
+        lower[held] = upper[held] = hint[held]
+        return lower, upper
+
+    def tied_by(self) -> tuple[str, ...]:
+        """Rules on whose account some gangs are left out of configurations."""
+        return portfolio.tied_gangs(self.problem, self.rules)[1]
+
+
+def binds(actions: Sequence[Action]) -> dict[str, str]:
+    """Node by task of all allocations."""
+    return {a.task: a.node for a in actions if isinstance(a, Allocate)}
+
+
+def promises(actions: Sequence[Action]) -> dict[str, str]:
+    """Node by task of all nominations."""
+    return {a.task: a.node for a in actions if isinstance(a, Nominate)}
+
+
+def allocations(snapshot: Snapshot, wanted: Mapping[str, str]) -> list[Allocate]:
+    """Allocate actions for tasks by name."""
+    gang_of = {t.key: g.key for g in snapshot.gangs for t in g.tasks}
+    return [Allocate(task, node, gang_of[task]) for task, node in wanted.items()]
