@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from optsched.domain.selectors import (
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _LISTS = frozenset({Operator.IN, Operator.NOT_IN})
 _NUMBERS = frozenset({Operator.GT, Operator.LT})
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def label_selector(fields: Fields | None) -> LabelSelector | None:
@@ -98,6 +100,6 @@ def _values_problem(operator: Operator, values: Sequence[str]) -> str:
     if operator in _LISTS:
         return "" if values else f"is empty: {operator} needs at least one value"
     if operator in _NUMBERS:
-        is_number = len(values) == 1 and values[0].removeprefix("-").isdecimal()
+        is_number = len(values) == 1 and _INTEGER.fullmatch(values[0])
         return "" if is_number else f"does not suit {operator}: write one whole number in quotes"
     return f"has no use with {operator}: leave it out" if values else ""

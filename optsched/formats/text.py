@@ -45,7 +45,21 @@ _MAX_DIGITS: Final = 400
 
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _DUMPER_BASE: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_DUMPER: Final = type("_Dumper", (_DUMPER_BASE,), {"ignore_aliases": lambda _self, _data: True})
+
+
+class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
+    """Writes no anchors, and quotes every text that kubectl would not read as one."""
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.Node:
+        style = None if isinstance(scalar(text), str) else "'"
+        node: yaml.Node = self.represent_scalar(f"{_CORE}str", text, style=style)
+        return node
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +118,7 @@ def read_json(text: str) -> Iterator[Document | TextError]:
 
 def write_yaml(value: object) -> str:
     """A value as YAML, keys in order, no anchors."""
-    text: str = yaml.dump(value, Dumper=_DUMPER, allow_unicode=True, width=100)
+    text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, width=100)
     return text
 
 

@@ -1,0 +1,234 @@
+"""The way back: a snapshot as objects that `assemble` reads as the same snapshot.
+
+Everything is said with the fields of the API where it has one. What it has none for (why an object
+could not be used, since when a gang waits, parts of GPUs) stands in annotations, see `marks`.
+Containers and whatever else no scheduler looks at are made up.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import kinds
+from optsched.formats.encode_pods import is_missing, pod_manifest
+from optsched.formats.encode_selectors import node_selector_fields, topology_fields
+from optsched.formats.index import SNAPSHOT_KIND
+from optsched.formats.marks import API_VERSION, PROBLEM, WAITING_SINCE, reason_text, time_text
+from optsched.formats.text import write_yaml
+from optsched.formats.volumes import WAITS
+from optsched.units import format_resource_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from optsched.domain.amounts import Amounts
+    from optsched.domain.cluster import Claim, Gang, Node, Queue, Snapshot
+    from optsched.domain.reasons import Reason
+    from optsched.domain.selectors import NodeSelector
+
+Manifest = dict[str, Any]
+
+_YAML: Final = (".yaml", ".yml")
+_JSON: Final = ".json"
+
+
+def encode(snapshot: Snapshot) -> list[Manifest]:
+    """The objects of a snapshot; `assemble` makes the same snapshot of them.
+
+    That holds for every snapshot that `assemble` could have made: namespaces are all listed, the
+    built-in queues are there, gangs of one pod have the keys of such. ValueError where a claim
+    waits for a node that no storage class could ask for.
+    """
+    return [
+        _snapshot_time(snapshot.taken_ms),
+        *(_namespace(name, labels) for name, labels in snapshot.namespaces.items()),
+        *_priority_classes(snapshot.gangs),
+        *(_queue(queue) for queue in snapshot.queues),
+        *(_node(node) for node in snapshot.nodes),
+        *_claims(snapshot.claims.values()),
+        *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
+        *_pods(snapshot),
+    ]
+
+
+def write_bundle(objects: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write objects to one file as a List, in YAML or JSON by the ending of its name.
+
+    ValueError for another ending.
+    """
+    suffix = path.suffix.lower()
+    if suffix == _JSON:
+        whole = {"apiVersion": "v1", "items": list(objects), "kind": "List"}
+        path.write_text(f"{json.dumps(whole, indent=1)}\n", encoding="utf-8")
+    elif suffix in _YAML:
+        with path.open("w", encoding="utf-8") as file:
+            file.write("apiVersion: v1\nitems:\n")
+            file.writelines(write_yaml([each]) for each in objects)
+            # At the end: a file whose writing was cut short is then no List.
+            file.write("kind: List\n")
+    else:
+        known = ", ".join((*_YAML, _JSON))
+        raise ValueError(f"{path}: objects are written to files that end in {known}")
+
+
+def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest:
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {
+            name: value for name, value in metadata.items() if value not in ("", {}, None)
+        },
+        **parts,
+    }
+
+
+def _snapshot_time(taken_ms: int) -> Manifest:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": SNAPSHOT_KIND,
+        "metadata": {"name": "snapshot"},
+        "takenAt": time_text(taken_ms),
+    }
+
+
+def _namespace(name: str, labels: Mapping[str, str]) -> Manifest:
+    return _manifest(kinds.NAMESPACE, {"name": name, "labels": dict(labels)})
+
+
+def _marked(annotations: Mapping[str, str], problem: Reason | None) -> dict[str, str]:
+    mark = {} if problem is None else {PROBLEM: reason_text(problem)}
+    return {**annotations, **mark}
+
+
+def _node(node: Node) -> Manifest:
+    taints = [
+        {"key": taint.key, "value": taint.value, "effect": taint.effect.value}
+        for taint in node.taints
+    ]
+    cordoned = {"unschedulable": True} if node.unschedulable else {}
+    ready = {"type": "Ready", "status": "True" if node.ready else "False"}
+    return _manifest(
+        kinds.NODE,
+        {"name": node.name, "labels": dict(node.labels)},
+        spec={**cordoned, **({"taints": taints} if taints else {})},
+        status={"allocatable": _amounts(node.allocatable), "conditions": [ready]},
+    )
+
+
+def _queue(queue: Queue) -> Manifest:
+    return _manifest(
+        kinds.QUEUE,
+        {
+            "name": queue.name,
+            "annotations": _marked(queue.annotations, queue.problem),
+            "creationTimestamp": time_text(queue.created_ms),
+        },
+        spec={
+            "weight": queue.weight,
+            "capability": _amounts(queue.capability or ()),
+            "deserved": _amounts(queue.deserved),
+            "guarantee": {"resource": _amounts(queue.guarantee)},
+            "reclaimable": queue.reclaimable,
+            "parent": queue.parent,
+            "priority": queue.priority,
+            "dequeueStrategy": "fifo" if queue.is_fifo else "traverse",
+        },
+        status={"state": queue.state.value},
+    )
+
+
+def _amounts(amounts: Amounts) -> dict[str, str]:
+    return format_resource_list(dict(amounts))
+
+
+# --- gangs and pods ------------------------------------------------------------------------------
+
+
+def _has_group(gang: Gang) -> bool:
+    return not gang.is_implicit and not is_missing(gang)
+
+
+def _priority_classes(gangs: Iterable[Gang]) -> list[Manifest]:
+    """A class for each priority of a PodGroup, which can only name one."""
+    values = sorted({gang.priority for gang in gangs if _has_group(gang) and gang.priority})
+    return [
+        _manifest(kinds.PRIORITY_CLASS, {"name": _class_name(value)}, value=value)
+        for value in values
+    ]
+
+
+def _class_name(priority: int) -> str:
+    return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
+
+
+def _group(gang: Gang) -> Manifest:
+    annotations = _marked(gang.annotations, gang.problem)
+    if gang.waiting_since_ms != gang.created_ms:
+        annotations[WAITING_SINCE] = time_text(gang.waiting_since_ms)
+    return _manifest(
+        kinds.POD_GROUP,
+        {
+            "name": gang.name,
+            "namespace": gang.namespace,
+            "uid": gang.uid,
+            "annotations": annotations,
+            "creationTimestamp": time_text(gang.created_ms),
+        },
+        spec={
+            "queue": gang.queue,
+            "minMember": gang.min_member,
+            "minTaskMember": dict(gang.min_role),
+            "minResources": _amounts(gang.min_resources),
+            **({"priorityClassName": _class_name(gang.priority)} if gang.priority else {}),
+        },
+        status={"phase": gang.phase.value},
+    )
+
+
+def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
+    """Every task once, in key order."""
+    of_gangs = ((task, gang) for gang in snapshot.gangs for task in gang.tasks)
+    gang_of = {task.key: (task, gang) for task, gang in of_gangs}
+    others = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
+    found = {**others, **gang_of}
+    for key in sorted(found):
+        yield pod_manifest(*found[key])
+
+
+# --- volumes -------------------------------------------------------------------------------------
+
+
+def _claims(claims: Iterable[Claim]) -> Iterator[Manifest]:
+    """Claims with the volumes or classes that give them what they have."""
+    classes: dict[NodeSelector | None, str] = {}
+    for claim in claims:
+        if claim.problem:
+            yield _claim(claim.key, {}, "Pending", {PROBLEM: claim.problem})
+        elif claim.waits_for_consumer:
+            if claim.nodes not in classes:
+                classes[claim.nodes] = f"waits-{len(classes)}"
+                yield _class(classes[claim.nodes], claim)
+            yield _claim(claim.key, {"storageClassName": classes[claim.nodes]}, "Pending", {})
+        else:
+            volume = claim.key.replace("/", ".")
+            yield _volume(volume, claim)
+            yield _claim(claim.key, {"volumeName": volume}, "Bound", {})
+
+
+def _claim(key: str, spec: Manifest, phase: str, annotations: Mapping[str, str]) -> Manifest:
+    namespace, _, name = key.partition("/")
+    metadata = {"name": name, "namespace": namespace, "annotations": dict(annotations)}
+    return _manifest(kinds.PERSISTENT_VOLUME_CLAIM, metadata, spec=spec, status={"phase": phase})
+
+
+def _volume(name: str, claim: Claim) -> Manifest:
+    required = None if claim.nodes is None else {"required": node_selector_fields(claim.nodes)}
+    spec = {} if required is None else {"nodeAffinity": required}
+    return _manifest(kinds.PERSISTENT_VOLUME, {"name": name}, spec=spec)
+
+
+def _class(name: str, claim: Claim) -> Manifest:
+    allowed = {} if claim.nodes is None else {"allowedTopologies": topology_fields(claim.nodes)}
+    return _manifest(kinds.STORAGE_CLASS, {"name": name}, volumeBindingMode=WAITS, **allowed)

@@ -1,0 +1,217 @@
+"""A task as the manifest of a pod."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.meta import ObjectMeta
+from optsched.domain.reasons import ReasonCode
+from optsched.domain.task import TaskStatus
+from optsched.formats.encode_selectors import (
+    label_selector_fields,
+    node_selector_fields,
+    node_term_fields,
+)
+from optsched.formats.marks import (
+    DEVICE,
+    PROBLEM,
+    WAITING_SINCE,
+    device_text,
+    reason_text,
+    time_text,
+)
+from optsched.formats.pods import OTHER_SCHEDULER, task_index
+from optsched.units import format_resource_list
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Gang
+    from optsched.domain.task import (
+        HostPort,
+        PodTerm,
+        SpreadTerm,
+        Task,
+        TaskShape,
+        Toleration,
+    )
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_GATE: Final = "optsched.io/gated"
+
+_PHASE_OF: Final = {
+    TaskStatus.RUNNING: "Running",
+    TaskStatus.RELEASING: "Running",
+    TaskStatus.SUCCEEDED: "Succeeded",
+    TaskStatus.FAILED: "Failed",
+}
+
+
+def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
+    """The pod of a task; gang: the one that it belongs to, None for a pod of another scheduler."""
+    priority = gang.priority if gang is not None and gang.is_implicit else task.priority
+    gates = {"schedulingGates": [{"name": _GATE}]} if task.status is TaskStatus.GATED else {}
+    nominated = {"nominatedNodeName": task.nominated_node} if task.nominated_node else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(task, gang, priority),
+        "spec": {
+            "schedulerName": wellknown.DEFAULT_SCHEDULER_NAME if task.gang else OTHER_SCHEDULER,
+            "priority": priority,
+            **({"nodeName": task.node} if task.node else {}),
+            **gates,
+            **_shape_fields(task.shape),
+        },
+        "status": {"phase": _PHASE_OF.get(task.status, "Pending"), **nominated},
+    }
+
+
+def _metadata(task: Task, gang: Gang | None, priority: int) -> dict[str, Any]:
+    created = time_text(task.created_ms)
+    annotations = {**_gang_marks(gang), **_task_marks(task, priority)}
+    leaves = task.status is TaskStatus.RELEASING
+    return {
+        "name": task.name,
+        "namespace": task.namespace,
+        **({"uid": task.uid} if task.uid else {}),
+        **({"labels": dict(task.labels)} if task.labels else {}),
+        **({"annotations": annotations} if annotations else {}),
+        "creationTimestamp": created,
+        **({"deletionTimestamp": created} if leaves else {}),
+    }
+
+
+def _gang_marks(gang: Gang | None) -> dict[str, str]:
+    """The annotations by which a pod is found to be of its gang."""
+    if gang is None:
+        return {}
+    if gang.is_implicit:
+        waits = gang.waiting_since_ms
+        since = {} if waits == gang.created_ms else {WAITING_SINCE: time_text(waits)}
+        return {**gang.annotations, wellknown.QUEUE_NAME: gang.queue, **since}
+    marks = {wellknown.GROUP_NAME_ANNOTATIONS[0]: gang.name}
+    if is_missing(gang):
+        marks[wellknown.QUEUE_NAME] = gang.queue
+    return marks
+
+
+def is_missing(gang: Gang) -> bool:
+    """Whether a gang stands for a PodGroup that does not exist."""
+    return gang.problem is not None and gang.problem.code is ReasonCode.POD_GROUP_NOT_FOUND
+
+
+def _task_marks(task: Task, priority: int) -> dict[str, str]:
+    """The annotations that say what labels and name of the pod do not say already."""
+    marks: dict[str, str] = {}
+    if task.role != task.labels.get(wellknown.TASK_SPEC, ""):
+        marks[wellknown.TASK_SPEC] = task.role
+    if task.index != task_index(ObjectMeta(task.name, labels=task.labels)):
+        marks[wellknown.TASK_INDEX] = str(task.index)
+    if task.priority != priority:
+        marks[wellknown.TASK_PRIORITY] = str(task.priority)
+    if task.shape.device is not None:
+        marks[DEVICE] = device_text(task.shape.device)
+    if task.problem is not None:
+        marks[PROBLEM] = reason_text(task.problem)
+    return marks
+
+
+# --- shape ---------------------------------------------------------------------------------------
+
+
+def _shape_fields(shape: TaskShape) -> dict[str, Any]:
+    fields = {
+        "containers": [_container(shape)],
+        "nodeSelector": dict(shape.node_selector),
+        "affinity": _affinity(shape),
+        "tolerations": [_toleration(each) for each in shape.tolerations],
+        "topologySpreadConstraints": [_spread(each) for each in shape.spread],
+        "volumes": [
+            {"name": f"v{i}", "persistentVolumeClaim": {"claimName": key.partition("/")[2]}}
+            for i, key in enumerate(shape.claims)
+        ],
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _container(shape: TaskShape) -> dict[str, Any]:
+    ports = {"ports": [_port(each) for each in shape.host_ports]} if shape.host_ports else {}
+    requests = format_resource_list(dict(shape.request))
+    return {"name": "main", "resources": {"requests": requests}, **ports}
+
+
+def _port(port: HostPort) -> dict[str, Any]:
+    return {
+        "containerPort": port.port,
+        "hostPort": port.port,
+        "hostIP": port.address,
+        "protocol": port.protocol,
+    }
+
+
+def _toleration(toleration: Toleration) -> dict[str, Any]:
+    effect = {"effect": toleration.effect.value} if toleration.effect else {}
+    if toleration.exists:
+        return {"key": toleration.key, "operator": "Exists", **effect}
+    return {"key": toleration.key, "operator": "Equal", "value": toleration.value, **effect}
+
+
+def _affinity(shape: TaskShape) -> dict[str, Any]:
+    near = [(w, term) for w, term in shape.preferred_pods if w >= 0]
+    apart = [(-w, term) for w, term in shape.preferred_pods if w < 0]
+    parts = {
+        "nodeAffinity": _node_affinity(shape),
+        "podAffinity": _pod_affinity(shape.pod_affinity, near),
+        "podAntiAffinity": _pod_affinity(shape.pod_anti_affinity, apart),
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _node_affinity(shape: TaskShape) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    if shape.node_affinity is not None:
+        parts[_REQUIRED] = node_selector_fields(shape.node_affinity)
+    if shape.preferred_nodes:
+        parts[_PREFERRED] = [
+            {"weight": weight, "preference": node_term_fields(term)}
+            for weight, term in shape.preferred_nodes
+        ]
+    return parts
+
+
+def _pod_affinity(
+    required: tuple[PodTerm, ...], preferred: list[tuple[int, PodTerm]]
+) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    if required:
+        parts[_REQUIRED] = [_pod_term(term) for term in required]
+    if preferred:
+        parts[_PREFERRED] = [
+            {"weight": weight, "podAffinityTerm": _pod_term(term)} for weight, term in preferred
+        ]
+    return parts
+
+
+def _pod_term(term: PodTerm) -> dict[str, Any]:
+    fields: dict[str, Any] = {"topologyKey": term.topology_key}
+    if term.selector is not None:
+        fields["labelSelector"] = label_selector_fields(term.selector)
+    if term.namespaces:
+        fields["namespaces"] = list(term.namespaces)
+    if term.namespace_selector is not None:
+        fields["namespaceSelector"] = label_selector_fields(term.namespace_selector)
+    return fields
+
+
+def _spread(term: SpreadTerm) -> dict[str, Any]:
+    selector = term.selector
+    return {
+        "maxSkew": term.max_skew,
+        "topologyKey": term.topology_key,
+        "whenUnsatisfiable": "DoNotSchedule" if term.required else "ScheduleAnyway",
+        **({} if selector is None else {"labelSelector": label_selector_fields(selector)}),
+        "minDomains": term.min_domains,
+        "nodeAffinityPolicy": "Honor" if term.honour_affinity else "Ignore",
+        "nodeTaintsPolicy": "Honor" if term.honour_taints else "Ignore",
+    }

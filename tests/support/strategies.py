@@ -1,0 +1,446 @@
+"""Hypothesis strategies for domain values, up to whole small clusters.
+
+Everything is small on purpose: few names and few values, so that selectors meet labels,
+tolerations meet taints and tasks compete. Clusters keep what a real one keeps: nodes hold no more
+than they offer, tasks on nodes are residents there, orders are kept, names exist where they must.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from optsched.domain.amounts import amounts, total
+from optsched.domain.cluster import (
+    Claim,
+    Gang,
+    GangPhase,
+    Node,
+    Queue,
+    QueueState,
+    Snapshot,
+)
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.domain.task import (
+    DeviceRequest,
+    HostPort,
+    PodTerm,
+    SpreadTerm,
+    Taint,
+    TaintEffect,
+    Task,
+    TaskShape,
+    TaskStatus,
+    Toleration,
+)
+from optsched.formats.groups import Loner, implicit_gang, missing_gang
+from optsched.formats.index import NAMESPACE_LABEL
+from optsched.formats.nodes import GPU_MODEL_LABEL
+from optsched.formats.pods import IMPLICIT_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+    from optsched.domain.amounts import Amounts
+
+CPU, MEMORY, GPU, PODS = "cpu", "memory", "nvidia.com/gpu", "pods"
+ZONE, HOST = "zone", "kubernetes.io/hostname"
+MIB = 2**20
+
+NAMESPACES = ("a", "b")
+ROLES = ("", "ps", "worker")
+
+_VALUES = st.sampled_from(["x", "y", "3"])
+_PENDING = (TaskStatus.PENDING, TaskStatus.GATED)
+_PLACED = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING)
+_FINISHED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
+
+
+# --- amounts, labels, selectors ------------------------------------------------------------------
+
+
+def some_amounts(most: int = 8, least: int = 1) -> SearchStrategy[Amounts]:
+    """Amounts of CPU, memory and GPUs, each there or not."""
+    numbers = st.integers(least, most)
+    chosen = {CPU: numbers.map(lambda n: n * 500), MEMORY: numbers.map(lambda n: n * 256 * MIB)}
+    return st.fixed_dictionaries({}, optional={**chosen, GPU: numbers}).map(amounts)
+
+
+def labels(*keys: str) -> SearchStrategy[dict[str, str]]:
+    """Some of the labels, by default of those that selectors look at."""
+    return st.dictionaries(st.sampled_from(keys or ("app", "rev", ZONE)), _VALUES, max_size=3)
+
+
+@st.composite
+def requirements(draw: DrawFn, *operators: Operator) -> Requirement:
+    """A condition on a label; by default without Gt and Lt, as pods are selected."""
+    plain = (Operator.IN, Operator.NOT_IN, Operator.EXISTS, Operator.DOES_NOT_EXIST)
+    operator = draw(st.sampled_from(operators or plain))
+    key = draw(st.sampled_from(["app", "rev", ZONE]))
+    if operator in (Operator.EXISTS, Operator.DOES_NOT_EXIST):
+        return Requirement(key, operator)
+    if operator in (Operator.GT, Operator.LT):
+        return Requirement(key, operator, (str(draw(st.integers(-3, 9))),))
+    values = draw(st.lists(_VALUES, min_size=1, max_size=2, unique=True))
+    return Requirement(key, operator, tuple(values))
+
+
+def label_selectors() -> SearchStrategy[LabelSelector]:
+    """A selector of pods or namespaces; one without conditions selects all."""
+    return st.lists(requirements(), max_size=2).map(lambda r: LabelSelector(tuple(r)))
+
+
+@st.composite
+def node_terms(draw: DrawFn) -> NodeTerm:
+    """A term on labels and on names of nodes; an empty one selects none."""
+    conditions = draw(st.lists(requirements(*Operator), max_size=2))
+    names = draw(st.lists(st.sampled_from(["n0", "n1"]), max_size=1))
+    operator = draw(st.sampled_from([Operator.IN, Operator.NOT_IN]))
+    named = tuple(Requirement("metadata.name", operator, (name,)) for name in names)
+    return NodeTerm(tuple(conditions), named)
+
+
+def node_selectors() -> SearchStrategy[NodeSelector]:
+    """A selector of nodes; one without terms selects none."""
+    return st.lists(node_terms(), max_size=2).map(lambda terms: NodeSelector(tuple(terms)))
+
+
+# --- shapes --------------------------------------------------------------------------------------
+
+
+def effects() -> SearchStrategy[TaintEffect]:
+    """What a taint does."""
+    return st.sampled_from(list(TaintEffect))
+
+
+def taints() -> SearchStrategy[Taint]:
+    """A taint of one of two keys."""
+    return st.builds(Taint, st.sampled_from(["gpu", "old"]), st.sampled_from(["", "x"]), effects())
+
+
+def tolerations() -> SearchStrategy[Toleration]:
+    """An answer to one taint, to a key, or to everything."""
+    effect = st.none() | effects()
+    key = st.sampled_from(["gpu", "old"])
+    by_value = st.builds(Toleration, key, value=st.sampled_from(["", "x"]), effect=effect)
+    return by_value | st.builds(Toleration, key | st.just(""), st.just(True), effect=effect)
+
+
+def host_ports() -> SearchStrategy[HostPort]:
+    """A port of the host, on all its addresses or on one."""
+    address = st.sampled_from(["0.0.0.0", "127.0.0.1"])
+    return st.builds(HostPort, st.sampled_from(["TCP", "UDP"]), address, st.sampled_from([80, 443]))
+
+
+@st.composite
+def pod_terms(draw: DrawFn, namespace: str) -> PodTerm:
+    """What a pod of a namespace asks of other pods."""
+    others = draw(st.none() | label_selectors())
+    named = draw(st.sets(st.sampled_from(NAMESPACES), min_size=others is None))
+    return PodTerm(
+        selector=draw(st.none() | label_selectors()),
+        namespaces=tuple(sorted(named)) or ((namespace,) if others is None else ()),
+        namespace_selector=others,
+        topology_key=draw(st.sampled_from([ZONE, HOST])),
+    )
+
+
+def spread_terms(namespace: str) -> SearchStrategy[SpreadTerm]:
+    """How a pod of a namespace is to be spread."""
+    return st.builds(
+        SpreadTerm,
+        max_skew=st.integers(1, 2),
+        topology_key=st.sampled_from([ZONE, HOST]),
+        selector=st.none() | label_selectors(),
+        namespace=st.just(namespace),
+        required=st.booleans(),
+        min_domains=st.integers(1, 2),
+        honour_affinity=st.booleans(),
+        honour_taints=st.booleans(),
+    )
+
+
+def devices() -> SearchStrategy[DeviceRequest]:
+    """A part of one GPU or several whole ones, of any model or of some."""
+    models = st.sampled_from([(), ("T4",), ("A10", "T4")])
+    shares = st.builds(DeviceRequest, st.just(1), st.sampled_from([250, 460]), models)
+    return shares | st.builds(DeviceRequest, st.integers(1, 2), st.just(1000), models)
+
+
+def _few(each: SearchStrategy[object]) -> SearchStrategy[tuple[object, ...]]:
+    """Mostly nothing, now and then one or two."""
+    return st.just(()) | st.lists(each, max_size=2).map(tuple)
+
+
+def plain_shapes() -> SearchStrategy[TaskShape]:
+    """What asks for resources alone."""
+    return some_amounts().map(TaskShape)
+
+
+def shapes(namespace: str = "a", claims: Sequence[str] = ()) -> SearchStrategy[TaskShape]:
+    """What a task may ask for, all constraints included; claims: keys that it may use."""
+    terms = pod_terms(namespace)
+    weights = st.integers(1, 100)
+    signed = weights | weights.map(lambda w: -w)
+    keys = st.sets(st.sampled_from(sorted(claims)), max_size=2) if claims else st.just(set())
+    return st.builds(
+        TaskShape,
+        request=some_amounts(),
+        node_selector=labels("app", ZONE).map(lambda d: tuple(sorted(d.items()))) | st.just(()),
+        node_affinity=st.none() | node_selectors(),
+        preferred_nodes=_few(st.tuples(weights, node_terms())),
+        tolerations=_few(tolerations()),
+        pod_affinity=_few(terms),
+        pod_anti_affinity=_few(terms),
+        # Upstream lists what is wanted before what is not.
+        preferred_pods=_few(st.tuples(signed, terms)).map(_wanted_first),
+        spread=_few(spread_terms(namespace)),
+        host_ports=st.sets(host_ports(), max_size=2).map(_ports_in_order),
+        claims=keys.map(lambda found: tuple(sorted(found))),
+        device=st.none() | devices(),
+    )
+
+
+def _ports_in_order(ports: Iterable[HostPort]) -> tuple[HostPort, ...]:
+    return tuple(sorted(ports, key=lambda port: (port.protocol, port.address, port.port)))
+
+
+def _wanted_first(terms: Sequence[tuple[int, PodTerm]]) -> tuple[tuple[int, PodTerm], ...]:
+    return tuple(sorted(terms, key=lambda each: each[0] < 0))
+
+
+# --- clusters ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The most that a cluster has of everything.
+
+    Attributes
+    ----------
+    members
+        Pods of one PodGroup.
+    strangers
+        Pods of other schedulers.
+
+    """
+
+    nodes: int = 3
+    queues: int = 2
+    gangs: int = 3
+    members: int = 3
+    strangers: int = 2
+
+
+def times_ms() -> SearchStrategy[int]:
+    """A time soon after 1970."""
+    return st.integers(0, 100_000)
+
+
+def problems(code: ReasonCode) -> SearchStrategy[Reason | None]:
+    """Mostly none."""
+    return st.none() | st.none() | st.text("ab: ", max_size=5).map(lambda text: Reason(code, text))
+
+
+@st.composite
+def queues(draw: DrawFn, name: str, parents: Sequence[str]) -> Queue:
+    """A queue whose guarantee is within what it deserves and what it may have."""
+    guarantee = draw(some_amounts(3, 0))
+    deserved = draw(_at_least(guarantee))
+    return Queue(
+        name=name,
+        weight=draw(st.integers(1, 4)),
+        capability=draw(st.none() | _at_least(guarantee)) or None,
+        deserved=amounts({**dict(guarantee), **dict(deserved)}),
+        guarantee=guarantee,
+        reclaimable=draw(st.booleans()),
+        parent=draw(st.sampled_from(parents)),
+        priority=draw(st.integers(0, 2)),
+        created_ms=draw(times_ms()),
+        state=draw(st.sampled_from([QueueState.OPEN, *QueueState])),
+        is_fifo=draw(st.booleans()),
+        annotations=draw(labels("volcano.sh/hierarchy", "note")),
+        problem=draw(problems(ReasonCode.INVALID_QUEUE)),
+    )
+
+
+def _parents(name: str, names: Sequence[str]) -> list[str]:
+    """Queues that may stand above one, without going round in circles."""
+    return ["root", *(other for other in names if other < name and name != "root")]
+
+
+def _at_least(floor: Amounts) -> SearchStrategy[Amounts]:
+    by_name = dict(floor)
+    return some_amounts(8, 0).map(
+        lambda found: amounts({name: max(n, by_name.get(name, 0)) for name, n in found})
+    )
+
+
+@st.composite
+def claims(draw: DrawFn, key: str) -> Claim:
+    """A claim that is bound, waits for its consumer, or cannot be used."""
+    kind = draw(st.integers(0, 2))
+    if kind == 0:
+        return Claim(key, nodes=draw(st.none() | node_selectors()))
+    if kind == 1:
+        allowed = st.lists(requirements(Operator.IN), max_size=2).map(lambda r: NodeTerm(tuple(r)))
+        terms = draw(st.lists(allowed, max_size=2))
+        nodes = NodeSelector(tuple(terms)) if terms else None
+        return Claim(key, nodes=nodes, waits_for_consumer=True)
+    return Claim(key, problem=draw(st.sampled_from(["is not bound", "is lost"])))
+
+
+class _Cluster:
+    """Draws the parts of one snapshot."""
+
+    def __init__(self, draw: DrawFn, sizes: Sizes, shape: SearchStrategy[TaskShape] | None) -> None:
+        self._draw = draw
+        self._sizes = sizes
+        self._shape = shape
+        self._nodes = [f"n{i}" for i in range(draw(st.integers(0, sizes.nodes)))]
+        self._queue_names = ["default", "root"]
+        self._claims = self._draw_claims()
+        self._tasks: list[Task] = []
+
+    def snapshot(self) -> Snapshot:
+        """The whole of it."""
+        count = self._draw(st.integers(0, self._sizes.queues))
+        self._queue_names = sorted(["default", "root", *(f"q{i}" for i in range(count))])
+        names = self._queue_names
+        found = [self._gang(i) for i in range(self._draw(st.integers(0, self._sizes.gangs)))]
+        self._draw_strangers()
+        namespaces = {
+            name: {**self._draw(labels("app", "team")), NAMESPACE_LABEL: name}
+            for name in NAMESPACES
+        }
+        return Snapshot(
+            taken_ms=self._draw(times_ms()),
+            nodes=tuple(self._node(name) for name in self._nodes),
+            gangs=tuple(sorted(found, key=lambda gang: gang.key)),
+            queues=tuple(self._draw(queues(name, _parents(name, names))) for name in names),
+            claims=self._claims,
+            namespaces=namespaces,
+        )
+
+    def _draw_claims(self) -> dict[str, Claim]:
+        keys = [f"{namespace}/c{i}" for namespace in NAMESPACES for i in range(2)]
+        chosen = sorted(self._draw(st.sets(st.sampled_from(keys))))
+        return {key: self._draw(claims(key)) for key in chosen}
+
+    def _gang(self, number: int) -> Gang:
+        namespace = self._draw(st.sampled_from(NAMESPACES))
+        kind = self._draw(st.sampled_from(["group", "group", "single", "missing"]))
+        if kind == "single":
+            return self._single(namespace, number)
+        key = f"{namespace}/g{number}"
+        count = self._draw(st.integers(int(kind == "missing"), self._sizes.members))
+        members = [self._task(f"{key}-{i}", key) for i in range(count)]
+        queue = self._draw(st.sampled_from([*self._queue_names, "nowhere"]))
+        if kind == "missing":
+            return missing_gang(key, members, queue)
+        return self._draw(_groups(key, queue, tuple(members)))
+
+    def _single(self, namespace: str, number: int) -> Gang:
+        name = f"p{number}"
+        task = self._task(f"{namespace}/{name}", f"{namespace}/{IMPLICIT_PREFIX}{name}")
+        queue = self._draw(st.sampled_from(self._queue_names))
+        priority = task.priority + self._draw(st.sampled_from([0, 0, 1]))
+        gang = implicit_gang(Loner(task, queue, priority, self._draw(labels("sla", "note"))))
+        waits = self._draw(st.just(gang.created_ms) | times_ms())
+        return replace(gang, waiting_since_ms=waits)
+
+    def _draw_strangers(self) -> None:
+        count = self._draw(st.integers(0, self._sizes.strangers)) if self._nodes else 0
+        for i in range(count):
+            namespace = self._draw(st.sampled_from(NAMESPACES))
+            self._task(f"{namespace}/other{i}", "", _PLACED)
+
+    def _task(self, key: str, gang: str, statuses: Sequence[TaskStatus] = ()) -> Task:
+        possible = statuses or (*_PENDING, *_PENDING, *_PLACED, *_FINISHED)
+        usable = [s for s in possible if self._nodes or not s.holds_resources]
+        status = self._draw(st.sampled_from(usable))
+        namespace = key.partition("/")[0]
+        usable_claims = [c for c in self._claims if c.startswith(f"{namespace}/")]
+        task = Task(
+            key=key,
+            shape=self._draw(self._shape or shapes(namespace, [*usable_claims, f"{namespace}/z"])),
+            status=status,
+            uid=self._draw(st.sampled_from(["", f"uid-{key}"])),
+            gang=gang,
+            role=self._draw(st.sampled_from(ROLES)),
+            index=self._draw(st.integers(-1, 3)),
+            priority=self._draw(st.integers(-1, 2)),
+            created_ms=self._draw(times_ms()),
+            labels=self._draw(labels()),
+            node=self._node_of(status),
+            nominated_node=self._draw(st.sampled_from(["", "n0"])),
+            problem=self._draw(problems(ReasonCode.INVALID_POD)),
+        )
+        self._tasks.append(task)
+        return task
+
+    def _node_of(self, status: TaskStatus) -> str:
+        if status in _PENDING or not self._nodes:
+            return ""
+        return self._draw(st.sampled_from(self._nodes))
+
+    def _node(self, name: str) -> Node:
+        here = sorted(
+            (t for t in self._tasks if t.node == name and t.status.holds_resources),
+            key=lambda task: task.key,
+        )
+        room = dict(self._draw(some_amounts(16, 0)))
+        taken = {**total(task.shape.request for task in here), PODS: len(here)}
+        pods = self._draw(st.integers(0, 5))
+        offered = {r: n + room.get(r, 0) for r, n in taken.items()}
+        model = self._draw(st.sampled_from(["", "T4"]))
+        return Node(
+            name=name,
+            allocatable=amounts({**room, **offered, PODS: len(here) + pods}),
+            labels={
+                HOST: name,
+                **self._draw(labels("app", ZONE)),
+                **({GPU_MODEL_LABEL: model} if model else {}),
+            },
+            taints=tuple(self._draw(st.lists(taints(), max_size=1))),
+            ready=self._draw(st.sampled_from([True, True, True, False])),
+            unschedulable=self._draw(st.sampled_from([False, False, False, True])),
+            gpu_model=model,
+            residents=tuple(here),
+        )
+
+
+@st.composite
+def _groups(draw: DrawFn, key: str, queue: str, members: tuple[Task, ...]) -> Gang:
+    created_ms = draw(times_ms())
+    roles = draw(st.dictionaries(st.sampled_from(ROLES[1:]), st.integers(1, 2), max_size=2))
+    return Gang(
+        key=key,
+        queue=queue,
+        uid=draw(st.sampled_from(["", f"uid-{key}"])),
+        min_member=draw(st.integers(0, len(members) + 1)),
+        min_role=tuple(sorted(roles.items())),
+        min_resources=draw(st.just(()) | some_amounts(8, 0)),
+        priority=draw(st.integers(-2, 2)),
+        created_ms=created_ms,
+        waiting_since_ms=draw(st.just(created_ms) | times_ms()),
+        phase=draw(st.sampled_from(list(GangPhase))),
+        tasks=tuple(sorted(members, key=lambda task: task.order)),
+        annotations=draw(labels("sla-waiting-time", "volcano.sh/preemptable")),
+        problem=draw(problems(ReasonCode.INVALID_POD_GROUP)),
+    )
+
+
+@st.composite
+def snapshots(
+    draw: DrawFn,
+    sizes: Sizes = Sizes(),
+    shape: SearchStrategy[TaskShape] | None = None,
+) -> Snapshot:
+    """A small cluster; shape: what its tasks ask for, by default everything there is."""
+    return _Cluster(draw, sizes, shape).snapshot()
