@@ -122,6 +122,10 @@ class Greedy:
         """Take note of counts (m,) of tasks placed on nodes (m,); negative ones come back."""
         raise NotImplementedError
 
+    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
+        """Take note that tasks placed before get their room later: nobody may rely on them yet."""
+        raise NotImplementedError
+
 
 class Rule:
     """A hard rule or an order; faces that a rule does not have stay as they are here."""

@@ -122,11 +122,15 @@ def _carried_by_pending(problem: Problem) -> set[int]:
 
 
 class _Live(Greedy):
-    """Where wanted and unwanted pods stand as tasks are placed."""
+    """Where wanted and unwanted pods stand as tasks are placed.
+
+    Pods that are promised room keep others away already; near them is nothing yet.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._selected = problem.relations.selected.copy()
+        self._bound = self._selected.copy()
         self._carried = problem.relations.carried.copy()
         classes = range(len(problem.classes.shapes))
         self._carries = [_terms_of(problem, c) for c in classes]
@@ -136,27 +140,33 @@ class _Live(Greedy):
         terms = self._problem.relations.terms
         allowed = np.ones(self._problem.num_nodes, np.bool_)
         for m in self._carries[task_class]:
-            near = _in_domains(self._problem, m, self._selected[m])
             if terms[m].kind is TermKind.ANTI_AFFINITY:
-                allowed &= ~near
-            elif self._stands_somewhere(m) or m not in self._selecting[task_class]:
-                allowed &= near
+                allowed &= ~_in_domains(self._problem, m, self._selected[m])
             else:
-                allowed &= self._problem.relations.domain_of[m] >= 0
+                allowed &= self._near(m, m in self._selecting[task_class])
         for m in self._selecting[task_class]:
             if terms[m].kind is TermKind.ANTI_AFFINITY:
                 allowed &= ~_in_domains(self._problem, m, self._carried[m])
         return None if allowed.all() else allowed
 
-    def _stands_somewhere(self, m: int) -> bool:
-        """Whether a wanted pod stands in any domain; outside of all it does not count."""
-        return bool(self._selected[m][self._problem.relations.domain_of[m] >= 0].any())
+    def _near(self, m: int, is_kin: bool) -> Bool:
+        """(N,) nodes near a pod that affinity asks for; kin may make a start where none is."""
+        near = _in_domains(self._problem, m, self._bound[m])
+        if near.any() or not is_kin:
+            return near
+        promised = _in_domains(self._problem, m, self._selected[m])
+        return promised if promised.any() else self._problem.relations.domain_of[m] >= 0
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         for m in self._selecting[task_class]:
             np.add.at(self._selected[m], nodes, counts)
+            np.add.at(self._bound[m], nodes, counts)
         for m in self._carries[task_class]:
             np.add.at(self._carried[m], nodes, counts)
+
+    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
+        for m in self._selecting[task_class]:
+            np.add.at(self._bound[m], nodes, -counts)
 
 
 class _Supply:

@@ -184,6 +184,9 @@ class _Live(Greedy):
         none = np.zeros(self._selected.shape[1], np.int64)
         np.add.at(self._placed.setdefault(task_class, none), nodes, counts)
 
+    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
+        self.placed(-1, task_class, nodes, -counts)
+
 
 def _encode_term(form: Formulation, supplied: I64, task_class: int, m: int) -> None:
     problem, model = form.problem, form.model

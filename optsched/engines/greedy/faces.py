@@ -43,6 +43,7 @@ class Faces:
         self._holds: list[Callable[[int], bool]] = self._having("holds")
         self._masks: list[Callable[[int], Bool | None]] = self._having("live_mask")
         self._placed: list[Callable[[int, int, I64, I64], None]] = self._having("placed")
+        self._promised: list[Callable[[int, I64, I64], None]] = self._having("promised")
         self._enqueued: list[Callable[[int], None]] = self._having("enqueued")
         self._votes = self._vote_tiers()
 
@@ -105,6 +106,11 @@ class Faces:
         """Tell every rule of tasks placed on nodes."""
         for note in self._placed:
             note(gang, task_class, nodes, counts)
+
+    def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
+        """Tell every rule that tasks placed before are promised room only."""
+        for note in self._promised:
+            note(task_class, nodes, counts)
 
     def may_enqueue(self, gang: int) -> bool:
         """Volcano's vote: any rejection loses, the first tier with a permission wins."""

@@ -145,6 +145,7 @@ class Placing:
         for step in self._steps:
             number = int(step.counts.sum())
             tasks = slice(step.first, step.first + number)
+            self.faces.promised(step.task_class, step.nodes, step.counts)
             if step.book is not later:
                 self.nominated[tasks] = self.node_of[tasks]
                 self.node_of[tasks] = UNPLACED
