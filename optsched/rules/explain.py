@@ -10,6 +10,7 @@ import numpy as np
 
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.rules.asking import first_entries
+from optsched.rules.standing import Standing
 from optsched.rules.wording import amount_text, counted
 from optsched.units import PODS
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 SHOWN = 4
 """Kinds of refusal that a sentence lists."""
 
+MOST_TRIED = 256
+"""Gangs up to this size are tried out pod by pod where rules watch single nodes."""
+
 
 class Explainer:
     """Explains the gangs of one outcome; what it learns of a class of tasks it keeps.
@@ -33,6 +37,7 @@ class Explainer:
         self._outcome = outcome
         self._rules = rules
         self._views: dict[int, _View] = {}
+        self._standing = Standing(outcome, rules.masking)
 
     def reason(self, gang: int) -> Reason:
         """Why a gang with pending tasks gets nothing (more) now.
@@ -56,14 +61,41 @@ class Explainer:
                 ReasonCode.FRAGMENTED,
                 "each of its roles would find room, but not all of them at once",
             )
-        return Reason(
+        return self._apart(gang, asks) or Reason(
             ReasonCode.OUTRANKED,
-            "room is left for it, but the levels of the model put other gangs first",
+            "room is left for it, but no plan was found that uses it and keeps what comes first",
+        )
+
+    def _apart(self, gang: int, asks: list[_Ask]) -> Reason | None:
+        """Whether rules that watch single nodes leave no room for all pods at once."""
+        number = sum(ask.number for ask in asks)
+        problem = self._outcome.problem
+        binding = sorted(
+            {
+                rule.name
+                for rule in self._rules.masking
+                for ask in asks
+                if rule.ties_nodes(problem, ask.view.task_class)
+            }
+        )
+        if not binding or number > MOST_TRIED:
+            return None
+        counts = np.zeros((len(asks), problem.num_nodes), np.int64)
+        for row, ask in zip(counts, asks, strict=True):
+            row[ask.view.open_nodes] = ask.view.counts
+        together = self._standing.most_together(
+            [(ask.view.task_class, ask.number) for ask in asks], counts
+        )
+        if together >= number:
+            return None
+        return Reason(
+            ReasonCode.FRAGMENTED,
+            f"{', '.join(binding)}: room for {together} of its {counted(number, 'pod')} at once",
         )
 
     def _view(self, task_class: int) -> _View:
         if task_class not in self._views:
-            self._views[task_class] = _View(self._outcome, self._rules, task_class)
+            self._views[task_class] = _View(self._outcome, self._rules, self._standing, task_class)
         return self._views[task_class]
 
 
@@ -84,25 +116,33 @@ def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
 class _View:
     """The nodes as one class of tasks finds them."""
 
-    def __init__(self, outcome: Outcome, rules: RuleSet, task_class: int) -> None:
+    def __init__(
+        self, outcome: Outcome, rules: RuleSet, standing: Standing, task_class: int
+    ) -> None:
+        self.task_class = task_class
         self.problem = outcome.problem
         self.request: I64 = self.problem.classes.request[task_class]
         self.refusals: list[tuple[int, str]] = []
         self.open_nodes: Bool = self.problem.ready.copy()
         if not self.open_nodes.all():
             self.refusals.append((int((~self.open_nodes).sum()), "were not ready"))
-        for rule in rules.masking:
-            self._exclude(rule, task_class)
+        lasting = [r for r in rules.masking if not standing.watches(r)]
+        for rule in lasting:
+            self._exclude(rule, rule.mask(self.problem, task_class))
+        self.largest: I64 = self.problem.allocatable[self.open_nodes]
+        self.most_ever = int(self.fits(self.largest).sum())
+        for rule in (r for r in rules.masking if r not in lasting):
+            self._exclude(rule, rule.mask(self.problem, task_class))
+        for rule, mask in standing.masks(task_class):
+            self._exclude(rule, mask)
         self.free: I64 = np.maximum(outcome.idle[self.open_nodes], 0)
         self.counts = self.fits(self.free)
         self.most_now = int(self.counts.sum())
-        self.most_ever = int(self.fits(self.problem.allocatable[self.open_nodes]).sum())
 
-    def _exclude(self, rule: Rule, task_class: int) -> None:
-        mask = rule.mask(self.problem, task_class)
+    def _exclude(self, rule: Rule, mask: Bool | None) -> None:
         if mask is not None and (self.open_nodes & ~mask).any():
             lost = int((self.open_nodes & ~mask).sum())
-            self.refusals.append((lost, rule.refusal(self.problem, task_class)))
+            self.refusals.append((lost, rule.refusal(self.problem, self.task_class)))
             self.open_nodes &= mask
 
     def fits(self, room: I64) -> I64:
@@ -138,16 +178,19 @@ class _Ask:
         role = f" of {self.role}" if self.role else ""
         return f"{counted(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
 
+    def _no_node_open(self) -> Reason:
+        view = self.view
+        why = f"0/{len(view.open_nodes)} nodes are open to it: {_list(view.refusals)}"
+        return Reason(ReasonCode.PREDICATES, f"{self._what()}: {why}")
+
     def impossible(self) -> Reason:
         """Not even an empty cluster has room."""
         view = self.view
-        nodes = view.open_nodes
-        if not len(nodes):
+        if not len(view.open_nodes):
             return Reason(ReasonCode.NO_NODES, "the cluster has no nodes")
-        if not nodes.any():
-            why = f"0/{len(nodes)} nodes are open to it: {_list(view.refusals)}"
-            return Reason(ReasonCode.PREDICATES, f"{self._what()}: {why}")
-        largest = view.problem.allocatable[nodes].max(axis=0)
+        if not len(view.largest):
+            return self._no_node_open()
+        largest = view.largest.max(axis=0)
         for r in np.flatnonzero(view.request > largest).tolist():
             name = view.problem.resources[r]
             return Reason(
@@ -163,6 +206,8 @@ class _Ask:
     def lacking(self) -> Reason:
         """What is missing on the nodes that it may use."""
         view = self.view
+        if not view.open_nodes.any():
+            return self._no_node_open()
         room = f"room for {view.most_now} of {self._what()}: "
         parts = _list([*view.refusals, *view.shortages])
         total = view.free.sum(axis=0)

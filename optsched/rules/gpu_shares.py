@@ -12,6 +12,7 @@ import numpy as np
 
 from optsched.domain.amounts import amount_of
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,7 +62,11 @@ class GpuShares(Rule):
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
-        return "had no GPU to share"
+        shape = problem.classes.shapes[task_class]
+        part, whole = part_of(shape), amount_of(shape.request, GPU)
+        if part:
+            return f"had no GPU with {part}/{WHOLE} free"
+        return f"had fewer than {counted(whole, 'whole GPU')} free"
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Parts dealt to devices that are shared; whole GPUs have the rest."""
