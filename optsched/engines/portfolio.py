@@ -15,7 +15,7 @@ import numpy as np
 from optsched.domain.decisions import LevelResult, LevelStatus, Sense
 from optsched.engines.encode import Goal, encode_configurations, encode_direct
 from optsched.engines.masks import rooms
-from optsched.problem.arrays import frozen
+from optsched.problem.arrays import UNPLACED, frozen
 from optsched.rules.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -125,18 +125,33 @@ def improve(
 def _encode(
     problem: Problem, rules: RuleSet, goal: Goal, incumbent: Answer
 ) -> tuple[Encoding, str, tuple[str, ...]]:
-    promised = promised_gangs(problem, incumbent.decisions)
+    decisions = incumbent.decisions
+    promised = promised_gangs(problem, decisions)
     left_out: tuple[str, ...] = ()
     if promised.any():
         # What greedy keeps for them nobody may take; whether they could start now stays open.
-        problem, left_out = settle(problem, incumbent.decisions, promised), (PROMISES,)
+        problem, decisions, goal = _without(problem, decisions, goal, promised)
+        left_out = (PROMISES,)
     tied, names = tied_gangs(problem, rules)
     if num_pairs(problem, rules) <= (MOST_DIRECT if tied.any() else BEST_DIRECT):
-        return encode_direct(problem, rules, goal, incumbent.decisions), DIRECT, left_out
+        return encode_direct(problem, rules, goal, decisions), DIRECT, left_out
     if tied.any():
-        problem = settle(problem, incumbent.decisions, tied)
-    encoding = encode_configurations(problem, rules, goal, incumbent.decisions)
+        problem, decisions, goal = _without(problem, decisions, goal, tied)
+    encoding = encode_configurations(problem, rules, goal, decisions)
     return encoding, CONFIGURATIONS, (*left_out, *names)
+
+
+def _without(
+    problem: Problem, decisions: Decisions, goal: Goal, gangs: Bool
+) -> tuple[Problem, Decisions, Goal]:
+    """Problem, incumbent and goal without gangs (G,) on which the incumbent's word is final."""
+    rest = settle(problem, decisions, gangs)
+    node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
+    decisions = replace(decisions, node_of=node_of)
+    # What the gangs that were taken out add to a level is no longer in reach of the model.
+    outcome = Outcome(rest, decisions)
+    known = [level.value(outcome) for level in goal.levels]
+    return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 
 def promised_gangs(problem: Problem, decisions: Decisions) -> Bool:

@@ -88,7 +88,9 @@ class Placing:
         self.book = Book(problem, rules, problem.idle)
         self.later: Book | None = None
         if problem.releasing.any():
-            self.later = Book(problem, rules, problem.idle + problem.releasing)
+            # Not idle + releasing: an overfull node needs part of what leaves for itself.
+            room = problem.allocatable - problem.used + problem.releasing
+            self.later = Book(problem, rules, np.maximum(room, 0))
         self._releasing = problem.releasing.copy()
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
