@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
 @given(snapshots())
 def test_what_is_encoded_is_read_as_the_same_snapshot(snapshot: Snapshot):
     found = assemble(encode(snapshot))
@@ -31,7 +31,7 @@ def test_what_is_encoded_is_read_as_the_same_snapshot(snapshot: Snapshot):
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30)
 @given(snapshots())
 def test_objects_are_json_and_every_one_has_a_name_of_its_own(snapshot: Snapshot):
     objects = encode(snapshot)
@@ -43,6 +43,7 @@ def test_objects_are_json_and_every_one_has_a_name_of_its_own(snapshot: Snapshot
 @pytest.mark.parametrize("name", ["dump.yaml", "dump.yml", "dump.json"])
 @settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    deadline=None,
     max_examples=10,
 )
 @given(snapshot=snapshots())

@@ -1,0 +1,356 @@
+"""A plan as a file, and back: `plan.json`, explained in docs/plan.md.
+
+`SCHEMA` is the format, in the words of JSON Schema; `deploy/schemas/plan.v1alpha1.json` holds the
+same for other programs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.fields import Fields
+from optsched.api.schema import Schema, boolean, listing, mapping, record, text, texts
+from optsched.domain.decisions import (
+    Allocate,
+    Certificate,
+    Enqueue,
+    Evict,
+    LevelResult,
+    LevelStatus,
+    Nominate,
+    Plan,
+    Sense,
+)
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.formats.marks import API_VERSION
+from optsched.units import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Action
+    from optsched.domain.task import Task
+
+KIND: Final = "Plan"
+
+_KEY: Final = re.compile(r"[^/]+/[^/]+")
+_NOT_A_KEY: Final = "is no key of a pod or PodGroup: write namespace/name"
+_NOT_SECONDS: Final = "is not a number of seconds of zero or more"
+_NOT_PROVED: Final = "contradicts the levels: write {} for these"
+_NO_POD: Final = "is no pod of this snapshot that waits"
+_NO_VICTIM: Final = "is no pod of this snapshot that runs"
+
+
+def _by_key(description: str, values: Schema) -> Schema:
+    return {**mapping(description, values), "propertyNames": {"pattern": f"^{_KEY.pattern}$"}}
+
+
+def _key(description: str) -> Schema:
+    return text(description, pattern=f"^{_KEY.pattern}$")
+
+
+def _whole(description: str, *types: str) -> Schema:
+    kinds = ["integer", *types] if types else "integer"
+    return {"description": description, "type": kinds, "minimum": -(2**63), "maximum": 2**63 - 1}
+
+
+_REASON: Final = record(
+    "Why something waits.",
+    ("code", "message"),
+    code=text("For programs.", enum=[code.value for code in ReasonCode]),
+    message=text("For people, with the numbers and names that matter."),
+)
+_LEVEL: Final = record(
+    "One level of the objective.",
+    ("name", "unit", "sense", "value", "status"),
+    name=text("Its name."),
+    unit=text("What value and bound count."),
+    sense=text("Whether more or less is better.", enum=[sense.value for sense in Sense]),
+    value=_whole("What the plan reaches."),
+    bound=_whole("What no plan can go beyond that keeps the values above; null: unknown.", "null"),
+    status=text("How good the value is known to be.", enum=[each.value for each in LevelStatus]),
+)
+_CERTIFICATE: Final = record(
+    "How far the plan is from the best there is, and who says so.",
+    ("levels", "engine", "seconds", "stopped", "relaxed", "proved"),
+    levels=listing("In order of importance.", _LEVEL),
+    engine=text("The engine whose plan it is."),
+    seconds={
+        "description": "Wall time from snapshot to verified plan; 0 where no clock was read.",
+        "type": "number",
+        "minimum": 0,
+    },
+    stopped=text("Why the search ended."),
+    relaxed=texts("Rules that the bounds leave out."),
+    proved=boolean("Whether nothing better exists: all levels OPTIMAL, nothing relaxed."),
+)
+SCHEMA: Final = record(
+    "What a session decided.",
+    ("apiVersion", "kind", "binds", "evictions", "nominations", "pending", "certificate"),
+    apiVersion=text("Version of this format.", enum=[API_VERSION]),
+    kind=text("Name of this format.", enum=[KIND]),
+    enqueued=listing("PodGroups that may have their pods created.", _key("namespace/name.")),
+    binds=_by_key("Node by pod: bind it now.", text("Name of a node.")),
+    evictions=listing(
+        "Pods to remove.",
+        record(
+            "One eviction.",
+            ("pod", "action", "for"),
+            pod=_key("namespace/name."),
+            action=text("The action that decided it, such as preempt or reclaim."),
+            **{"for": _key("The PodGroup that gets the room.")},
+        ),
+    ),
+    nominations=_by_key(
+        "Node by pod: room is kept for it until others have left.", text("Name of a node.")
+    ),
+    pending=_by_key("Why each PodGroup with pods left waits.", _REASON),
+    pendingPods=_by_key("The same for pods where the answer is another one.", _REASON),
+    certificate=_CERTIFICATE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A pod to be removed, the action that decided so, and the gang that gets the room."""
+
+    pod: str
+    action: str
+    preemptor: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDocument:
+    """A plan as its file says it: keys and names, without the order in which it is carried out.
+
+    Attributes
+    ----------
+    enqueued
+        Keys of gangs, in order.
+    binds, nominations
+        Node by key of the pod.
+    evictions
+        In order of the pods' keys.
+    pending, pending_pods
+        As in `Plan`.
+
+    """
+
+    certificate: Certificate
+    binds: Mapping[str, str] = field(default_factory=dict)
+    nominations: Mapping[str, str] = field(default_factory=dict)
+    evictions: tuple[Eviction, ...] = ()
+    enqueued: tuple[str, ...] = ()
+    pending: Mapping[str, Reason] = field(default_factory=dict)
+    pending_pods: Mapping[str, Reason] = field(default_factory=dict)
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def plan_document(plan: Plan) -> PlanDocument:
+    """What the file of a plan says."""
+    evicted = (a for a in plan.actions if isinstance(a, Evict))
+    evictions = [Eviction(a.task, a.action, a.preemptor) for a in evicted]
+    return PlanDocument(
+        certificate=plan.certificate,
+        binds=plan.binds,
+        nominations={a.task: a.node for a in plan.actions if isinstance(a, Nominate)},
+        evictions=tuple(sorted(evictions, key=lambda e: e.pod)),
+        enqueued=tuple(sorted(a.gang for a in plan.actions if isinstance(a, Enqueue))),
+        pending=plan.pending,
+        pending_pods=plan.pending_tasks,
+    )
+
+
+def encode_plan(document: PlanDocument) -> dict[str, Any]:
+    """The plain object of a plan's file."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "enqueued": list(document.enqueued),
+        "binds": dict(document.binds),
+        "evictions": [
+            {"pod": e.pod, "action": e.action, "for": e.preemptor} for e in document.evictions
+        ],
+        "nominations": dict(document.nominations),
+        "pending": _encode_reasons(document.pending),
+        "pendingPods": _encode_reasons(document.pending_pods),
+        "certificate": _encode_certificate(document.certificate),
+    }
+
+
+def write_plan(plan: Plan) -> str:
+    """The text of a plan's file: JSON with keys in order, the same for the same plan."""
+    whole = encode_plan(plan_document(plan))
+    return f"{json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False)}\n"
+
+
+def _encode_reasons(reasons: Mapping[str, Reason]) -> dict[str, Any]:
+    return {key: {"code": r.code.value, "message": r.message} for key, r in reasons.items()}
+
+
+def _encode_certificate(certificate: Certificate) -> dict[str, Any]:
+    return {
+        "levels": [
+            {
+                "name": level.name,
+                "unit": level.unit,
+                "sense": level.sense.value,
+                "value": level.value,
+                "bound": level.bound,
+                "status": level.status.value,
+            }
+            for level in certificate.levels
+        ],
+        "engine": certificate.engine,
+        "seconds": certificate.seconds,
+        "stopped": certificate.stopped,
+        "relaxed": list(certificate.relaxed),
+        "proved": certificate.is_proved,
+    }
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
+    """The plan in the text of a file; None with every error where it is no plan."""
+    try:
+        obj = json.loads(source)
+    except (ValueError, RecursionError) as e:
+        return None, (FieldError("plan", source, f"is not JSON: {e}"),)
+    return parse_plan(obj)
+
+
+def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
+    """The plan in a plain object; None with every error where it is no plan."""
+    errors: list[FieldError] = []
+    whole = Fields(obj, SCHEMA, "", errors)
+    for name in ("apiVersion", "kind"):
+        whole.text(name)
+    document = PlanDocument(
+        certificate=_certificate(whole, errors),
+        binds=_nodes(whole, "binds"),
+        nominations=_nodes(whole, "nominations"),
+        evictions=tuple(_eviction(each) for each in whole.records("evictions")),
+        enqueued=tuple(_checked(whole, "enqueued", whole.texts("enqueued"))),
+        pending=dict(_reasons(whole, "pending")),
+        pending_pods=dict(_reasons(whole, "pendingPods")),
+    )
+    return None if errors else document, tuple(errors)
+
+
+def _checked(fields: Fields, name: str, keys: Iterable[str]) -> Iterator[str]:
+    """The keys; what is no key is rejected."""
+    for key in keys:
+        if not _KEY.fullmatch(key):
+            fields.reject(f"{name}[{key}]", key, _NOT_A_KEY)
+        yield key
+
+
+def _nodes(fields: Fields, name: str) -> dict[str, str]:
+    found = fields.texts_by_name(name)
+    return {key: found[key] for key in _checked(fields, name, sorted(found))}
+
+
+def _eviction(fields: Fields) -> Eviction:
+    eviction = Eviction(fields.text("pod"), fields.text("action"), fields.text("for"))
+    for name, key in (("pod", eviction.pod), ("for", eviction.preemptor)):
+        if key and not _KEY.fullmatch(key):
+            fields.reject(name, key, _NOT_A_KEY)
+    return eviction
+
+
+def _reasons(fields: Fields, name: str) -> Iterator[tuple[str, Reason]]:
+    found = {key: each for key, each in fields.records_by_name(name)}
+    for key in _checked(fields, name, sorted(found)):
+        code, message = found[key].text("code"), found[key].text("message")
+        if code:
+            yield key, Reason(ReasonCode(code), message)
+
+
+def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
+    fields = whole.optional_record("certificate")
+    if fields is None:
+        return Certificate((), "", 0.0, "")
+    before = len(errors)
+    certificate = Certificate(
+        levels=tuple(_level(each) for each in fields.records("levels")),
+        engine=fields.text("engine"),
+        seconds=_seconds(fields),
+        stopped=fields.text("stopped"),
+        relaxed=fields.texts("relaxed"),
+    )
+    proved = fields.boolean("proved")
+    if len(errors) == before and proved is not certificate.is_proved:
+        right = json.dumps(certificate.is_proved)
+        fields.reject("proved", proved, _NOT_PROVED.format(right))
+    return certificate
+
+
+def _level(fields: Fields) -> LevelResult:
+    return LevelResult(
+        name=fields.text("name"),
+        unit=fields.text("unit"),
+        sense=Sense(fields.text("sense") or Sense.MAX),
+        value=fields.integer("value"),
+        bound=fields.optional_integer("bound"),
+        status=LevelStatus(fields.text("status") or LevelStatus.SKIPPED),
+    )
+
+
+def _seconds(fields: Fields) -> float:
+    value = fields.raw("seconds")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        fields.reject("seconds", value, _NOT_SECONDS)
+        return 0.0
+    return float(value)
+
+
+# --- back to actions -----------------------------------------------------------------------------
+
+
+def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tuple[FieldError, ...]]:
+    """The plan for the snapshot that it was made for, and what does not belong there.
+
+    Its actions come in an order in which they can be carried out: gangs are enqueued, pods are
+    evicted, bound, nominated, each in order of keys.
+    """
+    errors: list[FieldError] = []
+    waiting = {t.key: t for g in snapshot.gangs for t in g.tasks if not t.node}
+    running = {t.key: t for n in snapshot.nodes for t in n.residents}
+    actions: list[Action] = [Enqueue(gang) for gang in document.enqueued]
+    for number, each in enumerate(document.evictions):
+        victim = running.get(each.pod)
+        if victim is None:
+            errors.append(FieldError(f"evictions[{number}].pod", each.pod, _NO_VICTIM))
+        else:
+            actions.append(Evict(each.pod, victim.node, each.action, each.preemptor))
+    for name, nodes, kind in (
+        ("binds", document.binds, Allocate),
+        ("nominations", document.nominations, Nominate),
+    ):
+        actions += _placements(kind, name, nodes, waiting, errors)
+    plan = Plan(tuple(actions), document.certificate, document.pending, document.pending_pods)
+    return plan, tuple(errors)
+
+
+def _placements(
+    kind: type[Allocate | Nominate],
+    name: str,
+    nodes: Mapping[str, str],
+    waiting: Mapping[str, Task],
+    errors: list[FieldError],
+) -> Iterator[Action]:
+    for key in sorted(nodes):
+        task = waiting.get(key)
+        if task is None:
+            errors.append(FieldError(f"{name}[{key}]", nodes[key], _NO_POD))
+        else:
+            yield kind(key, nodes[key], task.gang)
