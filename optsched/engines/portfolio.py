@@ -16,6 +16,7 @@ from optsched.domain.decisions import LevelResult, LevelStatus, Sense
 from optsched.engines.encode import Goal, encode_configurations, encode_direct
 from optsched.engines.masks import rooms
 from optsched.problem.arrays import UNPLACED, frozen
+from optsched.rules.gang import excess_resources
 from optsched.rules.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -188,16 +189,18 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     used = problem.used.copy()
     np.add.at(used, decisions.node_of[tasks], request)
     promised = np.flatnonzero(gangs[problem.gang_of] & (decisions.nominated >= 0))
-    kept = np.zeros_like(used)
+    waiting = np.zeros_like(used)
     asked = problem.classes.request[problem.task_class[promised]]
-    np.add.at(kept, decisions.nominated[promised], asked)
-    used += np.maximum(kept - problem.releasing, 0)
+    np.add.at(waiting, decisions.nominated[promised], asked)
+    used += np.maximum(waiting - problem.releasing, 0)
     allocated = problem.queues.allocated.copy()
     np.add.at(allocated, problem.queue_of[problem.gang_of[tasks]], request)
     shape_of = np.where(gangs, -1, problem.shape_of)
-    frozen(used, allocated, shape_of)
+    starting = np.unique(problem.gang_of[tasks])
+    kept = problem.kept + excess_resources(problem)[problem.shape_of[starting]].sum(axis=0)
+    frozen(used, allocated, shape_of, kept)
     queues = replace(problem.queues, allocated=allocated)
-    return replace(problem, used=used, shape_of=shape_of, queues=queues)
+    return replace(problem, used=used, shape_of=shape_of, queues=queues, kept=kept)
 
 
 def _weigh(

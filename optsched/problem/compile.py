@@ -59,6 +59,7 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         releasing=nodes.releasing,
         foreign=nodes.foreign,
         ready=np.array([n.ready for n in snapshot.nodes], np.bool_),
+        kept=np.zeros(len(resources), np.int64),
         classes=gangs.classes,
         shapes=gangs.shapes,
         queues=queues,

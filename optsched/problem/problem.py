@@ -114,6 +114,8 @@ class Problem:
         (N, R) the part of `used` that pods outside every gang hold.
     ready
         (N,) nodes that are ready.
+    kept
+        (R,) what has to stay free besides, for gangs that are decided already.
     classes, shapes, queues, relations, columns
         See their types.
     shape_of
@@ -143,6 +145,7 @@ class Problem:
     releasing: I64
     foreign: I64
     ready: Bool
+    kept: I64
     classes: TaskClasses
     shapes: GangShapes
     queues: QueueArrays
