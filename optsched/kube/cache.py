@@ -15,6 +15,7 @@ from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.domain.cluster import Snapshot
+from optsched.domain.task import TaskStatus
 from optsched.formats.groups import (
     Loner,
     gang_of_group,
@@ -23,11 +24,10 @@ from optsched.formats.groups import (
     queue_of,
     with_builtin_queues,
 )
-from optsched.formats.index import READ_KINDS
+from optsched.formats.index import NAMESPACE_LABEL, READ_KINDS
 from optsched.formats.nodes import parse_node
 from optsched.formats.pods import IMPLICIT_PREFIX, DecodeOptions
 from optsched.formats.priorities import Priorities, priorities
-from optsched.formats.snapshot import NAMESPACE_LABEL
 from optsched.formats.volumes import Storage, parse_claim
 from optsched.kube.ordered import Ordered
 from optsched.kube.pods import PodShelf
@@ -115,11 +115,14 @@ class ClusterCache:
                 if self._versions[kind].delete(key, _version(obj)):
                     self._drop(kind, key)
 
-    def assume(self, task: str, node: str) -> bool:
-        """Count a pending task as bound until a watch or `forget` says otherwise.
+    def can_assume(self, task: str, node: str) -> bool:
+        """Whether a task is pending still and a node still there."""
+        pod = self._pods.get(task)
+        is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
+        return is_pending and node in self._bare_nodes
 
-        False if it is not pending any more.
-        """
+    def assume(self, task: str, node: str) -> str:
+        """Count a pending task as bound until a watch or `forget` says otherwise; its uid."""
         self.version += 1
         return self._pods.assume(task, node)
 

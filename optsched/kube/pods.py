@@ -121,13 +121,11 @@ class PodShelf:
         self._unsettled.discard(key)
         self._unfile(before.task)
 
-    def assume(self, key: str, node: str) -> bool:
-        """Count a pending task as bound to a node; False if it is not pending any more."""
-        pod = self._pods.get(key)
-        if pod is None or pod.task.status is not TaskStatus.PENDING:
-            return False
+    def assume(self, key: str, node: str) -> str:
+        """Count a pending task as bound to a node; its uid."""
+        pod = self._pods[key]
         self._file(pod, replace(pod, task=_bound(pod.told, node)))
-        return True
+        return pod.told.uid
 
     def forget(self, key: str) -> None:
         """Count a task as the server has it."""

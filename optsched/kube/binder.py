@@ -1,0 +1,302 @@
+"""Carries plans out: binds tasks to nodes, in the order of the plan, many at a time.
+
+A bind is assumed from the moment it is planned, so that no later session gives its room away. What
+the server answers decides: bound, or not bound and back to pending. Where there was no answer
+nobody knows, so the same bind is asked for again: a conflict then says who holds the pod, and if it
+is bound where it should be, all is well. The server itself never binds a pod twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from optsched.api.kinds import POD
+from optsched.domain.decisions import Allocate
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.kube.backoff import Backoff, Steps
+from optsched.kube.errors import (
+    ApiError,
+    Conflict,
+    KubeError,
+    NotFound,
+    ServerFault,
+    TooMany,
+    Unreachable,
+)
+from optsched.kube.ports import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from optsched.domain.decisions import Plan
+    from optsched.kube.cache import ClusterCache
+    from optsched.kube.ports import Api
+    from optsched.session.ports import Clock
+
+AT_ONCE: Final = 64
+RETRIES: Final = Steps(first_s=0.1, most_s=5.0)
+FAULTS: Final = 5
+"""Answers of the kind "something broke" after which a bind is given up."""
+
+HOLDS: Final = Steps(first_s=1.0, most_s=60.0)
+"""How long a gang is left alone after a failed bind, and after one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A task that is to be bound to a node."""
+
+    task: str
+    uid: str
+    node: str
+    gang: str
+
+    @property
+    def ref(self) -> Ref:
+        """The pod."""
+        namespace, _, name = self.task.partition("/")
+        return Ref(POD, namespace, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a task was not bound: a word for metrics, a sentence for people."""
+
+    word: str
+    message: str
+
+
+class BindListener(Protocol):
+    """Is told how binds end."""
+
+    def bound(self, bind: Bind, seconds: float) -> None:
+        """A task is bound, so many seconds after it was planned."""
+
+    def failed(self, bind: Bind, failure: Failure) -> None:
+        """A task is not bound and pending again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a binder works with.
+
+    Attributes
+    ----------
+    may_bind
+        Whether this process still leads; asked before every request.
+    sleep, chance
+        To wait for seconds; numbers from 0 to 1.
+
+    """
+
+    clock: Clock
+    listener: BindListener
+    may_bind: Callable[[], bool]
+    sleep: Callable[[float], Awaitable[None]]
+    chance: Callable[[], float]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """The binds of one gang in one plan."""
+
+    gang: str
+    left: int
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    bind: Bind
+    attempt: _Attempt
+    planned_s: float
+
+
+@dataclass(slots=True)
+class _Hold:
+    until_s: float = 0.0
+    failures: int = 0
+
+
+class LiveBinder:
+    """Binds tasks on a cluster; `run` has to be running for anything to happen."""
+
+    def __init__(self, api: Api, cache: ClusterCache, around: Surroundings) -> None:
+        self._api = api
+        self._cache = cache
+        self._around = around
+        self._queue: deque[_Job] = deque()
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._num_under_way = 0
+        self._holds: dict[str, _Hold] = {}
+
+    # --- what others see -------------------------------------------------------------------------
+
+    def carry_out(self, plan: Plan) -> None:
+        """Begin to bind what a plan allocates, gang by gang in its order; see `ports.Binder`.
+
+        A gang that is not as the plan knew it any more is left to the next session as a whole.
+        """
+        by_gang: dict[str, list[Allocate]] = {}
+        for action in plan.actions:
+            if isinstance(action, Allocate):
+                by_gang.setdefault(action.gang, []).append(action)
+        for gang, allocated in by_gang.items():
+            if all(self._cache.can_assume(a.task, a.node) for a in allocated):
+                self._begin(gang, allocated)
+        if self._queue:
+            self._idle.clear()
+            self._work.set()
+
+    @property
+    def num_waiting(self) -> int:
+        """Binds that have not been answered."""
+        return len(self._queue) + self._num_under_way
+
+    async def until_idle(self) -> None:
+        """Wait until every bind has been answered."""
+        await self._idle.wait()
+
+    def release_due(self) -> float | None:
+        """Let gangs be scheduled again whose time has come; seconds until the next of them."""
+        now = self._around.clock.monotonic()
+        held = {gang: hold for gang, hold in self._holds.items() if hold.until_s > 0}
+        for gang, hold in held.items():
+            if hold.until_s <= now:
+                hold.until_s = 0.0
+                self._cache.release(gang)
+        return min((h.until_s - now for h in held.values() if h.until_s > now), default=None)
+
+    def withdraw(self) -> None:
+        """Give up every bind that has not been asked for yet."""
+        while self._queue:
+            self._abandon(self._queue.popleft())
+        self._check_idle()
+
+    async def run(self) -> None:
+        """Bind until cancelled."""
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(AT_ONCE):
+                workers.create_task(self._serve())
+
+    # --- one bind --------------------------------------------------------------------------------
+
+    def _begin(self, gang: str, allocated: Sequence[Allocate]) -> None:
+        attempt, now = _Attempt(gang, len(allocated)), self._around.clock.monotonic()
+        for action in allocated:
+            uid = self._cache.assume(action.task, action.node)
+            bind = Bind(action.task, uid, action.node, gang)
+            self._queue.append(_Job(bind, attempt, now))
+
+    async def _serve(self) -> None:
+        while True:
+            while not self._queue:
+                self._work.clear()
+                await self._work.wait()
+            job = self._queue.popleft()
+            self._num_under_way += 1
+            try:
+                await self._do(job)
+            finally:
+                self._num_under_way -= 1
+                self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not self._queue and not self._num_under_way:
+            self._idle.set()
+
+    async def _do(self, job: _Job) -> None:
+        # Where one task of a gang can not be bound, the others do not take room for nothing.
+        if job.attempt.failure is not None or not self._around.may_bind():
+            self._abandon(job)
+            return
+        try:
+            failure = await self._bind(job.bind)
+        except _NoLongerLeading:
+            self._abandon(job)
+            return
+        if failure is None:
+            self._around.listener.bound(job.bind, self._around.clock.monotonic() - job.planned_s)
+        else:
+            self._fail(job, failure)
+        self._settle(job.attempt)
+
+    def _abandon(self, job: _Job) -> None:
+        self._cache.forget(job.bind.task)
+        self._settle(job.attempt)
+
+    def _settle(self, attempt: _Attempt) -> None:
+        attempt.left -= 1
+        if not attempt.left and attempt.failure is None:
+            self._holds.pop(attempt.gang, None)
+
+    def _fail(self, job: _Job, failure: Failure) -> None:
+        self._cache.forget(job.bind.task)
+        self._around.listener.failed(job.bind, failure)
+        if job.attempt.failure is not None:
+            return
+        job.attempt.failure = failure
+        hold = self._holds.setdefault(job.bind.gang, _Hold())
+        hold.failures += 1
+        pause_s = HOLDS.after(hold.failures)
+        hold.until_s = self._around.clock.monotonic() + pause_s
+        message = f"pod {job.bind.task} could not be bound to {job.bind.node}: {failure.message}"
+        reason = Reason(ReasonCode.NOT_BOUND, f"{message}; tried again in {pause_s:.0f} s")
+        self._cache.hold(job.bind.gang, reason)
+
+    async def _bind(self, bind: Bind) -> Failure | None:
+        """Bind a task, however often that has to be tried; None once it is bound."""
+        backoff = Backoff(RETRIES, self._around.chance)
+        while self._around.may_bind():
+            try:
+                await self._api.bind(bind.ref.namespace, bind.ref.name, bind.uid, bind.node)
+                return None
+            except (Conflict, ServerFault) as e:
+                is_final = isinstance(e, Conflict) or backoff.failures >= FAULTS
+                outcome = await self._learn(bind, e) if is_final else None
+                if outcome is not None:
+                    return outcome.failure
+                await self._around.sleep(backoff.next())
+            except (Unreachable, TooMany) as e:
+                asked_s = e.retry_after_s if isinstance(e, TooMany) else None
+                await self._around.sleep(asked_s or backoff.next())
+            except KubeError as e:
+                return _failure(e)
+        raise _NoLongerLeading
+
+    async def _learn(self, bind: Bind, refusal: ApiError) -> _Outcome | None:
+        """What became of a bind, from the pod itself; None where that can not be read now."""
+        try:
+            pod = await self._api.read(bind.ref)
+        except NotFound as e:
+            return _Outcome(_failure(e))
+        except KubeError:
+            return None
+        node = pod.get("spec", {}).get("nodeName") or ""
+        if pod["metadata"].get("uid", "") != bind.uid:
+            return _Outcome(Failure(refusal.reason, "another pod has taken its name"))
+        if node == bind.node:
+            return _Outcome(None)
+        if node:
+            return _Outcome(Failure(refusal.reason, f"it is bound to {node} already"))
+        return _Outcome(_failure(refusal))
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    failure: Failure | None
+
+
+class _NoLongerLeading(Exception):
+    """Somebody else may lead by now."""
+
+
+def _failure(error: KubeError) -> Failure:
+    if isinstance(error, ApiError):
+        return Failure(error.reason or str(error.code), error.message or error.title)
+    return Failure(type(error).__name__, str(error))

@@ -1,0 +1,210 @@
+"""Core/v1 Events: what users read under `kubectl describe`.
+
+One event an object and reason: it is written when the reason first holds, and while it keeps
+holding only its count and time are, after 1, 5 and then every 30 minutes. The name of an event
+follows from its object and reason, so that a scheduler that was restarted, or another one, goes on
+with the same event. Events wait behind binds, and the oldest are given up when too many wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import EVENT
+from optsched.formats.recent import Recent
+from optsched.kube.errors import AlreadyExists, KubeError, NotFound
+from optsched.kube.outbox import Outbox
+from optsched.kube.ports import Ref
+from optsched.units import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from optsched.kube.ports import Api, Raw
+    from optsched.kube.waiting import Waiting
+    from optsched.session.ports import Clock
+
+COMPONENT: Final = "optsched"
+REPEATS_S: Final = (60.0, 300.0, 1800.0)
+MOST_WAITING: Final = 10_000
+REMEMBERED: Final = 50_000
+AT_ONCE: Final = 4
+_NAME: Final = 200
+"""Characters of an object's name in the name of its event, which may have 253."""
+
+_MESSAGE: Final = 1024
+"""The most that the API server takes (`validateV1EventSeries`, NoteLengthLimit)."""
+
+
+class EventType(StrEnum):
+    """Whether somebody should look into it."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that happens to an object.
+
+    Attributes
+    ----------
+    about, uid
+        The object.
+    reason
+        A word for `kubectl get events`.
+    code
+        What tells notes of the same reason apart; a note with another code is another event.
+    message
+        One sentence.
+
+    """
+
+    about: Ref
+    uid: str
+    type: EventType
+    reason: str
+    message: str
+    code: str = ""
+
+    @property
+    def key(self) -> tuple[Ref, str, str, str]:
+        """Notes with the same key are the same event."""
+        return (self.about, self.uid, self.reason, self.code)
+
+    @property
+    def ref(self) -> Ref:
+        """Its event."""
+        name = self.about.name[:_NAME].rstrip("-.")
+        told = "\n".join((self.about.kind.kind, self.uid, self.reason, self.code))
+        digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+        return Ref(EVENT, self.about.namespace or "default", f"{name}.{digest}")
+
+
+@dataclass(slots=True)
+class _Written:
+    at_s: float
+    times: int = 0
+
+
+class EventBook:
+    """What has been written when; no I/O, no clock."""
+
+    def __init__(self) -> None:
+        self._written: Recent[tuple[Ref, str, str, str], _Written] = Recent(REMEMBERED)
+
+    def is_due(self, note: Note, now_s: float) -> bool:
+        """Whether a note is to be written now."""
+        entry = self._written.get(note.key)
+        if entry is None or not entry.times:
+            return True
+        pause_s = REPEATS_S[min(entry.times, len(REPEATS_S)) - 1]
+        return now_s - entry.at_s >= pause_s
+
+    def times(self, note: Note) -> int:
+        """How often a note has been written."""
+        entry = self._written.get(note.key)
+        return 0 if entry is None else entry.times
+
+    def wrote(self, note: Note, now_s: float) -> None:
+        """A note has been written."""
+        entry = self._written.get(note.key)
+        if entry is None:
+            entry = self._written.add(note.key, _Written(now_s))
+        entry.at_s = now_s
+        entry.times += 1
+
+
+class EventRecorder:
+    """Writes notes as events; `run` has to be running for anything to be written."""
+
+    def __init__(
+        self, api: Api, clock: Clock, waiting: Waiting, turn: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`turn`: returns when an event may be written, because nothing more urgent is to do."""
+        self._api = api
+        self._clock = clock
+        self._turn = turn
+        self._book = EventBook()
+        self._outbox: Outbox[tuple[Ref, str, str, str], Note] = Outbox(
+            lambda _, note: self._write(note),
+            waiting,
+            at_once=AT_ONCE,
+            most=MOST_WAITING,
+            on_failure=lambda _, error: self._failed(error),
+        )
+        self.num_refused = 0
+
+    @property
+    def num_dropped(self) -> int:
+        """Events that were given up because too many waited."""
+        return self._outbox.num_dropped
+
+    def note(self, note: Note) -> None:
+        """Have a note written, unless the same one was written lately."""
+        if self._book.is_due(note, self._clock.monotonic()):
+            self._outbox.put(note.key, note)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await self._outbox.run()
+
+    async def until_idle(self) -> None:
+        """Wait until everything is written."""
+        await self._outbox.until_idle()
+
+    async def _write(self, note: Note) -> None:
+        await self._turn()
+        times = self._book.times(note) + 1
+        now = format_time(self._clock.now_ms())
+        try:
+            if times == 1:
+                await self._api.create(note.ref, event_of(note, now))
+            else:
+                await self._repeat(note, now, times)
+        except AlreadyExists:
+            await self._repeat(note, now, None)
+        except NotFound:
+            if times > 1:
+                await self._api.create(note.ref, event_of(note, now))
+            else:
+                raise
+        self._book.wrote(note, self._clock.monotonic())
+
+    async def _repeat(self, note: Note, now: str, times: int | None) -> None:
+        count = {} if times is None else {"count": times}
+        body = {"lastTimestamp": now, "message": note.message[:_MESSAGE], **count}
+        await self._api.patch(note.ref, body)
+
+    def _failed(self, error: KubeError) -> None:
+        del error
+        self.num_refused += 1
+
+
+def event_of(note: Note, now: str) -> Raw:
+    """A new event; now: as the API writes times."""
+    about, ref = note.about, note.ref
+    involved: dict[str, Any] = {
+        "apiVersion": about.kind.api_version,
+        "kind": about.kind.kind,
+        "namespace": about.namespace,
+        "name": about.name,
+        "uid": note.uid,
+    }
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {"name": ref.name, "namespace": ref.namespace},
+        "involvedObject": {name: value for name, value in involved.items() if value},
+        "type": note.type.value,
+        "reason": note.reason,
+        "message": note.message[:_MESSAGE],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,322 @@
+"""What PodGroups and queues are told about themselves.
+
+`StatusBook` compares what should be said with what the server has, and returns the patches; it does
+no I/O and reads no clock. Only gangs that changed are looked at. A patch is made once: it is made
+again only when the object on the server changes to something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.kinds import POD_GROUP, QUEUE
+from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
+from optsched.api.queue import QueueCounts
+from optsched.api.serialize import podgroup_status_patch, queue_status_patch
+from optsched.domain.amounts import total
+from optsched.domain.cluster import GangPhase
+from optsched.domain.task import TaskStatus
+from optsched.kube.ports import Ref
+from optsched.session.status import gang_status
+from optsched.units import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from optsched.api.podgroup import PodGroup
+    from optsched.api.queue import Queue as ApiQueue
+    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.domain.reasons import Reason
+    from optsched.kube.ports import Raw
+    from optsched.session.status import GangStatus
+
+UNSCHEDULABLE: Final = "Unschedulable"
+SCHEDULED: Final = "Scheduled"
+READY: Final = "tasks in gang are ready to be scheduled"
+"""Volcano's reason of the condition Scheduled (plugins/gang)."""
+
+MESSAGE_EVERY_MS: Final = 30_000
+"""How often a condition is written again when nothing but its message has changed."""
+
+_THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
+_ALLOCATED: Final = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A snapshot with what was decided on it applied, and why things wait.
+
+    Attributes
+    ----------
+    reasons
+        By gang.
+    enqueued
+        Gangs that may have their pods created.
+
+    """
+
+    snapshot: Snapshot
+    reasons: Mapping[str, Reason]
+    enqueued: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusPatch:
+    """A merge patch of an object's status."""
+
+    ref: Ref
+    body: Raw
+    subresource: str
+
+
+# --- PodGroups -----------------------------------------------------------------------------------
+
+
+def wanted_conditions(
+    known: Iterable[PodGroupCondition], status: GangStatus, now_ms: int
+) -> tuple[PodGroupCondition, ...]:
+    """The conditions of a PodGroup; those of other types stay, times change with the status."""
+    by_type = {condition.type: condition for condition in known}
+    for condition in _facts(by_type, status):
+        before = by_type.get(condition.type)
+        since_ms = now_ms
+        if before is not None and before.status == condition.status:
+            since_ms = before.transition_ms if before.transition_ms is not None else now_ms
+        transition_id = before.transition_id if before is not None else ""
+        by_type[condition.type] = replace(
+            condition, transition_ms=since_ms, transition_id=transition_id
+        )
+    return tuple(by_type.values())
+
+
+def _facts(
+    known: Mapping[str, PodGroupCondition], status: GangStatus
+) -> Iterator[PodGroupCondition]:
+    if status.phase in _THERE:
+        yield PodGroupCondition(SCHEDULED, "True", reason=READY)
+        if UNSCHEDULABLE in known:
+            yield PodGroupCondition(UNSCHEDULABLE, "False")
+        return
+    if status.reason is not None:
+        code, message = status.reason.code.value, status.reason.message
+        yield PodGroupCondition(UNSCHEDULABLE, "True", reason=code, message=message)
+    if SCHEDULED in known:
+        yield PodGroupCondition(SCHEDULED, "False")
+
+
+def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
+    """The patch that a PodGroup's status needs; None if it says the same already."""
+    conditions = wanted_conditions(group.status.conditions, status, now_ms)
+    wanted = replace(
+        group.status,
+        phase=PodGroupPhase(status.phase.value),
+        conditions=conditions,
+        running=status.running,
+        succeeded=status.succeeded,
+        failed=status.failed,
+    )
+    if wanted == group.status:
+        return None
+    body = podgroup_status_patch(
+        wanted.phase,
+        conditions,
+        running=status.running,
+        succeeded=status.succeeded,
+        failed=status.failed,
+    )
+    ref = Ref(POD_GROUP, group.meta.namespace, group.meta.name)
+    return StatusPatch(ref, body, "")
+
+
+def is_urgent(group: PodGroup, patch: StatusPatch) -> bool:
+    """Whether more would change than the messages of conditions."""
+    fresh = patch.body["status"]
+    known = group.status
+    counts = (fresh["running"], fresh["succeeded"], fresh["failed"])
+    if fresh["phase"] != known.phase or counts != (known.running, known.succeeded, known.failed):
+        return True
+    facts = [(c["type"], c["status"], c.get("reason", "")) for c in fresh["conditions"]]
+    return facts != [(c.type, c.status, c.reason) for c in known.conditions]
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one gang adds to its queue."""
+
+    queue: str
+    held: Mapping[str, int]
+    phase: GangPhase | None
+
+
+def share_of(gang: Gang, status: GangStatus) -> Share:
+    """What a gang adds to its queue; gangs without a PodGroup are in no phase."""
+    here = [task for task in gang.tasks if task.status in _ALLOCATED]
+    held = {PODS: len(here), **total(task.shape.request for task in here)} if here else {}
+    has_group = not gang.is_implicit and gang.uid != ""
+    return Share(gang.queue, held, status.phase if has_group else None)
+
+
+@dataclass(slots=True)
+class Account:
+    """What a queue holds itself, and its PodGroups by phase."""
+
+    held: dict[str, int] = field(default_factory=dict)
+    phases: dict[GangPhase, int] = field(default_factory=dict)
+
+    def add(self, share: Share, times: int) -> None:
+        """Add a share, or take one away with -1."""
+        for name, amount in share.held.items():
+            self.held[name] = self.held.get(name, 0) + times * amount
+        if share.phase is not None:
+            self.phases[share.phase] = self.phases.get(share.phase, 0) + times
+
+    @property
+    def counts(self) -> QueueCounts:
+        """PodGroups by phase."""
+        of = self.phases.get
+        return QueueCounts(
+            unknown=of(GangPhase.UNKNOWN, 0),
+            pending=of(GangPhase.PENDING, 0),
+            running=of(GangPhase.RUNNING, 0),
+            inqueue=of(GangPhase.INQUEUE, 0),
+            completed=of(GangPhase.COMPLETED, 0),
+        )
+
+
+def rolled_up(
+    accounts: Mapping[str, Account], parents: Mapping[str, str]
+) -> dict[str, dict[str, int]]:
+    """What each queue holds with all below it; nothing passes through a circle of parents twice."""
+    held: dict[str, dict[str, int]] = {name: {} for name in parents}
+    for name, account in accounts.items():
+        at, seen = name, set[str]()
+        while at in held and at not in seen:
+            seen.add(at)
+            for resource, amount in account.held.items():
+                held[at][resource] = held[at].get(resource, 0) + amount
+            at = parents[at]
+    return held
+
+
+def queue_patch(
+    queue: ApiQueue, held: Mapping[str, int], counts: QueueCounts
+) -> StatusPatch | None:
+    """The patch that a queue's status needs; an idle queue holds no CPU and no memory."""
+    wanted = {CPU: 0, MEMORY: 0, **{name: amount for name, amount in held.items() if amount}}
+    if dict(queue.status.allocated) == wanted and queue.status.counts == counts:
+        return None
+    body = queue_status_patch(wanted, counts, previous=queue.status.allocated)
+    return StatusPatch(Ref(QUEUE, "", queue.name), body, "status")
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """All that decides on what one gang should say."""
+
+    gang: Gang
+    reason: Reason | None
+    group: PodGroup | None
+    is_enqueued: bool
+
+    def is_like(self, other: _Look) -> bool:
+        """Whether the other leads to the same."""
+        return (
+            self.gang is other.gang
+            and self.group is other.group
+            and self.is_enqueued == other.is_enqueued
+            and self.reason == other.reason
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How a gang was last looked at; None for one that has to be looked at again."""
+
+    look: _Look | None
+    share: Share
+    written_ms: int
+
+
+class StatusBook:
+    """What every gang and queue should say, and which patches bring that about."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._accounts: dict[str, Account] = {}
+        self._asked: dict[str, tuple[ApiQueue, Raw]] = {}
+
+    def patches(
+        self,
+        outcome: Outcome,
+        group_of: Callable[[str], PodGroup | None],
+        queues: Mapping[str, ApiQueue],
+    ) -> list[StatusPatch]:
+        """The patches after a session; group_of and queues: objects as the server has them."""
+        snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
+        looks = (
+            _Look(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
+            for gang in snapshot.gangs
+        )
+        found = [p for look in looks if (p := self._gang(look, snapshot.taken_ms)) is not None]
+        self._forget(snapshot)
+        return [*found, *self._queues(snapshot, queues)]
+
+    def accounts(self) -> Mapping[str, Account]:
+        """What queues hold themselves, by name."""
+        return self._accounts
+
+    def _gang(self, look: _Look, now_ms: int) -> StatusPatch | None:
+        key = look.gang.key
+        seen = self._seen.get(key)
+        if seen is not None and seen.look is not None and seen.look.is_like(look):
+            return None
+        status = gang_status(look.gang, look.reason, 0, look.is_enqueued)
+        share = share_of(look.gang, status)
+        self._count(seen, share)
+        written_ms = 0 if seen is None else seen.written_ms
+        patch = None if look.group is None else group_patch(look.group, status, now_ms)
+        if patch is None or look.group is None:
+            self._seen[key] = _Seen(look, share, written_ms)
+            return None
+        if now_ms - written_ms < MESSAGE_EVERY_MS and not is_urgent(look.group, patch):
+            self._seen[key] = _Seen(None, share, written_ms)
+            return None
+        self._seen[key] = _Seen(look, share, now_ms)
+        return patch
+
+    def _count(self, before: _Seen | None, share: Share) -> None:
+        if before is not None:
+            if before.share == share:
+                return
+            self._account(before.share.queue).add(before.share, -1)
+        self._account(share.queue).add(share, 1)
+
+    def _account(self, queue: str) -> Account:
+        return self._accounts.setdefault(queue, Account())
+
+    def _forget(self, snapshot: Snapshot) -> None:
+        if len(self._seen) == len(snapshot.gangs):
+            return
+        for key in self._seen.keys() - {gang.key for gang in snapshot.gangs}:
+            share = self._seen.pop(key).share
+            self._account(share.queue).add(share, -1)
+
+    def _queues(self, snapshot: Snapshot, queues: Mapping[str, ApiQueue]) -> Iterator[StatusPatch]:
+        held = rolled_up(self._accounts, {queue.name: queue.parent for queue in snapshot.queues})
+        for name, queue in queues.items():
+            account = self._accounts.get(name, Account())
+            patch = queue_patch(queue, held.get(name, {}), account.counts)
+            if patch is None:
+                self._asked.pop(name, None)
+            elif self._asked.get(name) != (queue, patch.body):
+                self._asked[name] = (queue, patch.body)
+                yield patch
+        for name in self._asked.keys() - queues.keys():
+            del self._asked[name]
