@@ -126,12 +126,17 @@ class _Pipeline:
         placing = self._placing
         if not placing.cursor(gang).is_ready:
             return self._start(gang)
-        number = len(self._problem.tasks) if lines.is_last(gang) else 1
-        if placing.grow(gang, number) and self._faces.holds(gang):
+        return self._grow(gang, len(self._problem.tasks) if lines.is_last(gang) else 1)
+
+    def _grow(self, gang: int, number: int) -> bool:
+        """Place up to some more tasks; fewer where so many would break a rule."""
+        placing = self._placing
+        grown = placing.grow(gang, number)
+        if grown and self._faces.holds(gang):
             placing.keep()
             return True
         placing.undo(gang)
-        return False
+        return grown > 1 and self._grow(gang, grown // 2)
 
     def _start(self, gang: int) -> bool:
         """Start a gang now, or promise it room that is being freed; False when it has to wait."""
