@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import TaskStatus
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.wording import amount_text
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.domain.cluster import Gang as GangObject
+    from optsched.domain.task import Task
     from optsched.problem.arrays import I64
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
@@ -57,7 +59,7 @@ class Gang(Rule):
         free = _free(world)
         taken = summed(taken_by(p.task) for p in world.placements)
         for gang in starting:
-            asked = summed(taken_by(t) for t in gang.tasks if not t.status.counts_as_ready)
+            asked = summed(taken_by(t) for t in gang.tasks if _waits(t))
             for resource, least in gang.min_resources:
                 if least > free.get(resource, 0):
                     detail = f"minResources {amount_text(resource, least)} are not free"
@@ -133,6 +135,10 @@ def _starts(gang: GangObject) -> bool:
     return len(ready) < gang.min_member or short
 
 
+def _waits(task: Task) -> bool:
+    return task.status is TaskStatus.PENDING and task.problem is None
+
+
 def _free(world: World) -> dict[str, int]:
     """What is free on ready nodes together, by resource."""
     free: dict[str, int] = {}
@@ -166,22 +172,21 @@ def excess_resources(problem: Problem) -> I64:
 def _encode_min_resources(form: Formulation) -> None:
     problem, gangs = form.problem, form.gangs
     least = problem.shapes.least[gangs.shape_of]
-    if not least.any():
-        return
-    free = problem.idle.sum(axis=0)
+    named = least.any(axis=0) | (problem.kept > 0)
+    free = problem.idle.sum(axis=0) - problem.kept
     hopeless = np.flatnonzero((least > free).any(axis=1))
     form.model.add_rows(
         np.arange(len(hopeless)), form.start[hopeless], 1, upper=np.zeros(len(hopeless), np.int64)
     )
     excess = excess_resources(problem)[gangs.shape_of]
-    for r in np.flatnonzero(least.any(axis=0)).tolist():
+    for r in np.flatnonzero(named).tolist():
         use = form.placed(problem.classes.request[gangs.class_of, r])
         kept = np.flatnonzero(excess[:, r])
         form.model.add_rows(
             0,
             np.concatenate([use.variables, form.start[kept]]),
             np.concatenate([use.coefficients, excess[kept, r]]),
-            upper=int(free[r]),
+            upper=max(int(free[r]), 0),
         )
 
 
