@@ -32,6 +32,10 @@ IMPLICIT_PREFIX: Final = "pod:"
 _NOT_TEXT: Final = "is not a text: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
+_NO_CLAIMS: Final = (
+    "asks for devices by claims (dynamic resource allocation), which are not allocated here: "
+    "ask for an extended resource such as nvidia.com/gpu"
+)
 _MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 16384
 
@@ -81,6 +85,8 @@ class PodDecoder:
         shape, unreadable = self._shape(pod, meta)
         errors += unreadable
         node = _text(spec, "spec.nodeName", errors)
+        if not node and spec.get("resourceClaims"):
+            errors.append(FieldError("spec.resourceClaims", spec["resourceClaims"], _NO_CLAIMS))
         remarks: list[FieldError] = []
         priority = _marked_priority(meta, errors)
         if priority is None:

@@ -419,6 +419,12 @@ def test_a_sum_that_cannot_be_counted():
     assert "sum of memory" in told(pod(spec={"containers": [most, most]}))
 
 
+def test_a_pod_whose_devices_nobody_would_allocate_is_not_placed():
+    claimed = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]}
+    assert told(pod(spec=claimed)).startswith("spec.resourceClaims: ")
+    assert task(pod(spec={**claimed, "nodeName": "n1"})).problem is None
+
+
 def test_a_pod_without_a_name_is_told():
     assert "metadata.name" in told({"kind": "Pod"})
 
