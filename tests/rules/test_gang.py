@@ -14,7 +14,7 @@ from optsched.rules.gang import Gang as GangRule
 from optsched.rules.gang import excess_resources
 from optsched.rules.priority import Priority
 from optsched.rules.ruleset import RuleSet
-from tests.support.engines import Bench, binds
+from tests.support.engines import Bench, binds, placed_by_gang
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -22,19 +22,6 @@ if TYPE_CHECKING:
 
 RULES = RuleSet.of(GangRule(), Priority())
 NODES = [node("n0", 4), node("n1", 4)]
-
-
-def counts(snapshot: Snapshot, rules: RuleSet = RULES) -> dict[str, int]:
-    """Tasks placed by gang; greedy and solver agree, and both keep the rule."""
-    bench = Bench.of(snapshot, rules)
-    found = []
-    for decisions in (bench.greedy(), bench.improved().decisions):
-        assert bench.broken(decisions) == []
-        tasks = list(binds(bench.actions(decisions)))
-        names = [g.name for g in snapshot.gangs]
-        found.append({n: sum(t.startswith(f"ns/{n}-") for t in tasks) for n in names})
-    assert found[0] == found[1]
-    return found[0]
 
 
 def breaks(snapshot: Snapshot, wanted: dict[str, str]) -> bool:
@@ -50,16 +37,22 @@ def breaks(snapshot: Snapshot, wanted: dict[str, str]) -> bool:
 
 def test_a_gang_that_does_not_fit_takes_nothing() -> None:
     snapshot = cluster(NODES, [gang("big", ("w", 9, shape(1))), gang("small", ("w", 8, shape(1)))])
-    assert counts(snapshot) == {"big": 0, "small": 8}
+    assert placed_by_gang(snapshot, RULES) == {"big": 0, "small": 8}
 
 
 def test_an_elastic_gang_takes_what_there_is_above_its_minimum() -> None:
-    assert counts(cluster(NODES, [gang("g", ("w", 20, shape(1)), least=3)])) == {"g": 8}
-    assert counts(cluster(NODES, [gang("g", ("w", 20, shape(1)), least=9)])) == {"g": 0}
+    assert placed_by_gang(cluster(NODES, [gang("g", ("w", 20, shape(1)), least=3)]), RULES) == {
+        "g": 8
+    }
+    assert placed_by_gang(cluster(NODES, [gang("g", ("w", 20, shape(1)), least=9)]), RULES) == {
+        "g": 0
+    }
 
 
 def test_a_gang_without_a_minimum_takes_what_it_can_get() -> None:
-    assert counts(cluster(NODES, [gang("g", ("w", 20, shape(1)), least=0)])) == {"g": 8}
+    assert placed_by_gang(cluster(NODES, [gang("g", ("w", 20, shape(1)), least=0)]), RULES) == {
+        "g": 8
+    }
 
 
 def test_what_runs_counts_towards_the_minimum() -> None:
@@ -67,7 +60,7 @@ def test_what_runs_counts_towards_the_minimum() -> None:
     begun = replace(made, tasks=(*(running(t, "n0") for t in made.tasks[:3]), *made.tasks[3:]))
     snapshot = cluster(NODES, [begun])
     assert not breaks(snapshot, {"ns/g-w-3": "n1"})
-    assert counts(snapshot) == {"g": 2}
+    assert placed_by_gang(snapshot, RULES) == {"g": 2}
 
 
 @pytest.mark.parametrize(("number", "is_broken"), [(1, True), (2, True), (3, False), (4, False)])
@@ -100,7 +93,7 @@ def test_minimums_by_role_are_ignored_where_they_sum_to_more_than_the_one_of_all
 def test_a_role_without_room_keeps_the_whole_gang_out() -> None:
     huge = gang("g", ("ps", 1, shape(5)), ("worker", 4, shape(1)), least=2)
     snapshot = cluster(NODES, [replace(huge, min_role=(("ps", 1), ("worker", 1)))])
-    assert counts(snapshot) == {"g": 0}
+    assert placed_by_gang(snapshot, RULES) == {"g": 0}
 
 
 # --- minResources --------------------------------------------------------------------------------
@@ -112,14 +105,14 @@ def needs(amount: int, **fields: object) -> Gang:
 
 @pytest.mark.parametrize(("amount", "placed"), [(8, 2), (9, 0)])
 def test_min_resources_must_be_free_before_the_gang_starts(amount: int, placed: int) -> None:
-    assert counts(cluster(NODES, [needs(amount)])) == {"g": placed}
+    assert placed_by_gang(cluster(NODES, [needs(amount)]), RULES) == {"g": placed}
 
 
 def test_what_min_resources_ask_for_beyond_the_pods_stays_free() -> None:
     # 8 CPU are free; the first takes 2 and keeps 3 more, so that 3 are left.
     rest = gang("rest", ("w", 8, shape(1)), least=1)
     snapshot = cluster(NODES, [replace(needs(5), priority=5), rest])
-    assert counts(snapshot) == {"g": 2, "rest": 3}
+    assert placed_by_gang(snapshot, RULES) == {"g": 2, "rest": 3}
     everything = {f"ns/rest-w-{i}": "n1" for i in range(4)}
     assert breaks(snapshot, {"ns/g-w-0": "n0", "ns/g-w-1": "n0", **everything})
     assert not breaks(snapshot, everything)
@@ -127,14 +120,17 @@ def test_what_min_resources_ask_for_beyond_the_pods_stays_free() -> None:
 
 def test_min_resources_of_two_gangs_are_kept_side_by_side() -> None:
     other = gang("h", ("w", 2, shape(1)), min_resources=((CPU, 4000),))
-    assert counts(cluster(NODES, [replace(needs(5), priority=5), other])) == {"g": 2, "h": 0}
+    assert placed_by_gang(cluster(NODES, [replace(needs(5), priority=5), other]), RULES) == {
+        "g": 2,
+        "h": 0,
+    }
 
 
 def test_a_gang_that_runs_keeps_nothing_free() -> None:
     made = needs(8, phase=GangPhase.RUNNING)
     begun = replace(made, tasks=tuple(running(t, "n0") for t in made.tasks))
     rest = gang("rest", ("w", 6, shape(1)))
-    assert counts(cluster(NODES, [begun, rest])) == {"g": 0, "rest": 6}
+    assert placed_by_gang(cluster(NODES, [begun, rest]), RULES) == {"g": 0, "rest": 6}
 
 
 def test_pods_that_can_not_come_yet_are_kept_room_for() -> None:
@@ -143,7 +139,7 @@ def test_pods_that_can_not_come_yet_are_kept_room_for() -> None:
     gated = replace(made.tasks[2], status=TaskStatus.GATED)
     made = replace(made, tasks=(*made.tasks[:2], gated), priority=5)
     snapshot = cluster(NODES, [made, gang("rest", ("w", 8, shape(1)), least=1)])
-    assert counts(snapshot) == {"g": 2, "rest": 5}
+    assert placed_by_gang(snapshot, RULES) == {"g": 2, "rest": 5}
     problem = Bench.of(snapshot, RULES).problem
     kept = excess_resources(problem)[problem.shape_of[0], problem.index(CPU)]
     assert kept == 1000

@@ -23,7 +23,7 @@ from optsched.problem.linear import Expression
 from optsched.problem.tiers import priority_tiers
 from optsched.rules.levels import build_levels
 from optsched.rules.verify import verify_actions
-from optsched.session.decompile import actions_of
+from optsched.session.decompile import actions_of, pending_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,3 +144,23 @@ def allocations(snapshot: Snapshot, wanted: Mapping[str, str]) -> list[Allocate]
     """Allocate actions for tasks by name."""
     gang_of = {t.key: g.key for g in snapshot.gangs for t in g.tasks}
     return [Allocate(task, node, gang_of[task]) for task, node in wanted.items()]
+
+
+def placed_by_gang(snapshot: Snapshot, rules: RuleSet) -> dict[str, int]:
+    """Tasks placed of each gang, by name; greedy and solver must agree and keep all rules."""
+    bench = Bench.of(snapshot, rules)
+    found = []
+    for decisions in (bench.greedy(), bench.improved().decisions):
+        assert bench.broken(decisions) == []
+        placed = np.bincount(
+            bench.problem.gang_of[decisions.node_of >= 0], minlength=bench.problem.num_gangs
+        )
+        found.append(dict(zip((g.name for g in snapshot.gangs), placed.tolist(), strict=True)))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def reason(snapshot: Snapshot, rules: RuleSet, gang: str) -> str:
+    """Why a gang waits once the pipeline has decided, as people read it."""
+    bench = Bench.of(snapshot, rules)
+    return str(pending_of(bench.problem, bench.greedy(), rules)[f"ns/{gang}"])
