@@ -15,6 +15,7 @@ from optsched.problem.arrays import UNLIMITED
 from optsched.rules.asking import asked_next
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
+from optsched.rules.let_in import expected_by_queue, least_resources
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed
 
@@ -104,6 +105,8 @@ class _Ceilings(Greedy):
         self._ceiling: list[list[int]] = queues.capability.tolist()
         limited = [np.flatnonzero(row < UNLIMITED).tolist() for row in queues.capability]
         self._below = [np.flatnonzero(row).tolist() for row in queues.subtree]
+        self._least: list[list[int]] = least_resources(problem).tolist()
+        self._expected: list[list[int]] = expected_by_queue(problem).tolist()
         self._binding = [
             [(a, r) for a in np.flatnonzero(queues.subtree[:, q]).tolist() for r in limited[a]]
             for q in range(len(queues.names))
@@ -117,3 +120,17 @@ class _Ceilings(Greedy):
     def _left(self, queue: int, r: int) -> int:
         used = sum(self._ledger.queue_used[q][r] for q in self._below[queue])
         return max(self._ceiling[queue][r] - used, 0)
+
+    def enqueue_vote(self, gang: int) -> int:
+        least = self._least[gang]
+        binding = [(a, r) for a, r in self._binding[self._ledger.queue_of[gang]] if least[r]]
+        fits = all(least[r] + self._expected_below(a, r) <= self._left(a, r) for a, r in binding)
+        return 1 if fits else -1
+
+    def _expected_below(self, queue: int, r: int) -> int:
+        return sum(self._expected[q][r] for q in self._below[queue])
+
+    def enqueued(self, gang: int) -> None:
+        expected = self._expected[self._ledger.queue_of[gang]]
+        for r, amount in enumerate(self._least[gang]):
+            expected[r] += amount

@@ -13,20 +13,30 @@ from optsched.rules.base import Rule, Violation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from optsched.domain.task import Task
     from optsched.rules.world import World
 
 SYSTEM_NAMESPACE = "kube-system"
+SYSTEM_PRIORITY = 2_000_000_000
+"""The least priority of `system-cluster-critical` and `system-node-critical`; users may define
+none above half of it (Kubernetes `pkg/apis/scheduling/types.go`)."""
 
 
 class Conformance(Rule):
-    """No pod of `kube-system` is evicted."""
+    """No pod of `kube-system` is evicted, and none of a system priority class."""
 
     name = "conformance"
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        for action in world.actions:
-            if isinstance(action, Evict) and action.task.startswith(f"{SYSTEM_NAMESPACE}/"):
-                yield Violation(
-                    self.name, f"task {action.task}", f"evicted from {SYSTEM_NAMESPACE}"
-                )
+        evicted = {action.task for action in world.actions if isinstance(action, Evict)}
+        if not evicted:
+            return
+        for task in (t for node in world.snapshot.nodes for t in node.residents):
+            if task.key in evicted and is_system(task):
+                yield Violation(self.name, f"task {task.key}", "evicted, but keeps the cluster up")
+
+
+def is_system(task: Task) -> bool:
+    """Whether a task keeps the cluster alive."""
+    return task.namespace == SYSTEM_NAMESPACE or task.priority >= SYSTEM_PRIORITY

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import GangPhase
 from optsched.rules.base import Greedy, Rule
+from optsched.rules.let_in import least_resources, waits_for_room
 
 if TYPE_CHECKING:
     from optsched.problem.problem import Problem
@@ -33,16 +33,10 @@ class Overcommit(Rule):
 
 class _Budget(Greedy):
     def __init__(self, problem: Problem, factor: float) -> None:
-        self._least = [
-            [dict(g.min_resources).get(r, 0) for r in problem.resources]
-            for g in problem.snapshot.gangs
-        ]
+        least = least_resources(problem)
+        self._least: list[list[int]] = least.tolist()
         spare = np.floor(problem.total * factor) - problem.used[problem.ready].sum(axis=0)
-        for gang, least, placed in zip(
-            problem.snapshot.gangs, self._least, problem.num_ready.tolist(), strict=True
-        ):
-            if gang.phase is GangPhase.INQUEUE and not placed:
-                spare -= least
+        spare -= least[waits_for_room(problem)].sum(axis=0)
         self._spare: list[float] = spare.tolist()
 
     def enqueue_vote(self, gang: int) -> int:

@@ -15,6 +15,7 @@ from optsched.domain.cluster import GangPhase
 from optsched.engines.greedy.lines import Lines
 from optsched.engines.greedy.placing import Placing
 from optsched.problem.decisions import Decisions
+from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,7 +168,23 @@ class _Pipeline:
     # --- backfill --------------------------------------------------------------------------------
 
     def backfill(self) -> None:
-        """Place what asks for nothing."""
+        """Place gangs of pods that request nothing, in overused queues too, as Volcano does.
+
+        `allocate` places such pods along with the others of their gang.
+        """
+        problem = self._problem
+        but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]
+        asked = problem.classes.request[:, but_pods].sum(axis=1)
+        asking = np.unique(problem.gang_of[asked[problem.task_class] > 0])
+        lines = self._lines()
+        lines.fill(
+            gang
+            for gang in np.setdiff1d(self._candidates(), asking).tolist()
+            if self._placing.cursor(gang).has_more
+        )
+        for gang in lines.turns(lambda _: False):
+            if self._take_turn(gang, lines) and self._placing.cursor(gang).has_more:
+                lines.rejoin(gang)
 
     def decisions(self) -> Decisions:
         """What has been decided."""

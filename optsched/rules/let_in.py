@@ -1,0 +1,55 @@
+"""What gangs that were let in still expect, for rules that vote in the action `enqueue`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.cluster import GangPhase
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+
+
+def least_resources(problem: Problem) -> I64:
+    """(G, R) `minResources` of every gang; 0 where it names nothing."""
+    return problem.derived(_least_resources)
+
+
+def expected_by_queue(problem: Problem) -> I64:
+    """(Q, R) what the queue's own gangs in phase Inqueue still expect, less what is elastic.
+
+    Elastic is what started gangs hold beyond their `minResources`: Volcano counts it as free.
+    """
+    return problem.derived(_expected_by_queue)
+
+
+def waits_for_room(problem: Problem) -> list[int]:
+    """Gangs that were let in and of which nothing runs yet."""
+    return [
+        g
+        for g, gang in enumerate(problem.snapshot.gangs)
+        if gang.phase is GangPhase.INQUEUE and not problem.num_ready[g]
+    ]
+
+
+def _least_resources(problem: Problem) -> I64:
+    named = [dict(gang.min_resources) for gang in problem.snapshot.gangs]
+    least = [[amounts.get(r, 0) for r in problem.resources] for amounts in named]
+    return np.array(least, np.int64).reshape(problem.num_gangs, len(problem.resources))
+
+
+def _expected_by_queue(problem: Problem) -> I64:
+    least = least_resources(problem)
+    expected = np.zeros_like(problem.queues.allocated)
+    waiting = [g for g in waits_for_room(problem) if problem.queue_of[g] >= 0]
+    np.add.at(expected, problem.queue_of[waiting], least[waiting])
+    started = [g for g in np.flatnonzero(problem.num_ready).tolist() if problem.queue_of[g] >= 0]
+    for g in started:
+        held = problem.rows[g].allocated
+        allocated = np.array([held.get(r, 0) for r in problem.resources], np.int64)
+        elastic = np.where(least[g] > 0, np.maximum(allocated - least[g], 0), 0)
+        expected[problem.queue_of[g]] -= elastic
+    return expected
