@@ -1,0 +1,206 @@
+"""Shares by weight: Volcano's water-filling, in whole units."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from optsched.domain.amounts import amounts
+from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.domain.task import TaskShape
+from optsched.problem.compile import compile_problem
+from optsched.rules.gang import Gang as GangRule
+from optsched.rules.proportion import Proportion, _shares_by_name, deserved_shares
+from optsched.rules.ruleset import RuleSet
+from optsched.rules.world import World
+from tests.support.engines import Bench, binds, placed_by_gang, reason
+from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
+
+RULES = RuleSet.of(GangRule(), Proportion())
+
+
+def gpus(queue: str, number: int, least: int = 1) -> Gang:
+    return gang(f"in-{queue}", ("w", number, shape(0, gpu=1)), least=least, queue=queue)
+
+
+def cpus(queue: str, number: int) -> Gang:
+    return gang(f"in-{queue}", ("w", number, shape(1)), least=1, queue=queue)
+
+
+def deserved(snapshot: Snapshot, resource: str) -> dict[str, int]:
+    """What queues deserve; the arrays and the verifier agree about it."""
+    problem = compile_problem(snapshot)
+    column = deserved_shares(problem)[:, problem.index(resource)]
+    by_array = {n: d for n, d in zip(problem.queues.names, column.tolist(), strict=True) if d}
+    by_name = _shares_by_name(World(snapshot, ()))
+    assert by_array == {n: s[resource] for n, s in by_name.items() if s.get(resource)}
+    return by_array
+
+
+# --- shares --------------------------------------------------------------------------------------
+
+
+def test_four_to_two_to_one_of_28_gpus() -> None:
+    nodes = [node(f"n{i}", 64, gpu=7) for i in range(4)]
+    queues = [Queue("a", weight=4), Queue("b", weight=2), Queue("c", weight=1)]
+    snapshot = cluster(nodes, [gpus(q.name, 28) for q in queues], queues)
+    assert deserved(snapshot, GPU) == {"a": 16, "b": 8, "c": 4}
+
+
+def test_three_to_one_to_one_of_100_cpus() -> None:
+    queues = [Queue("a", weight=3), Queue("b"), Queue("c")]
+    snapshot = cluster([node("n", 100)], [cpus(q.name, 100) for q in queues], queues)
+    assert deserved(snapshot, CPU) == {"a": 60_000, "b": 20_000, "c": 20_000}
+
+
+def test_what_a_queue_does_not_ask_for_goes_to_the_others() -> None:
+    queues = [Queue("a"), Queue("b"), Queue("c", weight=2)]
+    gangs = [cpus("a", 10), cpus("b", 100), cpus("c", 100)]
+    # 100 = 25 + 25 + 50; a wants 10 of its 25, and its 15 go to b and c as 1 to 2.
+    assert deserved(cluster([node("n", 100)], gangs, queues), CPU) == {
+        "a": 10_000,
+        "b": 30_000,
+        "c": 60_000,
+    }
+
+
+def test_queues_without_work_deserve_nothing() -> None:
+    queues = [Queue("a"), Queue("idle", weight=100)]
+    snapshot = cluster([node("n", 100)], [cpus("a", 100)], queues)
+    assert deserved(snapshot, CPU) == {"a": 100_000}
+
+
+def test_shares_stay_below_the_capability() -> None:
+    queues = [Queue("a", capability=((CPU, 10_000),)), Queue("b")]
+    snapshot = cluster([node("n", 100)], [cpus("a", 100), cpus("b", 100)], queues)
+    assert deserved(snapshot, CPU) == {"a": 10_000, "b": 90_000}
+
+
+def test_shares_stay_below_what_is_guaranteed_to_others() -> None:
+    # Volcano's realCapability counts guarantees of queues without work, too.
+    queues = [Queue("a"), Queue("idle", guarantee=((CPU, 40_000),))]
+    snapshot = cluster([node("n", 100)], [cpus("a", 100)], queues)
+    assert deserved(snapshot, CPU) == {"a": 60_000}
+
+
+def test_shares_are_raised_to_the_guarantee() -> None:
+    # In the first round a is raised to 80, which leaves nothing to b beyond its own half: Volcano's
+    # rounds hand out 130 of 100. Its ceiling is what keeps b at 20.
+    queues = [Queue("a", guarantee=((CPU, 80_000),)), Queue("b")]
+    snapshot = cluster([node("n", 100)], [cpus("a", 100), cpus("b", 100)], queues)
+    assert deserved(snapshot, CPU) == {"a": 80_000, "b": 20_000}
+
+
+def test_one_gpu_for_two_queues_is_deserved_by_both() -> None:
+    # Half a GPU each would be of use to nobody: shares are rounded up, and who comes first has it.
+    queues = [Queue("a"), Queue("b")]
+    snapshot = cluster([node("n", gpu=1)], [gpus("a", 1), gpus("b", 1)], queues)
+    assert deserved(snapshot, GPU) == {"a": 1, "b": 1}
+    bench = Bench.of(snapshot, RULES)
+    for decisions in (bench.greedy(), bench.improved().decisions):
+        assert len(binds(bench.actions(decisions))) == 1
+        assert bench.broken(decisions) == []
+
+
+def test_nodes_that_are_not_ready_are_not_shared_out() -> None:
+    nodes = [node("n0", 60), node("n1", 40, ready=False)]
+    snapshot = cluster(nodes, [cpus("a", 100)], [Queue("a")])
+    assert deserved(snapshot, CPU) == {"a": 60_000}
+
+
+def test_nodes_that_do_not_limit_pods() -> None:
+    snapshot = cluster([Node("n", ((CPU, 4000),))], [cpus("a", 4)], [Queue("a")])
+    assert placed_by_gang(snapshot, RULES) == {"in-a": 4}
+
+
+def random_task(rng: np.random.Generator) -> TaskShape:
+    asks = {CPU: 1000 * int(rng.integers(0, 40)), "memory": int(rng.integers(2**50))}
+    return TaskShape(amounts({**asks, GPU: int(rng.integers(0, 3))}))
+
+
+def random_shares(rng: np.random.Generator) -> Snapshot:
+    queues = [
+        Queue(
+            f"q{i}",
+            weight=int(rng.integers(1, 100)),
+            capability=((CPU, int(rng.integers(0, 300_000))),) if rng.random() < 0.3 else None,
+            guarantee=((CPU, int(rng.integers(0, 50_000))),) if rng.random() < 0.3 else (),
+        )
+        for i in range(int(rng.integers(1, 8)))
+    ]
+    gangs = [
+        gang(
+            f"g{i}",
+            ("w", int(rng.integers(1, 9)), random_task(rng)),
+            least=1,
+            queue=f"q{int(rng.integers(len(queues)))}",
+        )
+        for i in range(int(rng.integers(0, 12)))
+    ]
+    pebibytes = ("memory", int(rng.integers(1, 2**55)))
+    nodes = [
+        node(f"n{i}", int(rng.integers(1, 100)), int(rng.integers(0, 8)))
+        for i in range(int(rng.integers(0, 4)))
+    ]
+    nodes = [replace(n, allocatable=tuple(sorted((*n.allocatable, pebibytes)))) for n in nodes]
+    return cluster(nodes, gangs, queues)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_arrays_and_verifier_agree_about_random_queues(seed: int) -> None:
+    snapshot = random_shares(np.random.default_rng(seed))
+    for resource in compile_problem(snapshot).resources:
+        deserved(snapshot, resource)
+
+
+@pytest.mark.parametrize("seed", range(60, 90))
+def test_no_more_than_there_is_is_shared_out_but_for_floors_and_rounding(seed: int) -> None:
+    snapshot = random_shares(np.random.default_rng(seed))
+    if any(q.guarantee for q in snapshot.queues):
+        snapshot = replace(
+            snapshot, queues=tuple(replace(q, guarantee=()) for q in snapshot.queues)
+        )
+    problem = compile_problem(snapshot)
+    shares = deserved_shares(problem)
+    assert (shares.sum(axis=0) <= problem.total + len(snapshot.queues)).all()
+    assert (shares <= problem.queues.requested).all()
+
+
+# --- what shares are for -------------------------------------------------------------------------
+
+
+def test_a_queue_takes_what_it_deserves() -> None:
+    queues = [Queue("a", weight=3), Queue("b")]
+    snapshot = cluster([node("n", 8)], [cpus("a", 20), cpus("b", 20)], queues)
+    assert placed_by_gang(snapshot, RULES) == {"in-a": 6, "in-b": 2}
+
+
+def test_a_gang_above_the_share_of_its_queue_waits_and_the_reason_says_so() -> None:
+    queues = [Queue("a", weight=3), Queue("b")]
+    whole = gang("whole", ("w", 4, shape(1)), queue="b")
+    big = Node("n", ((CPU, 8000), ("pods", 110)))
+    snapshot = cluster([big], [cpus("a", 20), whole], queues)
+    assert placed_by_gang(snapshot, RULES) == {"in-a": 6, "whole": 0}
+    assert reason(snapshot, RULES, "whole") == (
+        "QueueDeservedExceeded: queue b deserves 2 cpu by its weight, 0 cpu are in use, "
+        "4 cpu are asked for"
+    )
+
+
+def test_a_plan_above_the_share_is_refused() -> None:
+    queues = [Queue("a", weight=3), Queue("b")]
+    bench = Bench.of(cluster([node("n", 8)], [cpus("a", 20), cpus("b", 20)], queues), RULES)
+    three = {f"ns/in-b-w-{i}": "n" for i in range(3)}
+    assert bench.broken(bench.decisions(three)) == ["proportion"]
+    assert not bench.direct_allows(three)
+    assert not bench.configurations_allow(three)
+
+
+def test_what_runs_above_the_share_may_stay() -> None:
+    queues = [Queue("a"), Queue("b")]
+    old = gang("old", ("w", 7, shape(1)), queue="a", phase=GangPhase.RUNNING)
+    there = replace(old, tasks=tuple(running(t, "n") for t in old.tasks))
+    snapshot = cluster([node("n", 8)], [there, cpus("a", 5), cpus("b", 5)], queues)
+    assert placed_by_gang(snapshot, RULES) == {"in-a": 0, "in-b": 1, "old": 0}
