@@ -125,7 +125,7 @@ def deserved_shares(problem: Problem) -> I64:
     deserved = np.zeros(request.shape, wide)
     remaining = problem.total.astype(wide)
     met = ~queues.has_gangs
-    for _ in range(10 * len(queues.names) + 10):
+    for _ in range(_most_rounds(len(queues.names))):
         weight = np.where(met, 0, queues.weight)
         if not weight.sum() or (remaining <= 0).all():
             break
@@ -138,6 +138,11 @@ def deserved_shares(problem: Problem) -> I64:
             break
         remaining = remaining - (deserved - before).sum(axis=0)
     return np.array(np.ceil(deserved - wide(ROUNDING)), np.int64)
+
+
+def _most_rounds(num_queues: int) -> int:
+    """Each round meets a queue or, where floors take from others, comes closer by a part."""
+    return 10 * num_queues + 10
 
 
 def _ceilings(problem: Problem) -> I64:
@@ -192,7 +197,9 @@ def _shares_by_name(world: World) -> dict[str, dict[str, int]]:
     left = {r: world.total.get(r, 0) * _FINE for r in resources}
     bounds = {q.name: _bounds(world, q, asked[q.name], resources) for q in queues}
     unmet = list(queues)
-    while unmet and any(v > 0 for v in left.values()):
+    for _ in range(_most_rounds(len(world.snapshot.queues))):
+        if not unmet or all(v <= 0 for v in left.values()):
+            break
         weight = sum(q.weight for q in unmet)
         before = {q.name: dict(share[q.name]) for q in unmet}
         for queue in unmet:
