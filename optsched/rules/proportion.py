@@ -38,6 +38,9 @@ GRID = 1000
 ROUNDING = 1e-3
 """A share this little above a base unit counts as that unit."""
 
+_FINE = 1 << 20
+"""Parts of a base unit: what changes by less does not change. The verifier computes in them."""
+
 
 class Proportion(Rule):
     """A queue takes no more than it deserves by weight."""
@@ -133,8 +136,9 @@ def deserved_shares(problem: Problem) -> I64:
         part = np.maximum(remaining, 0) * (weight / wide(weight.sum()))[:, None]
         grown = np.minimum(np.minimum(deserved + part, ceiling), request)
         deserved = np.where(met[:, None], deserved, np.maximum(grown, guarantee))
-        met = met | (request <= deserved).all(axis=1) | (deserved == before).all(axis=1)
-        if (deserved == before).all():
+        stays = (deserved - before < wide(1) / _FINE).all(axis=1)
+        met = met | (request <= deserved).all(axis=1) | stays
+        if stays.all():
             break
         remaining = remaining - (deserved - before).sum(axis=0)
     return np.array(np.ceil(deserved - wide(ROUNDING)), np.int64)
@@ -183,9 +187,6 @@ def _ratio(used: int, deserved: int) -> float:
 
 
 # --- the same shares from the domain objects alone, for the verifier -----------------------------
-
-_FINE = 1 << 20
-"""Parts of a base unit in which the verifier computes, with integers only."""
 
 
 def _shares_by_name(world: World) -> dict[str, dict[str, int]]:

@@ -116,7 +116,7 @@ def test_nodes_that_do_not_limit_pods() -> None:
 
 
 def random_task(rng: np.random.Generator) -> TaskShape:
-    asks = {CPU: 1000 * int(rng.integers(0, 40)), "memory": int(rng.integers(2**50))}
+    asks = {CPU: 1000 * int(rng.integers(0, 40)), "memory": int(rng.integers(2**42))}
     return TaskShape(amounts({**asks, GPU: int(rng.integers(0, 3))}))
 
 
@@ -139,12 +139,12 @@ def random_shares(rng: np.random.Generator) -> Snapshot:
         )
         for i in range(int(rng.integers(0, 12)))
     ]
-    pebibytes = ("memory", int(rng.integers(1, 2**55)))
+    terabytes = ("memory", int(rng.integers(1, 2**46)))
     nodes = [
         node(f"n{i}", int(rng.integers(1, 100)), int(rng.integers(0, 8)))
         for i in range(int(rng.integers(0, 4)))
     ]
-    nodes = [replace(n, allocatable=tuple(sorted((*n.allocatable, pebibytes)))) for n in nodes]
+    nodes = [replace(n, allocatable=tuple(sorted((*n.allocatable, terabytes)))) for n in nodes]
     return cluster(nodes, gangs, queues)
 
 
