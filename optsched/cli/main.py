@@ -7,6 +7,7 @@ import click
 from optsched import __version__
 from optsched.cli.demo import demo
 from optsched.cli.local import local
+from optsched.cli.solve import solve
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,6 +18,7 @@ def main() -> None:
 
 main.add_command(demo)
 main.add_command(local)
+main.add_command(solve)
 
 if __name__ == "__main__":
     main()

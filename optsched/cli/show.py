@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.domain.decisions import Certificate, LevelResult, Plan
+    from optsched.domain.reasons import Reason
 
 MOST_ROWS = 50
 _COLOURS = {
@@ -91,15 +92,19 @@ def _verdict(certificate: Certificate) -> str:
 def _show_pending(console: Console, plan: Plan, most_rows: int) -> None:
     if not plan.pending:
         return
+    alike: defaultdict[Reason, list[str]] = defaultdict(list)
+    for gang, reason in plan.pending.items():
+        alike[reason].append(gang)
     table = Table(title="pending", title_justify="left", box=None, pad_edge=False)
-    table.add_column("gang")
+    table.add_column("gang", overflow="fold")
     table.add_column("reason")
     table.add_column("in words", overflow="fold")
-    for gang, reason in list(plan.pending.items())[:most_rows]:
-        table.add_row(gang, reason.code, reason.message)
+    for reason, gangs in list(alike.items())[:most_rows]:
+        more = f" and {len(gangs) - 1:,} more" if len(gangs) > 1 else ""
+        table.add_row(f"{gangs[0]}{more}", reason.code, reason.message)
     console.print()
     console.print(table)
-    _more(console, len(plan.pending) - most_rows, "gangs")
+    _more(console, len(alike) - most_rows, "reasons")
 
 
 def _more(console: Console, number: int, what: str) -> None:

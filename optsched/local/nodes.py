@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAX_PODS = 110
 
@@ -44,6 +44,6 @@ def node_manifest(
     }
 
 
-def manifest_list(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+def manifest_list(manifests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Many manifests as one object, for one call of `kubectl apply`."""
-    return {"apiVersion": "v1", "kind": "List", "items": manifests}
+    return {"apiVersion": "v1", "kind": "List", "items": list(manifests)}

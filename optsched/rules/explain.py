@@ -175,6 +175,9 @@ class _Ask:
             for name, amount in zip(view.problem.resources, view.request, strict=True)
             if amount and name != PODS
         ]
+        device = view.problem.classes.shapes[view.task_class].device
+        if device is not None and device.is_share:
+            asks.append(f"{device.milli}/1000 of a GPU")
         role = f" of {self.role}" if self.role else ""
         return f"{counted(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
 

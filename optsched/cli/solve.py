@@ -1,0 +1,158 @@
+"""`optsched solve`: decide an instance offline and write the plan."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optsched.cli.screen import output, remarks, say
+from optsched.cli.show import MOST_ROWS, show_plan
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.formats.instances import read_instance
+from optsched.formats.plan import write_plan
+from optsched.formats.pods import DecodeOptions
+from optsched.formats.problems import InstanceError
+from optsched.kube.clock import SystemClock
+from optsched.policy.load import load_policy
+from optsched.policy.policy import SolverKind, without_solver
+from optsched.policy.problem import PolicyError
+from optsched.session.session import Surroundings, run_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+
+    from optsched.formats.instances import Instance
+    from optsched.policy.policy import Policy
+    from optsched.session.session import Report
+
+DEFAULT_SECONDS = 10.0
+BAD_INPUT, NO_PLAN = 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for; see the help of `solve`."""
+
+    model: str
+    solver: str | None
+    time_limit: float | None
+    deterministic: bool
+    out: Path | None
+    names: tuple[str, ...]
+    everything: bool
+
+
+@click.command()
+@click.argument("instance", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--model", default="volcano-default", show_default=True, help="Name of a model, or a file."
+)
+@click.option("--solver", type=click.Choice(["none"]), help="none: the greedy pipeline alone.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0),
+    help=f"Seconds for the solver; {DEFAULT_SECONDS:g} unless said otherwise.",
+)
+@click.option("--deterministic", is_flag=True, help="The same plan every time: reads no clock.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan to this file."
+)
+@click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    default=("volcano", "optsched"),
+    show_default=True,
+    help="Decide pods that ask for this scheduler; may be given again.",
+)
+@click.option("--all", "everything", is_flag=True, help="Print every gang.")
+def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
+    """Decide what to do with the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.
+
+    Prints placements by gang, the certificate, and what stays pending and why. Ends with 0 when a
+    verified plan was made, 2 for bad input, 3 when there is no plan.
+    """
+    _solve(instance, Options(**options))
+
+
+def _solve(instance: Path, options: Options) -> None:
+    screen = remarks()
+    policy = _policy(screen, options.model, greedy_only=options.solver == "none")
+    read = _instance(screen, instance, options.names)
+    limits = _limits(policy, options.time_limit, deterministic=options.deterministic)
+    with screen.status(f"deciding with {policy.name}"):
+        report = _decide(read, policy, limits, deterministic=options.deterministic)
+    show_plan(output(), report.plan, sys.maxsize if options.everything else MOST_ROWS)
+    for violation in report.trace.violations:
+        say(screen, f"an answer broke a rule and was not used: {violation}", "red")
+    if report.plan.certificate.engine == "none":
+        sys.exit(NO_PLAN)
+    if options.out is not None:
+        options.out.write_text(write_plan(report.plan), encoding="utf-8")
+        say(screen, f"wrote {options.out}", "dim")
+
+
+def _policy(screen: Console, model: str, *, greedy_only: bool) -> Policy:
+    try:
+        policy = load_policy(model, lambda path: path.read_text())
+    except PolicyError as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    for warning in policy.warnings:
+        say(screen, str(warning), "yellow")
+    return without_solver(policy) if greedy_only else policy
+
+
+def _instance(screen: Console, path: Path, names: tuple[str, ...]) -> Instance:
+    try:
+        with _progress(screen, path) as report:
+            read = read_instance(path, DecodeOptions(names), progress=report)
+    except InstanceError as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    for problem in read.problems:
+        say(screen, str(problem), "yellow")
+    for notice in read.notices:
+        say(screen, notice, "dim")
+    return read
+
+
+def _limits(policy: Policy, seconds: float | None, *, deterministic: bool) -> Limits:
+    work = policy.budgets.deterministic_s
+    if deterministic:
+        return Limits(budget_ms=None, deterministic=seconds or work, num_workers=1)
+    budget = DEFAULT_SECONDS if seconds is None else seconds
+    return Limits(budget_ms=int(budget * 1000), deterministic=max(budget, work))
+
+
+def _decide(read: Instance, policy: Policy, limits: Limits, *, deterministic: bool) -> Report:
+    if policy.solver is SolverKind.NONE:
+        clock = None if deterministic else SystemClock()
+        return run_session(read.snapshot, policy, Surroundings(clock))
+    worker = WorkerProcess()
+    try:
+        worker.wait_until_ready()
+        clock = None if deterministic else SystemClock()
+        return run_session(read.snapshot, policy, Surroundings(clock, worker, limits=limits))
+    finally:
+        worker.close()
+
+
+@contextmanager
+def _progress(screen: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
+    """Shows how much of an instance has been read."""
+    with screen.status(f"reading {path}") as status:
+
+        def report(read: int, total: int) -> None:
+            if total:
+                status.update(f"reading {path}: {100 * read // total} %")
+
+        yield report
