@@ -29,11 +29,12 @@ from optsched.kube.errors import (
 from optsched.kube.ports import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from optsched.domain.decisions import Plan
     from optsched.kube.cache import ClusterCache
     from optsched.kube.ports import Api
+    from optsched.kube.waiting import Waiting
     from optsched.session.ports import Clock
 
 AT_ONCE: Final = 64
@@ -87,16 +88,13 @@ class Surroundings:
     ----------
     may_bind
         Whether this process still leads; asked before every request.
-    sleep, chance
-        To wait for seconds; numbers from 0 to 1.
 
     """
 
     clock: Clock
     listener: BindListener
     may_bind: Callable[[], bool]
-    sleep: Callable[[float], Awaitable[None]]
-    chance: Callable[[], float]
+    waiting: Waiting
 
 
 @dataclass(slots=True)
@@ -251,7 +249,7 @@ class LiveBinder:
 
     async def _bind(self, bind: Bind) -> Failure | None:
         """Bind a task, however often that has to be tried; None once it is bound."""
-        backoff = Backoff(RETRIES, self._around.chance)
+        backoff = Backoff(RETRIES, self._around.waiting.chance)
         while self._around.may_bind():
             try:
                 await self._api.bind(bind.ref.namespace, bind.ref.name, bind.uid, bind.node)
@@ -261,10 +259,10 @@ class LiveBinder:
                 outcome = await self._learn(bind, e) if is_final else None
                 if outcome is not None:
                     return outcome.failure
-                await self._around.sleep(backoff.next())
+                await self._around.waiting.sleep(backoff.next())
             except (Unreachable, TooMany) as e:
                 asked_s = e.retry_after_s if isinstance(e, TooMany) else None
-                await self._around.sleep(asked_s or backoff.next())
+                await self._around.waiting.sleep(asked_s or backoff.next())
             except KubeError as e:
                 return _failure(e)
         raise _NoLongerLeading

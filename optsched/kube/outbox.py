@@ -62,6 +62,12 @@ class Outbox(Generic[K, V]):
         self._idle.clear()
         self._work.set()
 
+    def clear(self) -> None:
+        """Give up everything that waits."""
+        self._values.clear()
+        if not self._under_way:
+            self._idle.set()
+
     async def run(self) -> None:
         """Write until cancelled."""
         async with asyncio.TaskGroup() as workers:

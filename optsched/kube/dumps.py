@@ -1,0 +1,61 @@
+"""Snapshots in files, for whoever looks into what went wrong."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from optsched.formats.encode import encode, write_bundle
+from optsched.formats.plan import write_plan
+from optsched.units import format_micro_time
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.rules.base import Violation
+
+KEPT: Final = 20
+"""Dumps of each sort that are kept; the oldest go first."""
+
+log = logging.getLogger(__name__)
+
+
+class Dumps:
+    """Writes snapshots into a folder; see `session.ports.Incidents`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
+        """Keep a snapshot and the plan that broke rules; returns where it was put."""
+        for violation in violations:
+            log.error("plan not carried out: %s", violation)
+        path = self.keep(snapshot, "violation")
+        if path is None:
+            return ""
+        try:
+            path.with_suffix(".plan").write_text(write_plan(plan), encoding="utf-8")
+        except OSError as e:
+            log.error("plan not dumped: %s", e)
+        return str(path)
+
+    def keep(self, snapshot: Snapshot, sort: str) -> Path | None:
+        """Write a snapshot, to be read by `optsched solve`; None if that fails."""
+        time = format_micro_time(snapshot.taken_ms).replace(":", "")
+        path = self._folder / f"optsched-{sort}-{time}.json"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_bundle(encode(snapshot), path)
+            self._thin_out(sort)
+        except (OSError, ValueError) as e:
+            log.error("snapshot not dumped: %s", e)
+            return None
+        log.info("snapshot dumped to %s", path)
+        return path
+
+    def _thin_out(self, sort: str) -> None:
+        for old in sorted(self._folder.glob(f"optsched-{sort}-*.json"))[:-KEPT]:
+            old.unlink()
+            old.with_suffix(".plan").unlink(missing_ok=True)

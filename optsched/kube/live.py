@@ -1,0 +1,292 @@
+"""Puts the parts of a live scheduler together, runs them, and takes them down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import uuid
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.kinds import LEASE, POD
+from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.formats.pods import DecodeOptions
+from optsched.kube import notices
+from optsched.kube.binder import LiveBinder
+from optsched.kube.binder import Surroundings as BinderSurroundings
+from optsched.kube.cache import ClusterCache, every_node
+from optsched.kube.client import connect
+from optsched.kube.clock import SystemClock
+from optsched.kube.dumps import Dumps
+from optsched.kube.errors import KubeError
+from optsched.kube.events import COMPONENT, EventRecorder, EventType, Note
+from optsched.kube.follower import Follower
+from optsched.kube.lease import Elector, LeaseTimes
+from optsched.kube.metrics import Metrics
+from optsched.kube.outbox import Outbox
+from optsched.kube.policies import Policies
+from optsched.kube.ports import Ref
+from optsched.kube.scheduler import AlwaysLeading, Leadership, Parts, Scheduler
+from optsched.kube.server import serve
+from optsched.kube.solving import SolverKeeper
+from optsched.kube.waiting import Waiting
+from optsched.kube.writes import Write, writer
+from optsched.policy.policy import SolverKind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+
+    from optsched.kube.binder import Bind, Failure
+    from optsched.kube.client import Client
+    from optsched.kube.server import Address
+    from optsched.policy.reload import PolicyWatch
+
+DRAIN_S: Final = 20.0
+"""How long binds may take that are left when the process is told to stop."""
+
+LAST_WORDS_S: Final = 2.0
+"""The same for status and events."""
+
+TURN_S: Final = 5.0
+"""How long events wait behind binds at most."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """The lease that decides who schedules."""
+
+    namespace: str
+    name: str
+    times: LeaseTimes = field(default_factory=LeaseTimes)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a live scheduler is told.
+
+    Attributes
+    ----------
+    policy
+        The policy and the file that it comes from.
+    solver, period_s
+        Instead of what the policy says; None for that.
+    election
+        None where this process schedules without asking.
+    listen
+        Where health and metrics are served.
+    node_labels
+        (label, value): only nodes with one of them are used; all nodes where there are none.
+
+    """
+
+    policy: PolicyWatch
+    kubeconfig: str = ""
+    pods: DecodeOptions = field(default_factory=DecodeOptions)
+    solver: SolverKind | None = None
+    period_s: float | None = None
+    election: Election | None = None
+    listen: tuple[Address, ...] = ()
+    dump_dir: Path = Path("/tmp")  # noqa: S108  Volcano's default
+    node_labels: tuple[tuple[str, str], ...] = ()
+
+
+async def run(settings: Settings) -> None:
+    """Schedule until SIGTERM or SIGINT.
+
+    Raises ConfigError where no cluster is configured, and OSError for an address that is taken.
+    """
+    async with connect(settings.kubeconfig) as client:
+        live = _Live(settings, client)
+        async with serve(settings.listen, live.scheduler, live.metrics.exposition) as places:
+            shown = ", ".join(f"{place.host}:{place.port}" for place in places)
+            log.info("cluster %s; health and metrics on %s", client.server, shown or "no port")
+            await live.run()
+
+
+class _Live:
+    """All parts of one process."""
+
+    def __init__(self, settings: Settings, client: Client) -> None:
+        self._settings = settings
+        self._client = client
+        self._clock = SystemClock()
+        self._waiting = Waiting()
+        self.metrics = Metrics()
+        self._cache = ClusterCache(settings.pods, _node_filter(settings.node_labels))
+        self._elector = self._make_elector()
+        self._leadership: Leadership = self._elector or AlwaysLeading()
+        self._binder = self._make_binder()
+        self._events = EventRecorder(client, self._clock, self._waiting, self._events_turn)
+        self._writes: Outbox[Ref, Write] = Outbox(
+            writer(client), self._waiting, on_failure=_report_write
+        )
+        self._policies = self._make_policies()
+        self._solver = SolverKeeper(WorkerProcess(), self._waiting)
+        if self._policies.current().solver is SolverKind.CPSAT:
+            self._solver.want()
+        self.scheduler = Scheduler(self._parts())
+
+    # --- making ----------------------------------------------------------------------------------
+
+    def _make_elector(self) -> Elector | None:
+        election = self._settings.election
+        if election is None:
+            return None
+        lock = (election.namespace, election.name)
+        return Elector(
+            self._client, lock, _identity(), election.times, (self._clock, self._waiting)
+        )
+
+    def _make_binder(self) -> LiveBinder:
+        leadership = self._leadership
+        around = BinderSurroundings(
+            clock=self._clock,
+            listener=self,
+            may_bind=lambda: leadership.is_leading,
+            waiting=self._waiting,
+        )
+        return LiveBinder(self._client, self._cache, around)
+
+    def _make_policies(self) -> Policies:
+        return Policies(
+            self._settings.policy,
+            self._clock,
+            self._on_verdict,
+            solver=self._settings.solver,
+            period_s=self._settings.period_s,
+        )
+
+    def _parts(self) -> Parts:
+        return Parts(
+            cache=self._cache,
+            binder=self._binder,
+            writes=self._writes,
+            events=self._events,
+            metrics=self.metrics,
+            policies=self._policies,
+            leadership=self._leadership,
+            dumps=Dumps(self._settings.dump_dir),
+            clock=self._clock,
+            solver=self._solver,
+        )
+
+    # --- running ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run until told to stop, then take everything down in order."""
+        async with asyncio.TaskGroup() as group, _signals(self.scheduler):
+            tasks = [group.create_task(each) for each in self._services()]
+            await self.scheduler.run()
+            await self._drain()
+            for task in tasks:
+                task.cancel()
+
+    def _services(self) -> Iterator[Coroutine[None, None, None]]:
+        follower = Follower(
+            self._client,
+            self._cache,
+            self._waiting,
+            on_change=self.scheduler.wake,
+            on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
+        )
+        yield follower.run()
+        yield self._binder.run()
+        yield self._writes.run()
+        yield self._events.run()
+        if self._elector is not None:
+            yield self._elector.run(_report_election)
+        yield self._solver.run()
+
+    async def _drain(self) -> None:
+        log.info("stopping: %d binds are left", self._binder.num_waiting)
+        await _at_most(DRAIN_S, self._binder.until_idle())
+        self._binder.withdraw()
+        await _at_most(LAST_WORDS_S, self._writes.until_idle())
+        await _at_most(LAST_WORDS_S, self._events.until_idle())
+        if self._elector is not None:
+            try:
+                await _at_most(LAST_WORDS_S, self._elector.release())
+            except KubeError as e:
+                log.warning("lease not released: %s", e)
+
+    async def _events_turn(self) -> None:
+        await _at_most(TURN_S, self._binder.until_idle())
+
+    # --- what parts tell one another -------------------------------------------------------------
+
+    def bound(self, bind: Bind, seconds: float) -> None:
+        """See `BindListener`."""
+        self.metrics.bound(seconds)
+        self._events.note(notices.scheduled(bind))
+
+    def failed(self, bind: Bind, failure: Failure) -> None:
+        """See `BindListener`."""
+        log.warning("%s not bound to %s: %s", bind.task, bind.node, failure.message)
+        self.metrics.not_bound(failure.word)
+        self._events.note(notices.not_bound(bind, failure))
+        self.scheduler.wake()
+
+    def _on_verdict(self, problems: str) -> None:
+        self.metrics.policy_rejected.set(bool(problems))
+        if problems:
+            about = _own_object(self._settings.election, os.environ)
+            kind = EventType.WARNING
+            self._events.note(Note(about, "", kind, "PolicyRejected", problems, problems))
+
+
+def _own_object(election: Election | None, environment: Mapping[str, str]) -> Ref:
+    """What events about the scheduler itself are about: its pod if it knows it, else its lease."""
+    if "POD_NAME" in environment and "POD_NAMESPACE" in environment:
+        return Ref(POD, environment["POD_NAMESPACE"], environment["POD_NAME"])
+    if election is not None:
+        return Ref(LEASE, election.namespace, election.name)
+    return Ref(LEASE, "default", COMPONENT)
+
+
+def _identity() -> str:
+    return f"{socket.gethostname()}_{uuid.uuid4()}"
+
+
+def _node_filter(labels: tuple[tuple[str, str], ...]) -> Callable[[Mapping[str, str]], bool]:
+    if not labels:
+        return every_node
+    return lambda found: any(found.get(label) == value for label, value in labels)
+
+
+def _report_write(ref: Ref, error: KubeError) -> None:
+    log.warning("%s not written: %s", ref, error)
+
+
+def _report_election(error: KubeError) -> None:
+    log.warning("lease neither taken nor renewed: %s", error)
+
+
+async def _at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await action
+
+
+@asynccontextmanager
+async def _signals(scheduler: Scheduler) -> AsyncIterator[None]:
+    """SIGTERM and SIGINT stop, SIGUSR2 writes a snapshot."""
+    loop = asyncio.get_running_loop()
+    actions = {
+        signal.SIGTERM: scheduler.stop,
+        signal.SIGINT: scheduler.stop,
+        signal.SIGUSR2: scheduler.dump,
+    }
+    for number, action in actions.items():
+        loop.add_signal_handler(number, action)
+    try:
+        yield
+    finally:
+        for number in actions:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,243 @@
+"""What Prometheus reads: Volcano's names where Volcano has one, `optsched_` for the rest.
+
+Figures are taken from what sessions return, never inside of deciding code. Those of queues, levels
+and waiting gangs are put out as of the last session, so nothing that is gone leaves a trace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as Total
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from optsched.rules.proportion import deserved_shares
+from optsched.units import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.policy.policy import Policy
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.session.session import Report
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+_MS: Final = tuple(5.0 * 2**i for i in range(15))
+"""Volcano's buckets (pkg/scheduler/metrics): 5 ms to 82 s."""
+
+_SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """One queue as of the last session; amounts are base units by resource."""
+
+    allocated: Mapping[str, int]
+    request: Mapping[str, int]
+    deserved: Mapping[str, int]
+    weight: int
+
+    @property
+    def share(self) -> float:
+        """The largest part of what it deserves that is in use."""
+        parts = ((self.allocated.get(r, 0), due) for r, due in self.deserved.items())
+        return max((used / due if due else float(used > 0) for used, due in parts), default=0.0)
+
+    @property
+    def is_overused(self) -> bool:
+        """Whether it has all that it deserves of everything."""
+        due = {resource: amount for resource, amount in self.deserved.items() if amount}
+        return bool(due) and all(self.allocated.get(r, 0) >= a for r, a in due.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What holds as of the last session."""
+
+    queues: Mapping[str, QueueFigures] = field(default_factory=dict)
+    gaps: Mapping[str, int] = field(default_factory=dict)
+    pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+def figures_of(report: Report, policy: Policy) -> Figures:
+    """The figures after a session."""
+    plan, problem = report.plan, report.problem
+    queue_of = {gang.key: gang.queue for gang in problem.snapshot.gangs}
+    waiting = Counter((queue_of[g], reason.code.value) for g, reason in plan.pending.items())
+    gaps = {level.name: level.gap for level in plan.certificate.levels}
+    return Figures(
+        queues=dict(_queues(problem, _deserved(problem, policy))),
+        gaps={name: gap for name, gap in gaps.items() if gap is not None},
+        pending=waiting,
+    )
+
+
+def _deserved(problem: Problem, policy: Policy) -> I64:
+    """(Q, R) what queues deserve: by weight if the policy says so, else as they state it."""
+    if policy.rules.find("proportion") is not None:
+        return problem.derived(deserved_shares)
+    return problem.queues.deserved
+
+
+def _queues(problem: Problem, deserved: I64) -> Iterator[tuple[str, QueueFigures]]:
+    queues, resources = problem.queues, problem.resources
+
+    def amounts(row: I64) -> dict[str, int]:
+        return dict(zip(resources, row.tolist(), strict=True))
+
+    for i, name in enumerate(queues.names):
+        yield (
+            name,
+            QueueFigures(
+                allocated=amounts(queues.allocated[i]),
+                request=amounts(queues.requested[i]),
+                deserved=amounts(deserved[i]),
+                weight=int(queues.weight[i]),
+            ),
+        )
+
+
+class _Latest:
+    """Puts out the figures of the last session, and nothing else."""
+
+    def __init__(self) -> None:
+        self.figures = Figures()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        figures = self.figures
+        for kind in ("allocated", "request", "deserved"):
+            by_queue = {name: getattr(queue, kind) for name, queue in figures.queues.items()}
+            yield from _amount_families(kind, by_queue)
+        share = _family("volcano_queue_share", "Largest part of deserved in use", "queue_name")
+        weight = _family("volcano_queue_weight", "Weight", "queue_name")
+        over = _family("volcano_queue_overused", "1 if nothing deserved is left", "queue_name")
+        for name, queue in figures.queues.items():
+            share.add_metric([name], queue.share)
+            weight.add_metric([name], queue.weight)
+            over.add_metric([name], queue.is_overused)
+        yield from (share, weight, over)
+        gap = _family("optsched_level_gap", "Distance of a level from its bound", "level")
+        for level, distance in figures.gaps.items():
+            gap.add_metric([level], distance)
+        pending = _family("optsched_pending_gangs", "Gangs that wait, by why", "queue", "code")
+        for (queue_name, code), number in figures.pending.items():
+            pending.add_metric([queue_name, code], number)
+        jobs = _family("volcano_unschedule_job_count", "Gangs that wait")
+        jobs.add_metric([], sum(figures.pending.values()))
+        yield from (gap, pending, jobs)
+
+
+def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, f"{meaning}.", labels=labels)
+
+
+def _amount_families(
+    kind: str, by_queue: Mapping[str, Mapping[str, int]]
+) -> Iterator[GaugeMetricFamily]:
+    """Volcano's three gauges of one kind of amount; scalars are thousandths there, pods are not."""
+    name = f"volcano_queue_{kind}"
+    cpu = _family(f"{name}_milli_cpu", f"CPU {kind}, in thousandths", "queue_name")
+    memory = _family(f"{name}_memory_bytes", f"Memory {kind}", "queue_name")
+    scalar = _family(f"{name}_scalar_resources", f"Others {kind}", "queue_name", "resource")
+    for queue, amounts in by_queue.items():
+        cpu.add_metric([queue], amounts.get(CPU, 0))
+        memory.add_metric([queue], amounts.get(MEMORY, 0))
+        for resource, amount in amounts.items():
+            if resource not in (CPU, MEMORY):
+                factor = 1 if resource == PODS else 1000
+                scalar.add_metric([queue, resource], amount * factor)
+    yield from (cpu, memory, scalar)
+
+
+class Metrics:
+    """All figures of one scheduler."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._latest = _Latest()
+        self._registry.register(self._latest)
+        milliseconds, total, gauge = self._milliseconds, self._total, self._gauge
+        self._e2e = milliseconds("e2e_scheduling_latency", "Snapshot to plan handed on")
+        self._open = milliseconds("open_session_duration", "Snapshot to problem")
+        self._action = milliseconds("action_scheduling_latency", "Time of deciding", "action")
+        self._task = milliseconds("task_scheduling_latency", "Plan to bound task", "stage")
+        self._attempts = total("volcano_schedule_attempts", "Tasks by result", "result")
+        self._sessions = total("optsched_sessions", "Sessions by engine", "engine")
+        self._skipped = total("optsched_sessions_skipped", "Sessions whose answer was known")
+        self._broken = total("optsched_session_errors", "Sessions that raised an error")
+        self._violations = total("optsched_violations", "Rules broken by plans, none bound")
+        self._bind_failures = total("optsched_bind_failures", "Failed binds by why", "reason")
+        self._watch_failures = total("optsched_watch_failures", "Failed watches", "kind")
+        self._phases = Histogram(
+            "optsched_session_seconds",
+            "Time of a session by phase.",
+            ["phase"],
+            registry=self._registry,
+            buckets=_SECONDS,
+        )
+        self._dropped = total("optsched_events_dropped", "Events given up")
+        self._num_dropped = 0
+        self.policy_rejected = gauge("optsched_policy_rejected", "1 while the file is unusable")
+        self.leading = gauge("optsched_leading", "1 while this process schedules")
+
+    def _milliseconds(self, name: str, meaning: str, *labels: str) -> Histogram:
+        name = f"volcano_{name}_milliseconds"
+        return Histogram(name, f"{meaning}.", labels, registry=self._registry, buckets=_MS)
+
+    def _total(self, name: str, meaning: str, *labels: str) -> Total:
+        return Total(name, f"{meaning}.", labels, registry=self._registry)
+
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(name, f"{meaning}.", registry=self._registry)
+
+    def session(self, report: Report, policy: Policy, seconds: float) -> None:
+        """A session has been decided and its plan handed on."""
+        self._sessions.labels(report.plan.certificate.engine).inc()
+        self._e2e.observe(seconds * 1000)
+        spent = report.trace.seconds
+        for phase, part in spent.items():
+            self._phases.labels(phase).observe(part)
+        self._open.observe(spent.get("compile", 0.0) * 1000)
+        deciding = spent.get("greedy", 0.0) + spent.get("solve", 0.0)
+        self._action.labels("allocate").observe(deciding * 1000)
+        self._violations.inc(len(report.trace.violations))
+        self._latest.figures = figures_of(report, policy)
+        waiting = len(report.plan.pending)
+        self._attempts.labels("unschedulable").inc(waiting)
+
+    def skipped(self) -> None:
+        """A session was left out."""
+        self._skipped.inc()
+
+    def broken(self) -> None:
+        """A session raised an error."""
+        self._broken.inc()
+
+    def bound(self, seconds: float) -> None:
+        """A task was bound, so many seconds after it was planned."""
+        self._attempts.labels("scheduled").inc()
+        self._task.labels("Bound").observe(seconds * 1000)
+
+    def not_bound(self, word: str) -> None:
+        """A task could not be bound."""
+        self._attempts.labels("error").inc()
+        self._bind_failures.labels(word).inc()
+
+    def dropped(self, events: int) -> None:
+        """So many events have been given up in all."""
+        self._dropped.inc(events - self._num_dropped)
+        self._num_dropped = events
+
+    def watch_failed(self, kind: str) -> None:
+        """A list or watch failed."""
+        self._watch_failures.labels(kind).inc()
+
+    def exposition(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self._registry)

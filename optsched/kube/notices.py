@@ -1,0 +1,90 @@
+"""What people are told about gangs: events on PodGroups and pods, and lines in the log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.kinds import POD, POD_GROUP
+from optsched.domain.task import TaskStatus
+from optsched.kube.events import REPEATS_S, EventType, Note
+from optsched.kube.ports import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from optsched.domain.cluster import Gang
+    from optsched.domain.reasons import Reason
+    from optsched.domain.task import Task
+    from optsched.kube.binder import Bind, Failure
+    from optsched.kube.status import Outcome
+
+log = logging.getLogger(__name__)
+
+_WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
+_AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
+
+
+def scheduled(bind: Bind) -> Note:
+    """A pod was bound."""
+    message = f"Successfully assigned {bind.task} to {bind.node}"
+    return Note(bind.ref, bind.uid, EventType.NORMAL, "Scheduled", message)
+
+
+def not_bound(bind: Bind, failure: Failure) -> Note:
+    """A pod could not be bound."""
+    message = f"binding to {bind.node} failed: {failure.message}"
+    return Note(bind.ref, bind.uid, EventType.WARNING, "FailedScheduling", message, failure.word)
+
+
+def unschedulable(gang: Gang, reason: Reason) -> Iterator[Note]:
+    """A gang waits: a note on its PodGroup and one on each pod that waits with it."""
+    if not gang.is_implicit and gang.uid:
+        yield _waits(Ref(POD_GROUP, gang.namespace, gang.name), gang.uid, reason)
+    for task in gang.tasks:
+        if task.status in _WAITS:
+            yield _waits(_pod(task), task.uid, task.problem or reason)
+
+
+def _waits(about: Ref, uid: str, reason: Reason) -> Note:
+    code = reason.code.value
+    message = f"{code}: {reason.message}"
+    return Note(about, uid, EventType.WARNING, "Unschedulable", message, code)
+
+
+def _pod(task: Task) -> Ref:
+    return Ref(POD, task.namespace, task.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    gang: Gang
+    reason: Reason
+    at_ms: int
+
+
+class Notices:
+    """Remembers what was told about each gang, so that only news are looked at."""
+
+    def __init__(self, note: Callable[[Note], None]) -> None:
+        self._note = note
+        self._told: dict[str, _Told] = {}
+
+    def tell(self, outcome: Outcome) -> None:
+        """Tell why gangs wait, where that is new or has not been said for a while."""
+        now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
+        for key, reason in outcome.reasons.items():
+            gang = gangs.get(key)
+            if gang is None:
+                continue
+            told = self._told.get(key)
+            if told is None or told.reason.code is not reason.code:
+                log.info("%s waits: %s", key, reason)
+            elif told.gang is gang and now_ms - told.at_ms < _AGAIN_MS:
+                continue
+            self._told[key] = _Told(gang, reason, now_ms)
+            for note in unschedulable(gang, reason):
+                self._note(note)
+        for key in self._told.keys() - outcome.reasons.keys():
+            del self._told[key]

@@ -1,0 +1,89 @@
+"""Whether a snapshot asks anything that the last session has not answered.
+
+A session that bound nothing leaves the cluster as it was, so the same question would get the same
+answer. What may differ without a new question: that bound tasks have begun to run, and the time, as
+long as nobody has waited past the limit after which he comes first. Everything else counts as new,
+whatever its direction: a rule that compares pods may well be met by room that was lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.domain.decisions import Allocate, Evict
+from optsched.domain.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import TypeVar
+
+    from optsched.domain.cluster import Gang, Node, Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.domain.task import Task
+
+    T = TypeVar("T")
+
+AT_LATEST_MS: Final = 60_000
+"""A proved answer is asked for again after this, should anything depend on time in its own way."""
+
+SOON_MS: Final = 5_000
+"""The same for an answer that is not proved, after the first time; twice as long after each."""
+
+
+def asks_the_same(before: Snapshot, now: Snapshot) -> bool:
+    """Whether both snapshots, but for their time, lead every policy to the same plan."""
+    return (
+        before.queues == now.queues
+        and before.claims == now.claims
+        and before.namespaces == now.namespaces
+        and _all_alike(before.nodes, now.nodes, _is_same_node)
+        and _all_alike(before.gangs, now.gangs, _is_same_gang)
+    )
+
+
+def _all_alike(before: Sequence[T], now: Sequence[T], is_same: Callable[[T, T], bool]) -> bool:
+    if before is now:
+        return True
+    if len(before) != len(now):
+        return False
+    return all(a is b or is_same(a, b) for a, b in zip(before, now, strict=True))
+
+
+def _is_same_node(before: Node, now: Node) -> bool:
+    plain_before, plain_now = replace(before, residents=()), replace(now, residents=())
+    return plain_before == plain_now and _all_alike(before.residents, now.residents, _is_same_task)
+
+
+def _is_same_gang(before: Gang, now: Gang) -> bool:
+    plain_before, plain_now = replace(before, tasks=()), replace(now, tasks=())
+    return plain_before == plain_now and _all_alike(before.tasks, now.tasks, _is_same_task)
+
+
+def _is_same_task(before: Task, now: Task) -> bool:
+    return _settled(before) == _settled(now)
+
+
+def _settled(task: Task) -> Task:
+    """The task, running if it is bound: no rule tells the two apart."""
+    if task.status is not TaskStatus.BOUND:
+        return task
+    return replace(task, status=TaskStatus.RUNNING)
+
+
+def changes_nothing(plan: Plan) -> bool:
+    """Whether a plan leaves pods where they are."""
+    return not any(isinstance(action, Allocate | Evict) for action in plan.actions)
+
+
+def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int) -> int | None:
+    """When the next of some gangs will have waited so long that it comes first."""
+    turns = (gang.waiting_since_ms + starvation_after_ms for gang in waiting)
+    return min((turn for turn in turns if turn > now_ms), default=None)
+
+
+def ask_again_ms(plan: Plan, times: int) -> int:
+    """How long an answer may stand that has been the same so many times."""
+    if plan.certificate.is_proved:
+        return AT_LATEST_MS
+    return min(AT_LATEST_MS, SOON_MS << min(times, 10))

@@ -1,0 +1,327 @@
+"""The loop of a live scheduler: follow, decide, carry out, tell.
+
+At most one session every period, and none while nothing has changed that could change its answer.
+A session runs in a thread of its own on a snapshot that nobody changes, so watches and binds go on
+beside it. What it decides is assumed at once and carried out behind its back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.domain.decisions import Allocate, Enqueue
+from optsched.kube import question
+from optsched.kube.notices import Notices
+from optsched.kube.status import Outcome, StatusBook
+from optsched.kube.writes import BUILTIN_QUEUES
+from optsched.policy.policy import SolverKind, without_solver
+from optsched.session.session import Surroundings, run_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.kube.binder import LiveBinder
+    from optsched.kube.cache import ClusterCache
+    from optsched.kube.dumps import Dumps
+    from optsched.kube.events import EventRecorder
+    from optsched.kube.metrics import Metrics
+    from optsched.kube.outbox import Outbox
+    from optsched.kube.policies import Policies
+    from optsched.kube.ports import Ref
+    from optsched.kube.solving import SolverKeeper
+    from optsched.kube.writes import Write
+    from optsched.policy.policy import Policy
+    from optsched.problem.problem import Problem
+    from optsched.session.ports import Clock
+    from optsched.session.session import Report
+
+SETTLE_S: Final = 0.05
+"""After a calm the first change is seldom the only one: pods of a gang come one by one."""
+
+LOOK_S: Final = 1.0
+"""How often the loop comes round although nothing has changed."""
+
+STUCK_S: Final = 120.0
+"""A loop that has not come round for so long is dead."""
+
+_BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
+
+log = logging.getLogger(__name__)
+
+
+class Leadership(Protocol):
+    """Whether this process schedules."""
+
+    @property
+    def is_leading(self) -> bool:
+        """Asked before everything that changes the cluster."""
+
+
+class AlwaysLeading:
+    """Without leader election."""
+
+    is_leading = True
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a scheduler works with; each part is run by whoever made it."""
+
+    cache: ClusterCache
+    binder: LiveBinder
+    writes: Outbox[Ref, Write]
+    events: EventRecorder
+    metrics: Metrics
+    policies: Policies
+    leadership: Leadership
+    dumps: Dumps
+    clock: Clock
+    solver: SolverKeeper
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answer:
+    """A question and what a session said to it.
+
+    `until_ms` is when it is asked again at the latest, `times` how often it got this answer.
+    """
+
+    snapshot: Snapshot
+    policy: Policy
+    plan: Plan
+    until_ms: int
+    times: int
+
+
+class Scheduler:
+    """Decides on a cluster; `run` has to be running for anything to be decided."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._book = StatusBook()
+        self._notices = Notices(parts.events.note)
+        self._executor = ThreadPoolExecutor(1, "session")
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._previous: Problem | None = None
+        self._answer: _Answer | None = None
+        self._version = -1
+        self._number = 0
+        self._beat_s = parts.clock.monotonic()
+        self._was_leading = False
+
+    # --- what others see -------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._changed.set()
+
+    def stop(self) -> None:
+        """End the loop after the session that is running."""
+        self._stopping.set()
+        self._changed.set()
+
+    def trouble(self) -> str:
+        """See `server.Probes`."""
+        still_s = self._parts.clock.monotonic() - self._beat_s
+        return f"the loop has been stuck for {still_s:.0f} s" if still_s > STUCK_S else ""
+
+    def unready(self) -> str:
+        """See `server.Probes`: a standby is ready, too."""
+        return "" if self._parts.cache.is_synced else "not everything has been listed yet"
+
+    def dump(self) -> None:
+        """Write the cluster as it is known now into a file, in a thread."""
+        snapshot = self._parts.cache.snapshot(self._parts.clock.now_ms())
+        self._executor.submit(self._parts.dumps.keep, snapshot, "snapshot")
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Hold sessions until stopped."""
+        clock = self._parts.clock
+        while not self._stopping.is_set():
+            began = self._beat_s = clock.monotonic()
+            policy = self._parts.policies.current()
+            if self._leads() and self._parts.cache.is_synced:
+                await self._turn(policy)
+            period_s = self._parts.policies.period_s
+            await self._pause(began + period_s - clock.monotonic())
+            await self._calm(period_s)
+        self._executor.shutdown()
+
+    def _leads(self) -> bool:
+        parts, leads = self._parts, self._parts.leadership.is_leading
+        parts.metrics.leading.set(leads)
+        if leads == self._was_leading:
+            return leads
+        self._was_leading = leads
+        self._answer, self._book = None, StatusBook()
+        if leads:
+            log.info("this process schedules")
+        else:
+            log.warning("another process may schedule from now on")
+            parts.binder.withdraw()
+            parts.writes.clear()
+        return leads
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not for a stop."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    async def _calm(self, period_s: float) -> None:
+        """Wait for a change, or until it is time to look all the same."""
+        if self._changed.is_set():
+            self._changed.clear()
+            return
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+        await self._pause(min(SETTLE_S, period_s / 2))
+
+    # --- a turn ----------------------------------------------------------------------------------
+
+    async def _turn(self, policy: Policy) -> None:
+        parts = self._parts
+        parts.binder.release_due()
+        now_ms = parts.clock.now_ms()
+        if parts.cache.version == self._version and self._is_fresh(policy, now_ms):
+            return
+        self._version = parts.cache.version
+        snapshot = parts.cache.snapshot(now_ms)
+        if self._is_answered(snapshot, policy):
+            parts.metrics.skipped()
+        else:
+            await self._session(snapshot, policy)
+        self._tell(now_ms)
+
+    def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
+        """Whether the last answer still stands if nothing has changed."""
+        answer = self._answer
+        return answer is not None and answer.policy is policy and now_ms < answer.until_ms
+
+    def _is_answered(self, snapshot: Snapshot, policy: Policy) -> bool:
+        """Whether a session would say what the last one said; see `question`."""
+        answer = self._answer
+        return (
+            answer is not None
+            and self._is_fresh(policy, snapshot.taken_ms)
+            and question.changes_nothing(answer.plan)
+            and question.asks_the_same(answer.snapshot, snapshot)
+        )
+
+    async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
+        began_s = self._parts.clock.monotonic()
+        if self._answer is None or self._answer.policy is not policy:
+            self._prepare(snapshot, policy)
+        report = await self._decide(snapshot, policy)
+        if report is None:
+            return
+        self._previous = report.problem
+        self._answer = self._kept(snapshot, policy, report.plan)
+        if self._leads():
+            self._parts.binder.carry_out(report.plan)
+        self._number += 1
+        self._parts.metrics.session(report, policy, self._parts.clock.monotonic() - began_s)
+        _log_session(self._number, report)
+
+    def _prepare(self, snapshot: Snapshot, policy: Policy) -> None:
+        """What is done once for a policy: queues that have to exist, advice on its actions."""
+        for creation in BUILTIN_QUEUES:
+            if creation.ref.name not in self._parts.cache.queues:
+                self._parts.writes.put(creation.ref, creation)
+        names = [q.name for q in snapshot.queues if q.reclaimable and q.name not in _BUILTIN]
+        if names and "reclaim" not in policy.actions:
+            log.warning(
+                "queues such as %s are reclaimable, but the actions of %s lack `reclaim`: "
+                "what they lend is not given back before it is free",
+                names[0],
+                policy.source,
+            )
+
+    async def _decide(self, snapshot: Snapshot, policy: Policy) -> Report | None:
+        """A session, by the greedy pipeline alone if it fails; None if that fails, too."""
+        for chosen in (policy, without_solver(policy)):
+            try:
+                return await self._in_thread(snapshot, chosen)
+            except Exception:
+                # Whatever is wrong with a session, it must not end the scheduler.
+                log.exception("session failed with policy %s", chosen.name)
+                self._parts.metrics.broken()
+                self._executor.submit(self._parts.dumps.keep, snapshot, "error")
+        return None
+
+    async def _in_thread(self, snapshot: Snapshot, policy: Policy) -> Report:
+        optimises = policy.solver is SolverKind.CPSAT
+        around = Surroundings(
+            clock=self._parts.clock,
+            solver=self._parts.solver.ready if optimises else None,
+            incidents=self._parts.dumps,
+        )
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._executor, run_session, snapshot, policy, around, self._previous
+        )
+
+    def _kept(self, snapshot: Snapshot, policy: Policy, plan: Plan) -> _Answer:
+        before, times = self._answer, 0
+        if before is not None and before.policy is policy and before.plan.pending == plan.pending:
+            times = before.times + 1
+        now_ms = snapshot.taken_ms
+        until_ms = now_ms + question.ask_again_ms(plan, times)
+        limit_ms = policy.budgets.starvation_after_ms
+        turn_ms = question.next_turn_ms(_waiting(snapshot, plan), now_ms, limit_ms)
+        if turn_ms is not None:
+            until_ms = min(until_ms, turn_ms)
+        return _Answer(snapshot, policy, plan, until_ms, times)
+
+    def _tell(self, now_ms: int) -> None:
+        """Status and events of all that has changed since the last time."""
+        if self._answer is None:
+            return
+        parts, plan = self._parts, self._answer.plan
+        enqueued = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
+        outcome = Outcome(parts.cache.snapshot(now_ms), plan.pending, enqueued)
+        for patch in self._book.patches(outcome, parts.cache.group, parts.cache.queues):
+            parts.writes.put(patch.ref, patch)
+        self._notices.tell(outcome)
+        parts.metrics.dropped(parts.events.num_dropped)
+
+
+def _waiting(snapshot: Snapshot, plan: Plan) -> Iterator[Gang]:
+    by_key = snapshot.gang_by_key
+    return (by_key[key] for key in plan.pending)
+
+
+def _log_session(number: int, report: Report) -> None:
+    plan, certificate = report.plan, report.plan.certificate
+    placed = [action.gang for action in plan.actions if isinstance(action, Allocate)]
+    if not placed:
+        return
+    log.info(
+        "session %d: %d tasks of %d gangs placed, %d gangs wait; %s, %s, %.0f ms",
+        number,
+        len(placed),
+        len(set(placed)),
+        len(plan.pending),
+        certificate.engine,
+        "proved" if certificate.is_proved else certificate.stopped,
+        certificate.seconds * 1000,
+    )

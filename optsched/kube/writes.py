@@ -1,0 +1,55 @@
+"""Small writes beside binds: status patches, and objects that have to exist."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from optsched.api.kinds import QUEUE
+from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.kube.errors import AlreadyExists, NotFound
+from optsched.kube.ports import PatchType, Ref
+from optsched.kube.status import StatusPatch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from optsched.kube.ports import Api, Raw
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """An object that is to exist."""
+
+    ref: Ref
+    body: Raw
+
+
+Write: TypeAlias = StatusPatch | Creation
+
+
+def writer(api: Api) -> Callable[[Ref, Write], Awaitable[None]]:
+    """Carries out writes; what is there already, or gone by now, is as good as done."""
+
+    async def write(ref: Ref, what: Write) -> None:
+        with suppress(AlreadyExists, NotFound):
+            if isinstance(what, Creation):
+                await api.create(ref, what.body)
+            else:
+                await api.patch(ref, what.body, PatchType.MERGE, what.subresource)
+
+    return write
+
+
+def _queue(name: str, *, reclaimable: bool) -> Creation:
+    kind = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind}
+    spec = {"weight": 1, "reclaimable": reclaimable}
+    return Creation(Ref(QUEUE, "", name), {**kind, "metadata": {"name": name}, "spec": spec})
+
+
+BUILTIN_QUEUES: Final = (
+    _queue(DEFAULT_QUEUE, reclaimable=True),
+    _queue(ROOT_QUEUE, reclaimable=False),
+)
+"""As Volcano's scheduler creates them (pkg/scheduler/cache/cache.go)."""
