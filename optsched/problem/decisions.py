@@ -27,21 +27,25 @@ class Decisions:
         set where `node_of` is.
     enqueued
         (G,) pending gangs whose pods may be created.
+    refused
+        (G,) pending gangs that could not take part because the action enqueue refused them.
 
     """
 
     node_of: I64
     nominated: I64
     enqueued: Bool
+    refused: Bool
 
     def __post_init__(self) -> None:
-        frozen(self.node_of, self.nominated, self.enqueued)
+        frozen(self.node_of, self.nominated, self.enqueued, self.refused)
 
     @classmethod
     def nothing(cls, problem: Problem) -> Decisions:
         """Leave everything as it is."""
         empty = np.full(len(problem.tasks), UNPLACED, np.int64)
-        return cls(empty, empty.copy(), np.zeros(problem.num_gangs, np.bool_))
+        no_gang = np.zeros(problem.num_gangs, np.bool_)
+        return cls(empty, empty.copy(), no_gang, no_gang.copy())
 
     def placed_by_entry(self, problem: Problem) -> tuple[I64, I64, I64]:
         """Placed tasks by gang and class: (k,) gang, class and number."""

@@ -88,8 +88,9 @@ class Explainer:
         )
         if together >= number:
             return None
+        code = ReasonCode.FRAGMENTED if binding == ["gpu-shares"] else ReasonCode.RELATIONS
         return Reason(
-            ReasonCode.FRAGMENTED,
+            code,
             f"{', '.join(binding)}: room for {together} of its {counted(number, 'pod')} at once",
         )
 

@@ -10,8 +10,10 @@ from optsched.domain.decisions import Allocate, Enqueue, Nominate
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.rules.explain import Explainer
 from optsched.rules.outcome import Outcome
+from optsched.rules.wording import amount_text
 
 if TYPE_CHECKING:
+    from optsched.domain.cluster import Gang
     from optsched.domain.decisions import Action
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
@@ -49,8 +51,10 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     waits = np.zeros(problem.num_gangs, np.bool_)
     waits[problem.gang_of[decisions.nominated >= 0]] = True
     reasons = {gangs[g].key: reason for g, reason in problem.blocked.items()}
+    for g in np.flatnonzero(decisions.refused).tolist():
+        reasons[gangs[g].key] = _not_let_in(gangs[g])
     known: dict[tuple[int, int], Reason] = {}
-    left = (outcome.num_pending > 0) & (problem.shape_of >= 0)
+    left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
     for g in np.flatnonzero(left).tolist():
         alike = (int(problem.shape_of[g]), int(problem.queue_of[g]))
         if waits[g]:
@@ -60,6 +64,15 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
             known[alike] = explainer.reason(g)
         reasons[gangs[g].key] = known[alike]
     return dict(sorted(reasons.items()))
+
+
+def _not_let_in(gang: Gang) -> Reason:
+    asked = ", ".join(amount_text(resource, amount) for resource, amount in gang.min_resources)
+    return Reason(
+        ReasonCode.OVERCOMMITTED,
+        f"it needs {asked} at least; with that, more would be let in than the cluster or queue "
+        f"{gang.queue} is expected to have room for",
+    )
 
 
 _WAITS = Reason(ReasonCode.WAITING, "room is kept for it on nodes where pods are about to leave")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.domain.cluster import Gang, GangPhase, Queue, Snapshot
+from optsched.domain.reasons import ReasonCode
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.problem.compile import compile_problem
 from optsched.rules.capability import Capability
@@ -15,6 +16,7 @@ from optsched.rules.gang import Gang as GangRule
 from optsched.rules.overcommit import Overcommit
 from optsched.rules.proportion import Proportion
 from optsched.rules.ruleset import RuleSet
+from optsched.session.decompile import pending_of
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -117,3 +119,25 @@ def test_backfill_does_not_break_gangs() -> None:
     small = [node("n0", 4), node("n1", 4)]
     snapshot = cluster(small, [gang("idle", ("w", 21, shape(0)))])
     assert placed(snapshot, "backfill") == set()
+
+
+def test_a_gang_that_was_refused_knows_why() -> None:
+    snapshot = cluster(NODES, [waiting("a", 6), waiting("b", 4)])
+    problem = compile_problem(snapshot)
+    rules = RuleSet.of(Overcommit(1.2))
+    decisions = run_greedy(problem, rules, GreedyOptions(("enqueue",)))
+    reason = pending_of(problem, decisions, rules)["ns/b"]
+    assert reason.code is ReasonCode.OVERCOMMITTED
+    assert "4 cpu" in reason.message
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_pods_of_refused_gangs_wait_only_where_the_action_gates(gated: bool) -> None:
+    has_pods = replace(
+        waiting("a", 99), tasks=gang("a", ("w", 1, shape(1))).tasks, min_resources=((CPU, 99_000),)
+    )
+    problem = compile_problem(cluster(NODES, [has_pods]))
+    options = GreedyOptions(("enqueue", "allocate"), gated=gated)
+    decisions = run_greedy(problem, RuleSet.of(Overcommit(1.0)), options)
+    assert decisions.refused.tolist() == [gated]
+    assert (decisions.node_of >= 0).tolist() == [not gated]

@@ -74,6 +74,7 @@ class _Pipeline:
             [g.phase is GangPhase.PENDING for g in problem.snapshot.gangs], np.bool_
         )
         self._enqueued = np.zeros(problem.num_gangs, np.bool_)
+        self._refused = np.zeros(problem.num_gangs, np.bool_)
         self._tier = None if options.tier_of is None else options.tier_of.tolist()
 
     def _gang_key(self, gang: int) -> Key:
@@ -103,6 +104,8 @@ class _Pipeline:
             if not asks or self._faces.may_enqueue(gang):
                 self._enqueued[gang] = True
                 self._faces.enqueued(gang)
+            else:
+                self._refused[gang] = True
 
     # --- allocate --------------------------------------------------------------------------------
 
@@ -188,4 +191,7 @@ class _Pipeline:
 
     def decisions(self) -> Decisions:
         """What has been decided."""
-        return Decisions(self._placing.node_of, self._placing.nominated, self._enqueued)
+        has_tasks = np.diff(self._problem.task_start) > 0
+        kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
+        placing = self._placing
+        return Decisions(placing.node_of, placing.nominated, self._enqueued, kept_out)
