@@ -7,6 +7,7 @@ import click
 from optsched import __version__
 from optsched.cli.demo import demo
 from optsched.cli.local import local
+from optsched.cli.scheduler import scheduler
 from optsched.cli.solve import solve
 
 
@@ -18,6 +19,7 @@ def main() -> None:
 
 main.add_command(demo)
 main.add_command(local)
+main.add_command(scheduler)
 main.add_command(solve)
 
 if __name__ == "__main__":
