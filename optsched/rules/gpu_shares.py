@@ -96,20 +96,23 @@ def packs(parts: Sequence[int], devices: int) -> bool:
     """Whether parts, largest first, fit so many devices of 1000 thousandths each."""
     if devices < 0 or sum(parts) > devices * WHOLE:
         return False
-    free = [WHOLE] * devices
-    return _pack(list(parts), free)
+    return _pack(tuple(parts), (WHOLE,) * devices, set())
 
 
-def _pack(parts: list[int], free: list[int]) -> bool:
+def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
+    """Whether parts, largest first, fit rooms, smallest first; `dead` are rooms seen to fail."""
     if not parts:
         return True
+    useful = tuple(room for room in free if room >= parts[-1])
+    if (len(parts), *useful) in dead or sum(parts) > sum(useful):
+        return False
     part, rest = parts[0], parts[1:]
-    for room in sorted({f for f in free if f >= part}):
-        at = free.index(room)
-        free[at] -= part
-        if _pack(rest, free):
-            return True
-        free[at] += part
+    for at, room in enumerate(useful):
+        if room >= part and room not in useful[:at]:
+            left = sorted((*useful[:at], room - part, *useful[at + 1 :]))
+            if _pack(rest, tuple(left), dead):
+                return True
+    dead.add((len(parts), *useful))
     return False
 
 
