@@ -1,0 +1,42 @@
+"""What the documentation shows is what happens; pages that need a cluster are in tests/e2e."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.pages import ROOT, agrees, examples, fences, links, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ON_A_CLUSTER = {"README.md", "local.md", "scheduler.md", "snapshot.md"}
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [link for link in links(page) if not (page.parent / link).exists()] == []
+
+
+def test_every_page_of_docs_is_in_the_readme() -> None:
+    linked = {(ROOT / link).resolve() for link in links(ROOT / "README.md")}
+    assert {p for p in (ROOT / "docs").glob("*.md") if p not in linked} == set()
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name not in ON_A_CLUSTER], ids=lambda p: p.name
+)
+def test_commands_print_what_is_shown(page: Path) -> None:
+    shown = [example for block in fences(page, "console") for example in examples(block)]
+    printed = run([example.command for example in shown], {})
+    for example, output in zip(shown, printed, strict=True):
+        assert agrees(output, example.output), f"$ {example.command}\n{output}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_nothing_of_the_machine_or_of_how_it_is_made_is_told(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for word in ("/root", "/home/", "/work/", "shared/", "helper", "session " + "of ours"):
+        assert word not in text, word
