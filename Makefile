@@ -35,6 +35,23 @@ bench-cluster: $(STAMP) ## the live scheduler on a real API server with 1 000 KW
 	bash .ci/prerequisites go
 	$(PY) -m bench.cluster
 
+.PHONY: demo
+demo: $(STAMP) ## the gang experiment on a Kubernetes control plane of this machine
+	bash .ci/prerequisites go || true
+	$(VENV)/bin/optsched demo
+
+.PHONY: test
+test: check unit e2e ## everything that is tested
+
 .PHONY: unit
 unit: $(STAMP) ## tests that need no cluster
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses=auto --dist=worksteal
+
+.PHONY: e2e
+e2e: $(STAMP) ## tests on a real API server
+	bash .ci/prerequisites go
+	$(PY) -m pytest -m e2e --numprocesses=2 --dist=loadgroup
+
+.PHONY: nightly
+nightly: $(STAMP) ## what takes longer than a review should wait for
+	$(PY) -m pytest -m "not e2e" --numprocesses=auto --hypothesis-profile=nightly

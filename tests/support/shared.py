@@ -1,0 +1,27 @@
+"""Material beside the project: traces, manifests, conformance scenarios."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("OPTSCHED_SHARED", ROOT.parent / "shared")).resolve()
+
+
+def shared(*parts: str) -> Path:
+    """A file or folder of the material; without it tests skip, or fail where CI is set."""
+    path = SHARED.joinpath(*parts)
+    if not path.exists():
+        reason = f"{path} is missing: set OPTSCHED_SHARED to the folder of shared material"
+        if os.environ.get("CI"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    return path
+
+
+def found(pattern: str) -> list[Path]:
+    """Files of the material by a pattern, for parameters of tests; none where it is missing."""
+    return sorted(SHARED.glob(pattern))
