@@ -41,7 +41,10 @@ demo: $(STAMP) ## the gang experiment on a Kubernetes control plane of this mach
 	$(VENV)/bin/optsched demo
 
 .PHONY: test
-test: check unit e2e ## everything that is tested
+test: ## everything that is tested
+	$(MAKE) check
+	$(MAKE) unit
+	$(MAKE) e2e
 
 .PHONY: unit
 unit: $(STAMP) ## tests that need no cluster
@@ -53,5 +56,5 @@ e2e: $(STAMP) ## tests on a real API server
 	$(PY) -m pytest -m e2e --numprocesses=2 --dist=loadgroup
 
 .PHONY: nightly
-nightly: $(STAMP) ## what takes longer than a review should wait for
-	$(PY) -m pytest -m "not e2e" --numprocesses=auto --hypothesis-profile=nightly
+nightly: $(STAMP) ## the same tests with twenty times the examples
+	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal

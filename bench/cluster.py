@@ -294,9 +294,11 @@ class Scheduler:
 
     def memory_mib(self) -> dict[str, float]:
         """Largest resident size of the scheduler and of its solver process."""
-        own = _peak(self._process.pid)
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
-        return {"scheduler": own, "solver": sum(_peak(int(p)) for p in children.split())}
+        pid = self._process.pid
+        # A child is listed by the thread that started it.
+        lists = Path(f"/proc/{pid}/task").glob("*/children")
+        children = [int(child) for listed in lists for child in listed.read_text().split()]
+        return {"scheduler": _peak(pid), "solver": sum(_peak(child) for child in children)}
 
     def stop(self) -> None:
         self._process.terminate()

@@ -111,7 +111,11 @@ def test_a_mistake_in_a_model_is_shown_where_it_stands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("kind: [", "cluster.yaml:2:1: is not YAML"), ("", "nothing to schedule"), ("just words", "1")],
+    [
+        ("kind: [", "cluster.yaml:2:1: is not YAML"),
+        ("", "nothing to schedule"),
+        ("just words", "1"),
+    ],
     ids=["broken", "empty", "words"],
 )
 def test_an_instance_that_is_none_is_refused(tmp_path: Path, text: str, says: str) -> None:
