@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,8 @@ from optsched.api.crds import CUSTOM_KINDS, custom_resource_definition
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.queue import parse_queue
 from optsched.api.unknown import unknown_fields
+from tests.support.shared import found as found_in_shared
+from tests.support.shared import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 CRDS = ROOT / "deploy" / "crds"
-SHARED = Path(os.environ.get("OPTSCHED_SHARED", ROOT.parent / "shared"))
 PARSE: dict[Kind, Callable[[object], tuple[Any, tuple[Any, ...]]]] = {
     kinds.QUEUE: parse_queue,
     kinds.POD_GROUP: parse_podgroup,
@@ -232,9 +232,9 @@ def test_the_schema_refuses_what_volcanos_refuses(kind: Kind, spec: dict[str, An
 
 
 def shared_objects() -> list[Any]:
-    folders = (SHARED / "manifests" / name for name in ("seeds", "crater", "volcano"))
+    folders = ("crater", "seeds", "volcano")
     found = []
-    for path in sorted(path for folder in folders for path in folder.rglob("*.yaml")):
+    for path in (p for name in folders for p in found_in_shared(f"manifests/{name}/**/*.yaml")):
         text = path.read_text(encoding="utf-8")
         if not re.search(r"^kind: (Queue|PodGroup)$", text, re.MULTILINE):
             continue
@@ -246,12 +246,11 @@ def shared_objects() -> list[Any]:
 
 
 def test_the_shared_manifests_are_there():
-    if not SHARED.is_dir():
-        pytest.skip(f"no shared manifests at {SHARED}: set OPTSCHED_SHARED")
+    shared("manifests")
     assert len(shared_objects()) >= 18
 
 
-@pytest.mark.parametrize(("kind", "obj"), shared_objects() if SHARED.is_dir() else [])
+@pytest.mark.parametrize(("kind", "obj"), shared_objects())
 def test_manifests_of_users_pass_the_schema_and_the_parser(kind: Kind, obj: Any):
     assert list(violations(schema_of(kind), without_nulls(obj))) == []
     assert unknown_fields(kind, obj) == ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,8 @@ from optsched.api.podgroup import PodGroupCondition, PodGroupPhase, parse_podgro
 from optsched.api.queue import QueueCounts, parse_queue
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch
 from optsched.local.kubectl import KubectlError
+from tests.support.shared import found as found_in_shared
+from tests.support.shared import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("OPTSCHED_SHARED", ROOT.parent / "shared"))
 API_VERSION = "scheduling.volcano.sh/v1beta1"
 NAMESPACE = "crd-test"
 
@@ -70,11 +70,10 @@ def test_the_definitions_are_established_without_complaint(kubectl: Kubectl, kin
 
 
 def test_queues_of_the_guides_and_of_crater_are_taken_and_read_back(kubectl: Kubectl):
-    if not SHARED.is_dir():
-        pytest.skip(f"no shared manifests at {SHARED}: set OPTSCHED_SHARED")
+    shared("manifests")
     files = [
-        *sorted((SHARED / "manifests" / "seeds").glob("*queue*.yaml")),
-        *sorted((SHARED / "manifests" / "crater").glob("queue*.yaml")),
+        *found_in_shared("manifests/seeds/*queue*.yaml"),
+        *found_in_shared("manifests/crater/queue*.yaml"),
     ]
     arguments = [f"--filename={path}" for path in files]
     kubectl("create", "--validate=warn", *arguments)

@@ -31,6 +31,7 @@ from optsched.rules.ruleset import RuleSet
 from optsched.rules.spread import Spread
 from optsched.rules.taints import Taints
 from optsched.rules.verify import verify_actions
+from tests.support.effort import EFFORT
 from tests.support.small import actions_of, best_values, random_cluster
 
 PREDICATES = (NodeAffinity(), Taints(), HostPorts(), PodAffinity(), Spread())
@@ -65,7 +66,7 @@ def solved(setting, monkeypatch: pytest.MonkeyPatch, most_direct: int):
     return portfolio.improve(problem, rules, (tiers, levels), incumbent, InProcess(), EXACT)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(60 * EFFORT))
 def test_direct_encoding_reaches_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(seed, related=seed % 3 == 0)
     problem, rules, _, levels, _ = made
@@ -75,7 +76,7 @@ def test_direct_encoding_reaches_the_optimum(seed: int, monkeypatch: pytest.Monk
     assert all(r.status is LevelStatus.OPTIMAL for r in answer.results)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(60 * EFFORT))
 def test_configurations_reach_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(1000 + seed, related=False)
     problem, rules, _, levels, _ = made
@@ -85,7 +86,7 @@ def test_configurations_reach_the_optimum(seed: int, monkeypatch: pytest.MonkeyP
     assert tuple(r.value for r in answer.results) == best
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(60 * EFFORT))
 def test_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(2000 + seed, related=seed % 2 == 0)
     problem, rules, _, levels, _ = made
@@ -102,13 +103,13 @@ def test_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             assert result.bound is not None
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(300 * EFFORT))
 def test_greedy_never_breaks_a_rule(seed: int) -> None:
     problem, rules, _, _, decisions = setting(3000 + seed, related=seed % 2 == 0)
     assert not verify_actions(problem.snapshot, actions_of(problem, decisions), rules)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(40 * EFFORT))
 def test_answers_never_fall_behind_the_greedy_plan(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

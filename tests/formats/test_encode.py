@@ -14,6 +14,7 @@ from optsched.formats.openb import read_openb
 from optsched.formats.snapshot import assemble
 from optsched.study.generate import GpuCluster
 from tests.formats.objects import node, pod
+from tests.support.effort import EFFORT
 from tests.support.strategies import snapshots
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60 * EFFORT)
 @given(snapshots())
 def test_what_is_encoded_is_read_as_the_same_snapshot(snapshot: Snapshot):
     found = assemble(encode(snapshot))
@@ -31,7 +32,7 @@ def test_what_is_encoded_is_read_as_the_same_snapshot(snapshot: Snapshot):
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30 * EFFORT)
 @given(snapshots())
 def test_objects_are_json_and_every_one_has_a_name_of_its_own(snapshot: Snapshot):
     objects = encode(snapshot)
@@ -44,7 +45,7 @@ def test_objects_are_json_and_every_one_has_a_name_of_its_own(snapshot: Snapshot
 @settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     deadline=None,
-    max_examples=10,
+    max_examples=10 * EFFORT,
 )
 @given(snapshot=snapshots())
 def test_a_bundle_is_an_instance(tmp_path: Path, name: str, snapshot: Snapshot):

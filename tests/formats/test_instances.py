@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,9 +10,11 @@ from optsched.formats.pods import DecodeOptions
 from optsched.formats.problems import InstanceError
 from optsched.formats.text import write_yaml
 from tests.formats.objects import group, node, pod, queue, thing
+from tests.support.shared import found as found_in_shared
+from tests.support.shared import shared
 
-ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("OPTSCHED_SHARED", ROOT.parent / "shared"))
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def told(found: Instance) -> list[str]:
@@ -167,21 +167,16 @@ def test_plain_objects_of_a_place(tmp_path: Path):
 
 # --- manifests that users bring ------------------------------------------------------------------
 
-MANIFESTS = sorted((SHARED / "manifests").rglob("*.yaml"))
-needs_shared = pytest.mark.skipif(not MANIFESTS, reason=f"no manifests in {SHARED}")
 
-
-@needs_shared
-@pytest.mark.parametrize("file", MANIFESTS, ids=lambda f: f.name)
+@pytest.mark.parametrize("file", found_in_shared("manifests/**/*.yaml"), ids=lambda f: f.name)
 def test_every_manifest_is_read(file: Path):
     objects, problems = read_objects(file)
     assert objects
     assert problems == ()
 
 
-@needs_shared
 def test_all_manifests_together():
-    found = read_instance(SHARED / "manifests")
+    found = read_instance(shared("manifests"))
     assert [p.message for p in found.problems] == [
         "is no object: it needs apiVersion, kind and metadata"
     ] * 2  # values of a chart, and a part of a configuration

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,12 +13,12 @@ from optsched.domain.task import DeviceRequest, Task, TaskShape, TaskStatus
 from optsched.formats.instances import read_instance
 from optsched.formats.openb import GPU, read_openb
 from optsched.formats.problems import InstanceError
+from tests.support.shared import shared
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-OPENB = Path(os.environ.get("OPTSCHED_SHARED", ROOT.parent / "shared")) / "traces" / "openb"
+    from optsched.domain.cluster import Snapshot
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,1024,2,T4\nn0,32000,512,0,\n"
 HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time\n"
@@ -199,10 +197,9 @@ def counted(snapshot: Snapshot) -> tuple[int, ...]:
     )
 
 
-@pytest.mark.skipif(not OPENB.is_dir(), reason=f"no openb trace in {OPENB}")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_trace_gives_the_published_counts(name: str):
-    file = OPENB / f"openb_pod_list_{name}.csv"
+    file = shared("traces/openb", f"openb_pod_list_{name}.csv")
     found = read_instance(file)
     assert found.problems == ()
     *counts, num_classes = PUBLISHED[name]
@@ -216,9 +213,8 @@ def test_the_trace_gives_the_published_counts(name: str):
     assert len(shapes) == len(alike)
 
 
-@pytest.mark.skipif(not OPENB.is_dir(), reason=f"no openb trace in {OPENB}")
 def test_the_nodes_of_the_trace():
-    nodes = read_openb(OPENB / "openb_pod_list_default.csv")[0].nodes
+    nodes = read_openb(shared("traces/openb/openb_pod_list_default.csv"))[0].nodes
     assert len(nodes) == 1213
     assert sum(amount_of(n.allocatable, GPU) for n in nodes) == 6212
     assert sum(amount_of(n.allocatable, "cpu") for n in nodes) == 107_018_000

@@ -17,6 +17,7 @@ from optsched.kube.cache import ClusterCache
 from optsched.kube.watch import Changed, Deleted, Listed
 from tests.formats.objects import group, node, pod, queue, thing
 from tests.kube.cluster import Objects, key_of, kind_of
+from tests.support.effort import EFFORT
 
 if TYPE_CHECKING:
     from optsched.domain.cluster import Snapshot
@@ -177,7 +178,7 @@ def fields_of(snapshot: Snapshot) -> tuple[object, ...]:
     return tuple(map(id, parts))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120 * EFFORT, deadline=None)
 @given(st.data())
 def test_what_is_kept_is_what_would_be_read_anew(data: st.DataObject):
     cluster = Cluster()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING
@@ -19,12 +18,12 @@ from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.levels import LEVELS
 from optsched.rules.overcommit import Overcommit
 from optsched.rules.plugins import PLUGINS
+from tests.support.shared import found, shared
 
 if TYPE_CHECKING:
     from optsched.policy import Policy
 
 HERE = Path(__file__).parent
-SHARED = Path(os.environ.get("OPTSCHED_SHARED", HERE.parents[1] / ".." / "shared")).resolve()
 SHORT = "actions: allocate\ntiers:\n- plugins:\n  - name: {}\n"
 
 
@@ -45,11 +44,12 @@ def warnings(policy: Policy) -> list[str]:
 
 # --- configurations that people use --------------------------------------------------------------
 
-CONFS = sorted((SHARED / "experiments" / "conf").glob("*.conf"))
+
+def test_confs_of_experiments_are_there() -> None:
+    assert any(shared("experiments", "conf").glob("*.conf"))
 
 
-@pytest.mark.skipif(not CONFS, reason=f"no configurations in {SHARED}: set OPTSCHED_SHARED")
-@pytest.mark.parametrize("path", CONFS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", found("experiments/conf/*.conf"), ids=lambda p: p.stem)
 def test_confs_of_experiments_load(path: Path) -> None:
     policy = load(path.read_text())
     assert policy.actions[0] == "enqueue"
@@ -70,22 +70,15 @@ def embedded(path: Path, *fields: str) -> str:
     return node.value
 
 
-def shared(name: str) -> Path:
-    path = SHARED / "manifests" / name
-    if not path.exists():
-        pytest.skip(f"{path} is missing: set OPTSCHED_SHARED")
-    return path
-
-
 def test_seed_configmap_loads() -> None:
-    path = shared("seeds/s001-L274-scheduler-configmap.yaml")
+    path = shared("manifests/seeds/s001-L274-scheduler-configmap.yaml")
     policy = load(embedded(path, "data", "volcano-scheduler.conf"))
     assert policy.actions == ("enqueue", "allocate", "backfill")
     assert warnings(policy) == []
 
 
 def test_seed_binpack_arguments_load() -> None:
-    fragment = shared("seeds/s001-L329-binpack-arguments.yaml").read_text()
+    fragment = shared("manifests/seeds/s001-L329-binpack-arguments.yaml").read_text()
     policy = load(f"actions: allocate\ntiers:\n- plugins:\n{indent(fragment, '  ')}")
     rule = policy.rules.active[0].rule
     assert rule == Binpack(10, {"cpu": 1, "memory": 1, "nvidia.com/gpu": 2})
@@ -93,7 +86,7 @@ def test_seed_binpack_arguments_load() -> None:
 
 
 def test_crater_override_loads() -> None:
-    path = shared("crater/values.yaml")
+    path = shared("manifests/crater/values.yaml")
     policy = load(embedded(path, "custom", "scheduler_config_override"))
     assert [p.name for p in policy.tiers[1]][-3:] == ["capacity", "nodeorder", "binpack"]
     assert policy.rules.has("gang", Face.JOB_READY)
