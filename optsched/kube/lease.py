@@ -106,9 +106,13 @@ class Elector:
         self._leads_until = began + self._times.renew_s if leads else 0.0
 
     async def release(self) -> None:
-        """Stop leading, and let another one begin at once."""
+        """Stop leading, and let another one begin at once; `run` must have ended."""
         was_leading, self._leads_until = self.is_leading, 0.0
-        if was_leading:
+        if not was_leading:
+            return
+        # After a renewal that failed nobody knows what the lease says.
+        self._lease = self._lease or await self._api.read(self._ref)
+        if self.holder == self._identity:
             self._lease = await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
 
     async def _take(self) -> bool:

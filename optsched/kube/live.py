@@ -187,6 +187,8 @@ class _Live:
             await self._drain()
             for task in tasks:
                 task.cancel()
+            await asyncio.wait(tasks)
+            await self._resign()
 
     def _services(self) -> Iterator[Coroutine[None, None, None]]:
         follower = Follower(
@@ -210,11 +212,14 @@ class _Live:
         self._binder.withdraw()
         await _at_most(LAST_WORDS_S, self._writes.until_idle())
         await _at_most(LAST_WORDS_S, self._events.until_idle())
-        if self._elector is not None:
-            try:
-                await _at_most(LAST_WORDS_S, self._elector.release())
-            except KubeError as e:
-                log.warning("lease not released: %s", e)
+
+    async def _resign(self) -> None:
+        if self._elector is None:
+            return
+        try:
+            await _at_most(LAST_WORDS_S, self._elector.release())
+        except KubeError as e:
+            log.warning("lease not released: %s", e)
 
     async def _events_turn(self) -> None:
         await _at_most(TURN_S, self._binder.until_idle())
