@@ -115,8 +115,10 @@ class _Job:
 
 @dataclass(slots=True)
 class _Hold:
-    until_s: float = 0.0
+    """How often a gang could not be bound, and until when it is left alone for it."""
+
     failures: int = 0
+    until_s: float = 0.0
 
 
 class LiveBinder:
@@ -160,15 +162,14 @@ class LiveBinder:
         """Wait until every bind has been answered."""
         await self._idle.wait()
 
-    def release_due(self) -> float | None:
-        """Let gangs be scheduled again whose time has come; seconds until the next of them."""
+    def release_due(self) -> None:
+        """Let gangs be scheduled again whose time has come."""
         now = self._around.clock.monotonic()
-        held = {gang: hold for gang, hold in self._holds.items() if hold.until_s > 0}
-        for gang, hold in held.items():
+        for gang, hold in tuple(self._holds.items()):
             if hold.until_s <= now:
-                hold.until_s = 0.0
                 self._cache.release(gang)
-        return min((h.until_s - now for h in held.values() if h.until_s > now), default=None)
+            if hold.until_s + HOLDS.most_s <= now:
+                del self._holds[gang]
 
     def withdraw(self) -> None:
         """Give up every bind that has not been asked for yet."""
@@ -230,8 +231,10 @@ class LiveBinder:
 
     def _settle(self, attempt: _Attempt) -> None:
         attempt.left -= 1
-        if not attempt.left and attempt.failure is None:
-            self._holds.pop(attempt.gang, None)
+        if attempt.left or attempt.failure is not None:
+            return
+        if self._holds.pop(attempt.gang, None) is not None:
+            self._cache.release(attempt.gang)
 
     def _fail(self, job: _Job, failure: Failure) -> None:
         self._cache.forget(job.bind.task)

@@ -138,9 +138,9 @@ class ClusterCache:
         self._pods.touched_gangs.add(gang)
 
     def release(self, gang: str) -> None:
-        """Let a gang that was held be scheduled again."""
-        self.version += 1
+        """Let a gang be scheduled again if it is held."""
         if self._held.pop(gang, None) is not None:
+            self.version += 1
             self._pods.touched_gangs.add(gang)
 
     # --- what is known ---------------------------------------------------------------------------
