@@ -24,7 +24,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 from optsched import __version__
 from optsched.api.kinds import POD, collection_path, object_path
 from optsched.kube.errors import Garbled, KubeError, Unreachable, error_of
-from optsched.kube.ports import Page, PatchType, Ref
+from optsched.kube.ports import Page, Ref
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -47,6 +47,7 @@ IDLE_S: Final = 150.0
 """A watch that is silent for so long is dead: bookmarks come every minute."""
 
 _JSON: Final = "application/json"
+_MERGE_PATCH: Final = "application/merge-patch+json"
 _HEADERS: Final = {
     "Accept": _JSON,
     # Nothing is compressed: that would cost the server more CPU than the network costs time.
@@ -66,7 +67,7 @@ class ConfigError(Exception):
 class _Request:
     method: str
     path: str
-    body: Raw | list[Raw] | None = None
+    body: Raw | None = None
     content: str = _JSON
     limits: aiohttp.ClientTimeout = _USUAL
 
@@ -123,20 +124,9 @@ class Client:
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", path, body))
 
-    async def patch(
-        self,
-        ref: Ref,
-        body: Raw | list[Raw],
-        how: PatchType = PatchType.MERGE,
-        subresource: str = "",
-    ) -> Raw:
+    async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
         """See `Api`."""
-        return await self._json(_Request("PATCH", _path(ref, subresource), body, how.value))
-
-    async def delete(self, ref: Ref, uid: str = "") -> None:
-        """See `Api`."""
-        options = {"preconditions": {"uid": uid}} if uid else {}
-        await self._send(_Request("DELETE", _path(ref), options))
+        return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         """See `Api`."""

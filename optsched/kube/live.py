@@ -124,9 +124,7 @@ class _Live:
         self._leadership: Leadership = self._elector or AlwaysLeading()
         self._binder = self._make_binder()
         self._events = EventRecorder(client, self._clock, self._waiting, self._events_turn)
-        self._writes: Outbox[Ref, Write] = Outbox(
-            writer(client), self._waiting, on_failure=_report_write
-        )
+        self._writes = self._make_outbox()
         self._policies = self._make_policies()
         self._solver = SolverKeeper(WorkerProcess(), self._waiting)
         if self._policies.current().solver is SolverKind.CPSAT:
@@ -153,6 +151,11 @@ class _Live:
             waiting=self._waiting,
         )
         return LiveBinder(self._client, self._cache, around)
+
+    def _make_outbox(self) -> Outbox[Ref, Write]:
+        leadership = self._leadership
+        write = writer(self._client, lambda: leadership.is_leading)
+        return Outbox(write, self._waiting, on_failure=_report_write)
 
     def _make_policies(self) -> Policies:
         return Policies(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -13,14 +12,6 @@ if TYPE_CHECKING:
 
 Raw: TypeAlias = "dict[str, Any]"
 """An object as JSON has it."""
-
-
-class PatchType(StrEnum):
-    """How a patch is meant."""
-
-    MERGE = "application/merge-patch+json"
-    JSON = "application/json-patch+json"
-    STRATEGIC = "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +68,8 @@ class Api(Protocol):
     async def create(self, ref: Ref, body: Raw) -> Raw:
         """Create an object; returns it as it is kept."""
 
-    async def patch(
-        self,
-        ref: Ref,
-        body: Raw | list[Raw],
-        how: PatchType = PatchType.MERGE,
-        subresource: str = "",
-    ) -> Raw:
-        """Change an object or a subresource of it; returns it as it is kept."""
-
-    async def delete(self, ref: Ref, uid: str = "") -> None:
-        """Delete an object; uid: only if it is that very one."""
+    async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
+        """Merge into an object or a subresource of it (RFC 7386); returns it as it is kept."""
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         """Bind a pod to a node, if it is that very pod and bound to none."""

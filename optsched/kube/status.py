@@ -268,10 +268,6 @@ class StatusBook:
         self._forget(snapshot)
         return [*found, *self._queues(snapshot, queues)]
 
-    def accounts(self) -> Mapping[str, Account]:
-        """What queues hold themselves, by name."""
-        return self._accounts
-
     def _gang(self, look: _Look, now_ms: int) -> StatusPatch | None:
         key = look.gang.key
         seen = self._seen.get(key)

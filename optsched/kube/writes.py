@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from optsched.api.kinds import QUEUE
 from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.errors import AlreadyExists, NotFound
-from optsched.kube.ports import PatchType, Ref
+from optsched.kube.ports import Ref
 from optsched.kube.status import StatusPatch
 
 if TYPE_CHECKING:
@@ -29,15 +29,20 @@ class Creation:
 Write: TypeAlias = StatusPatch | Creation
 
 
-def writer(api: Api) -> Callable[[Ref, Write], Awaitable[None]]:
-    """Carries out writes; what is there already, or gone by now, is as good as done."""
+def writer(api: Api, may_write: Callable[[], bool]) -> Callable[[Ref, Write], Awaitable[None]]:
+    """Carries out writes; what is there already, or gone by now, is as good as done.
+
+    may_write: whether this process still leads; what others would write by now is left to them.
+    """
 
     async def write(ref: Ref, what: Write) -> None:
+        if not may_write():
+            return
         with suppress(AlreadyExists, NotFound):
             if isinstance(what, Creation):
                 await api.create(ref, what.body)
             else:
-                await api.patch(ref, what.body, PatchType.MERGE, what.subresource)
+                await api.patch(ref, what.body, what.subresource)
 
     return write
 
