@@ -9,9 +9,10 @@ with the same event. Events wait behind binds, and the oldest are given up when 
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import EVENT
 from optsched.formats.recent import Recent
@@ -37,6 +38,12 @@ _NAME: Final = 200
 
 _MESSAGE: Final = 1024
 """The most that the API server takes (`validateV1EventSeries`, NoteLengthLimit)."""
+
+
+log = logging.getLogger(__name__)
+
+Key: TypeAlias = tuple[Ref, str, str, str]
+"""What tells events apart: object, uid, reason, code."""
 
 
 class EventType(StrEnum):
@@ -71,7 +78,7 @@ class Note:
     code: str = ""
 
     @property
-    def key(self) -> tuple[Ref, str, str, str]:
+    def key(self) -> Key:
         """Notes with the same key are the same event."""
         return (self.about, self.uid, self.reason, self.code)
 
@@ -84,22 +91,22 @@ class Note:
         return Ref(EVENT, self.about.namespace or "default", f"{name}.{digest}")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Written:
     at_s: float
-    times: int = 0
+    times: int
 
 
 class EventBook:
     """What has been written when; no I/O, no clock."""
 
     def __init__(self) -> None:
-        self._written: Recent[tuple[Ref, str, str, str], _Written] = Recent(REMEMBERED)
+        self._written: Recent[Key, _Written] = Recent(REMEMBERED)
 
     def is_due(self, note: Note, now_s: float) -> bool:
         """Whether a note is to be written now."""
         entry = self._written.get(note.key)
-        if entry is None or not entry.times:
+        if entry is None:
             return True
         pause_s = REPEATS_S[min(entry.times, len(REPEATS_S)) - 1]
         return now_s - entry.at_s >= pause_s
@@ -109,13 +116,9 @@ class EventBook:
         entry = self._written.get(note.key)
         return 0 if entry is None else entry.times
 
-    def wrote(self, note: Note, now_s: float) -> None:
-        """A note has been written."""
-        entry = self._written.get(note.key)
-        if entry is None:
-            entry = self._written.add(note.key, _Written(now_s))
-        entry.at_s = now_s
-        entry.times += 1
+    def wrote(self, note: Note, now_s: float, times: int) -> None:
+        """A note has been written, and so many times by now."""
+        self._written.add(note.key, _Written(now_s, times))
 
 
 class EventRecorder:
@@ -129,14 +132,13 @@ class EventRecorder:
         self._clock = clock
         self._turn = turn
         self._book = EventBook()
-        self._outbox: Outbox[tuple[Ref, str, str, str], Note] = Outbox(
+        self._outbox: Outbox[Key, Note] = Outbox(
             lambda _, note: self._write(note),
             waiting,
             at_once=AT_ONCE,
             most=MOST_WAITING,
-            on_failure=lambda _, error: self._failed(error),
+            on_failure=_report,
         )
-        self.num_refused = 0
 
     @property
     def num_dropped(self) -> int:
@@ -158,30 +160,40 @@ class EventRecorder:
 
     async def _write(self, note: Note) -> None:
         await self._turn()
-        times = self._book.times(note) + 1
-        now = format_time(self._clock.now_ms())
+        times = self._book.times(note)
         try:
-            if times == 1:
-                await self._api.create(note.ref, event_of(note, now))
-            else:
-                await self._repeat(note, now, times)
+            times = await (self._repeat(note, times) if times else self._create(note))
         except AlreadyExists:
-            await self._repeat(note, now, None)
+            # Written by the process before this one, which knew how often.
+            known = await self._api.read(note.ref)
+            times = await self._repeat(note, known.get("count") or 1)
         except NotFound:
-            if times > 1:
-                await self._api.create(note.ref, event_of(note, now))
-            else:
+            if not times:
                 raise
-        self._book.wrote(note, self._clock.monotonic())
+            # Servers forget events after an hour.
+            times = await self._create(note)
+        self._book.wrote(note, self._clock.monotonic(), times)
 
-    async def _repeat(self, note: Note, now: str, times: int | None) -> None:
-        count = {} if times is None else {"count": times}
-        body = {"lastTimestamp": now, "message": note.message[:_MESSAGE], **count}
+    async def _create(self, note: Note) -> int:
+        await self._api.create(note.ref, event_of(note, self._now()))
+        return 1
+
+    async def _repeat(self, note: Note, times: int) -> int:
+        """Count a note that was written so often once more; how often it is now."""
+        body = {"lastTimestamp": self._now(), "message": _cut(note.message), "count": times + 1}
         await self._api.patch(note.ref, body)
+        return times + 1
 
-    def _failed(self, error: KubeError) -> None:
-        del error
-        self.num_refused += 1
+    def _now(self) -> str:
+        return format_time(self._clock.now_ms())
+
+
+def _report(key: Key, error: KubeError) -> None:
+    log.debug("event %s of %s not written: %s", key[2], key[0], error)
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MESSAGE else f"{message[: _MESSAGE - 1]}…"
 
 
 def event_of(note: Note, now: str) -> Raw:
@@ -201,7 +213,7 @@ def event_of(note: Note, now: str) -> Raw:
         "involvedObject": {name: value for name, value in involved.items() if value},
         "type": note.type.value,
         "reason": note.reason,
-        "message": note.message[:_MESSAGE],
+        "message": _cut(note.message),
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "firstTimestamp": now,
