@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.policy.policy import SolverKind, without_solver
 from optsched.policy.reload import Rejected, Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.policy.policy import Policy
+    from optsched.policy.policy import Policy, SolverKind
     from optsched.policy.reload import PolicyWatch
     from optsched.session.ports import Clock
 
@@ -75,7 +75,7 @@ class Policies:
                 pass
 
     def _adapted(self, policy: Policy) -> Policy:
-        return without_solver(policy) if self._solver is SolverKind.NONE else policy
+        return policy if self._solver is None else replace(policy, solver=self._solver)
 
     def _greet(self) -> None:
         log.info("policy %s: %s", self._policy.source, ", ".join(self._policy.actions))
