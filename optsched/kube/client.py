@@ -215,7 +215,8 @@ async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no
         return await config.load_kube_config(
             config_file=kubeconfig or None, client_configuration=configuration
         )
-    except (config.ConfigException, OSError, ValueError) as e:
+    except Exception as e:
+        # The package raises whatever it meets in a file that is not as it should be.
         raise ConfigError(f"{kubeconfig or 'kubeconfig'}: {e}") from e
 
 
@@ -250,5 +251,5 @@ def _translated(request: _Request) -> Iterator[None]:
         raise
     except TimeoutError as e:
         raise Unreachable(f"{request}: no answer in time") from e
-    except (aiohttp.ClientError, OSError) as e:
+    except (aiohttp.ClientError, OSError, config.ConfigException) as e:
         raise Unreachable(f"{request}: {str(e) or type(e).__name__}") from e
