@@ -167,7 +167,7 @@ class Metrics:
         self._open = milliseconds("open_session_duration", "Snapshot to problem")
         self._action = milliseconds("action_scheduling_latency", "Time of deciding", "action")
         self._task = milliseconds("task_scheduling_latency", "Plan to bound task", "stage")
-        self._attempts = total("volcano_schedule_attempts", "Tasks by result", "result")
+        self._attempts = total("volcano_schedule_attempts", "Tasks and gangs by result", "result")
         self._sessions = total("optsched_sessions", "Sessions by engine", "engine")
         self._skipped = total("optsched_sessions_skipped", "Sessions whose answer was known")
         self._broken = total("optsched_session_errors", "Sessions that raised an error")
@@ -210,6 +210,10 @@ class Metrics:
         self._latest.figures = figures_of(report, policy)
         waiting = len(report.plan.pending)
         self._attempts.labels("unschedulable").inc(waiting)
+
+    def stood_down(self) -> None:
+        """Another process may lead by now; what the last session found is no news any more."""
+        self._latest.figures = Figures()
 
     def skipped(self) -> None:
         """A session was left out."""

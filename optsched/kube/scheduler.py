@@ -158,6 +158,7 @@ class Scheduler:
         self._executor.shutdown()
 
     def _leads(self) -> bool:
+        """Whether this process schedules; what only a leader may do ends with that."""
         parts, leads = self._parts, self._parts.leadership.is_leading
         parts.metrics.leading.set(leads)
         if leads == self._was_leading:
@@ -170,6 +171,7 @@ class Scheduler:
             log.warning("another process may schedule from now on")
             parts.binder.withdraw()
             parts.writes.clear()
+            parts.metrics.stood_down()
         return leads
 
     async def _pause(self, seconds: float) -> None:
