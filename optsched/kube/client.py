@@ -217,7 +217,7 @@ async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no
         )
     except Exception as e:
         # The package raises whatever it meets in a file that is not as it should be.
-        raise ConfigError(f"{kubeconfig or 'kubeconfig'}: {e}") from e
+        raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {e}") from e
 
 
 def _is_in_cluster(environment: Mapping[str, str]) -> bool:

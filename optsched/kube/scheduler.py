@@ -260,7 +260,8 @@ class Scheduler:
 
     async def _decide(self, snapshot: Snapshot, policy: Policy) -> Report | None:
         """A session, by the greedy pipeline alone if it fails; None if that fails, too."""
-        for chosen in (policy, without_solver(policy)):
+        optimises = policy.solver is not SolverKind.NONE
+        for chosen in (policy, without_solver(policy)) if optimises else (policy,):
             try:
                 return await self._in_thread(snapshot, chosen)
             except Exception:
