@@ -1,0 +1,185 @@
+"""A clock, a way of waiting and an API server without time, network or cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import defaultdict, deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from optsched.api.kinds import POD
+from optsched.formats.index import READ_KINDS
+from optsched.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from optsched.kube.ports import Page, Ref
+from optsched.kube.waiting import Waiting
+from optsched.kube.watch import Listed
+from tests.kube.cluster import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.cache import ClusterCache
+    from optsched.kube.ports import Raw
+
+
+class FakeClock:
+    """Time that passes when it is told to; `skew_ms` is how wrong the wall clock is."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.skew_ms = 0
+
+    def now_ms(self) -> int:
+        return 1_750_000_000_000 + round(self.seconds * 1000) + self.skew_ms
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+def waiting(clock: FakeClock, slept: list[float] | None = None) -> Waiting:
+    """Sleeps at once, by moving the clock on, and leaves nothing to chance."""
+
+    async def sleep(seconds: float) -> None:
+        if slept is not None:
+            slept.append(seconds)
+        clock.seconds += seconds
+        await asyncio.sleep(0)
+
+    return Waiting(sleep, lambda: 0.0)
+
+
+def ref_of(obj: Raw) -> Ref:
+    meta = obj["metadata"]
+    return Ref(kind_of(obj), meta.get("namespace", ""), meta["name"])
+
+
+class FakeApi:
+    """Objects in memory, with resource versions; answers differently where it is told to.
+
+    `refuse` has the next calls of a method fail before they do anything; `lose` lets them do it
+    and then loses the answer. `calls` holds what was asked, `writes` what was sent.
+    """
+
+    def __init__(self, *objects: Raw) -> None:
+        self.objects: dict[Ref, Raw] = {}
+        self.calls: list[str] = []
+        self.writes: list[tuple[Ref, Raw]] = []
+        self._version = 0
+        self._before: dict[str, deque[KubeError | None]] = defaultdict(deque)
+        self._after: dict[str, deque[KubeError | None]] = defaultdict(deque)
+        for obj in objects:
+            self.put(obj)
+
+    def put(self, obj: Raw) -> Raw:
+        """Create or replace an object, as somebody else."""
+        self._version += 1
+        kept = copy.deepcopy(obj)
+        kept["metadata"]["resourceVersion"] = str(self._version)
+        self.objects[ref_of(obj)] = kept
+        return copy.deepcopy(kept)
+
+    def refuse(self, method: str, *errors: KubeError | None) -> None:
+        self._before[method].extend(errors)
+
+    def lose(self, method: str, *errors: KubeError | None) -> None:
+        self._after[method].extend(errors)
+
+    def of(self, kind: Kind) -> list[Raw]:
+        """The objects of a kind."""
+        return [copy.deepcopy(obj) for ref, obj in self.objects.items() if ref.kind == kind]
+
+    def tell(self, cache: ClusterCache) -> None:
+        """Tell a cache everything there is."""
+        for kind in READ_KINDS:
+            cache.apply(kind, Listed(tuple(self.of(kind))))
+
+    # --- see `ports` -----------------------------------------------------------------------------
+
+    async def read(self, ref: Ref) -> Raw:
+        await self._begin("read", ref)
+        return copy.deepcopy(self._get(ref))
+
+    async def create(self, ref: Ref, body: Raw) -> Raw:
+        await self._begin("create", ref)
+        if ref in self.objects:
+            raise AlreadyExists(409, "AlreadyExists", f"{ref.name} exists")
+        self.writes.append((ref, copy.deepcopy(body)))
+        made = self.put(body)
+        self._end("create")
+        return made
+
+    async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
+        await self._begin("patch", ref, subresource)
+        known = self._get(ref)
+        asked = body.get("metadata", {}).get("resourceVersion")
+        if asked not in (None, known["metadata"]["resourceVersion"]):
+            raise Conflict(409, "Conflict", "the object has been modified")
+        self.writes.append((ref, copy.deepcopy(body)))
+        made = self.put(merged(known, body))
+        self._end("patch")
+        return made
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        ref = Ref(POD, namespace, name)
+        await self._begin("bind", ref, node)
+        pod = self._get(ref)
+        if pod["metadata"].get("uid", "") != uid:
+            raise Conflict(409, "Conflict", "another uid")
+        if bound_to := pod["spec"].get("nodeName"):
+            raise Conflict(409, "Conflict", f"pod {name} is already assigned to node {bound_to}")
+        self.put({**pod, "spec": {**pod["spec"], "nodeName": node}})
+        self._end("bind")
+
+    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+        await self._begin("list", kind)
+        found = self.of(kind)
+        start = int(token or 0)
+        more = str(start + limit) if len(found) > start + limit else ""
+        return Page(found[start : start + limit], str(self._version), more)
+
+    async def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+        await self._begin("watch", kind, resource_version)
+        await asyncio.Event().wait()
+        yield b""
+
+    async def _begin(self, method: str, *words: object) -> None:
+        self.calls.append(" ".join(str(w) for w in (method, *words) if w != ""))
+        await asyncio.sleep(0)
+        error = self._before[method].popleft() if self._before[method] else None
+        if error is not None:
+            raise error
+
+    def _end(self, method: str) -> None:
+        error = self._after[method].popleft() if self._after[method] else None
+        if error is not None:
+            raise error
+
+    def _get(self, ref: Ref) -> Raw:
+        if ref not in self.objects:
+            raise NotFound(404, "NotFound", f'{ref.kind.plural} "{ref.name}" not found')
+        return self.objects[ref]
+
+
+def merged(known: Any, patch: Any) -> Any:
+    """What a JSON merge patch makes of a value (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    base = dict(known) if isinstance(known, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            base.pop(name, None)
+        else:
+            base[name] = merged(base.get(name), value)
+    return base
+
+
+@asynccontextmanager
+async def running(*services: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Services that run for as long as a test looks at them."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(service) for service in services]
+        yield
+        for task in tasks:
+            task.cancel()

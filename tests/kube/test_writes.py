@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from optsched.api.kinds import QUEUE
+from optsched.api.queue import parse_queue
+from optsched.kube.errors import Forbidden
+from optsched.kube.ports import Ref
+from optsched.kube.status import StatusPatch
+from optsched.kube.writes import BUILTIN_QUEUES, writer
+from tests.formats.objects import queue
+from tests.kube.fakes import FakeApi
+
+DEFAULT, ROOT = BUILTIN_QUEUES
+PATCH = StatusPatch(DEFAULT.ref, {"status": {"running": 1}}, "status")
+
+
+@pytest.mark.asyncio
+async def test_objects_are_created_once() -> None:
+    api = FakeApi()
+    write = writer(api, lambda: True)
+    for _ in range(2):
+        await write(DEFAULT.ref, DEFAULT)
+    assert len(api.writes) == 1
+
+
+@pytest.mark.asyncio
+async def test_status_goes_to_the_subresource() -> None:
+    api = FakeApi(queue("default"))
+    await writer(api, lambda: True)(PATCH.ref, PATCH)
+    assert api.calls == ["patch Queue default status"]
+    assert api.objects[PATCH.ref]["status"] == {"running": 1}
+
+
+@pytest.mark.asyncio
+async def test_what_is_gone_needs_no_status() -> None:
+    await writer(FakeApi(), lambda: True)(PATCH.ref, PATCH)
+
+
+@pytest.mark.asyncio
+async def test_other_errors_are_for_the_outbox() -> None:
+    api = FakeApi(queue("default"))
+    api.refuse("patch", Forbidden(403, "Forbidden", ""))
+    with pytest.raises(Forbidden):
+        await writer(api, lambda: True)(PATCH.ref, PATCH)
+
+
+@pytest.mark.asyncio
+async def test_who_does_not_lead_writes_nothing() -> None:
+    api = FakeApi()
+    await writer(api, lambda: False)(DEFAULT.ref, DEFAULT)
+    assert api.calls == []
+
+
+def test_builtin_queues_are_volcanos() -> None:
+    queues = {q.name: q for creation in BUILTIN_QUEUES if (q := parse_queue(creation.body)[0])}
+    assert {name: (q.weight, q.reclaimable) for name, q in queues.items()} == {
+        "default": (1, True),
+        "root": (1, False),
+    }
+    assert ROOT.ref == Ref(QUEUE, "", "root")
