@@ -193,8 +193,11 @@ def _has_gangs(policy: Policy) -> bool:
 
 
 def without_gangs(snapshot: Snapshot) -> Snapshot:
-    """The snapshot for a policy that does not know gangs: every task may start alone."""
-    gangs = tuple(replace(g, min_member=0, min_role=(), min_resources=()) for g in snapshot.gangs)
+    """The snapshot for a policy that does not know gangs: every task may start alone.
+
+    What a gang needs at least still counts where rules vote on letting it in.
+    """
+    gangs = tuple(replace(g, min_member=0, min_role=()) for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
 
 
