@@ -38,6 +38,7 @@ POD_QUEUE_NAME: Final = "volcano.sh/queue-name"
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # on nodes too
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
+CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # ours: when the pod last saved its work
 MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"
 MAX_UNAVAILABLE: Final = "volcano.sh/jdb-max-unavailable"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.reasons import Reason
-    from optsched.domain.selectors import NodeSelector
+    from optsched.domain.selectors import LabelSelector, NodeSelector
     from optsched.domain.task import Task
 
 ROOT_QUEUE = "root"
@@ -203,6 +203,30 @@ class Claim:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A PodDisruptionBudget: how many of the pods it selects may be evicted now.
+
+    Attributes
+    ----------
+    key
+        `namespace/name`.
+    selector
+        The pods of its namespace that it protects; None selects no pod.
+    allowed
+        `status.disruptionsAllowed`.
+    """
+
+    key: str
+    selector: LabelSelector | None
+    allowed: int
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the pods that it protects."""
+        return self.key.partition("/")[0]
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The cluster at one instant. Parts that did not change are shared with the one before.
@@ -217,6 +241,8 @@ class Snapshot:
         Persistent volume claims by key; a claim that is missing here does not exist.
     namespaces
         Labels by namespace, for selectors on namespaces.
+    budgets
+        Disruption budgets in key order.
     """
 
     taken_ms: int
@@ -225,11 +251,13 @@ class Snapshot:
     queues: tuple[Queue, ...] = ()
     claims: Mapping[str, Claim] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    budgets: tuple[Budget, ...] = ()
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])
         _check_order("gangs", [g.key for g in self.gangs])
         _check_order("queues", [q.name for q in self.queues])
+        _check_order("budgets", [b.key for b in self.budgets])
 
     @cached_property
     def node_by_name(self) -> Mapping[str, Node]:

@@ -248,6 +248,16 @@ class Task:
         The node it is bound to; empty while pending.
     nominated_node
         The node it waits for (`status.nominatedNodeName`); empty when none.
+    preempts
+        Whether others may be evicted for it (`preemptionPolicy`).
+    preemptable
+        Whether it may be evicted for others (`volcano.sh/preemptable`).
+    started_ms
+        When it was bound to its node; 0 when unknown.
+    saved_ms
+        When its work was last saved (`optsched.io/checkpointed-at`); 0 when never.
+    cooldown_ms
+        How long after its start it should be left alone (`volcano.sh/cooldown-time`).
     problem
         Why it can never be scheduled as it is (an unreadable quantity, say); None when it can.
     """
@@ -264,6 +274,11 @@ class Task:
     labels: Mapping[str, str] = field(default_factory=dict)
     node: str = ""
     nominated_node: str = ""
+    preempts: bool = True
+    preemptable: bool = True
+    started_ms: int = 0
+    saved_ms: int = 0
+    cooldown_ms: int = 0
     problem: Reason | None = None
 
     @property

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
 from optsched.formats.encode_pods import is_missing, pod_manifest
-from optsched.formats.encode_selectors import node_selector_fields, topology_fields
+from optsched.formats.encode_selectors import (
+    label_selector_fields,
+    node_selector_fields,
+    topology_fields,
+)
 from optsched.formats.index import SNAPSHOT_KIND
 from optsched.formats.marks import API_VERSION, PROBLEM, WAITING_SINCE, reason_text, time_text
 from optsched.formats.text import write_yaml
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Claim, Gang, Node, Queue, Snapshot
+    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Snapshot
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import NodeSelector
 
@@ -48,6 +52,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *(_queue(queue) for queue in snapshot.queues),
         *(_node(node) for node in snapshot.nodes),
         *_claims(snapshot.claims.values()),
+        *(_budget(budget) for budget in snapshot.budgets),
         *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
         *_pods(snapshot),
     ]
@@ -114,6 +119,17 @@ def _node(node: Node) -> Manifest:
         {"name": node.name, "labels": dict(node.labels)},
         spec={**cordoned, **({"taints": taints} if taints else {})},
         status={"allocatable": _amounts(node.allocatable), "conditions": [ready]},
+    )
+
+
+def _budget(budget: Budget) -> Manifest:
+    selector = budget.selector
+    spec = {} if selector is None else {"selector": label_selector_fields(selector)}
+    return _manifest(
+        kinds.POD_DISRUPTION_BUDGET,
+        {"name": budget.key.partition("/")[2], "namespace": budget.namespace},
+        spec=spec,
+        status={"disruptionsAllowed": budget.allowed},
     )
 
 

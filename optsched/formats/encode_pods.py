@@ -22,6 +22,7 @@ from optsched.formats.marks import (
     time_text,
 )
 from optsched.formats.pods import OTHER_SCHEDULER, task_index
+from optsched.formats.victims import is_preemptable
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
@@ -59,12 +60,21 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
         "spec": {
             "schedulerName": wellknown.DEFAULT_SCHEDULER_NAME if task.gang else OTHER_SCHEDULER,
             "priority": priority,
+            **({} if task.preempts else {"preemptionPolicy": "Never"}),
             **({"nodeName": task.node} if task.node else {}),
             **gates,
             **_shape_fields(task.shape),
         },
-        "status": {"phase": _PHASE_OF.get(task.status, "Pending"), **nominated},
+        "status": {"phase": _PHASE_OF.get(task.status, "Pending"), **nominated, **_since(task)},
     }
+
+
+def _since(task: Task) -> dict[str, Any]:
+    """Since when a task has its node."""
+    if not task.started_ms:
+        return {}
+    bound = {"type": "PodScheduled", "status": "True"}
+    return {"conditions": [{**bound, "lastTransitionTime": time_text(task.started_ms)}]}
 
 
 def _metadata(task: Task, gang: Gang | None, priority: int) -> dict[str, Any]:
@@ -110,6 +120,12 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
         marks[wellknown.TASK_INDEX] = str(task.index)
     if task.priority != priority:
         marks[wellknown.TASK_PRIORITY] = str(task.priority)
+    if task.preemptable != is_preemptable(ObjectMeta(task.name, labels=task.labels)):
+        marks[wellknown.PREEMPTABLE] = str(task.preemptable).lower()
+    if task.cooldown_ms:
+        marks[wellknown.COOLDOWN_TIME] = f"{task.cooldown_ms}ms"
+    if task.saved_ms:
+        marks[wellknown.CHECKPOINTED_AT] = time_text(task.saved_ms)
     if task.shape.device is not None:
         marks[DEVICE] = device_text(task.shape.device)
     if task.problem is not None:

@@ -41,6 +41,9 @@ _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is t
 _GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE})
 POD_MARKS: Final = frozenset(
     {
+        wellknown.PREEMPTABLE,
+        wellknown.COOLDOWN_TIME,
+        wellknown.CHECKPOINTED_AT,
         PROBLEM,
         WAITING_SINCE,
         DEVICE,

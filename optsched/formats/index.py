@@ -31,6 +31,7 @@ READ_KINDS: Final = (
     kinds.PERSISTENT_VOLUME_CLAIM,
     kinds.PERSISTENT_VOLUME,
     kinds.STORAGE_CLASS,
+    kinds.POD_DISRUPTION_BUDGET,
 )
 """The kinds that a snapshot is made of."""
 

@@ -17,6 +17,13 @@ from optsched.formats.problems import sentence
 from optsched.formats.recent import Recent
 from optsched.formats.shapekeys import shape_key
 from optsched.formats.taskshapes import label_keys, task_shape
+from optsched.formats.victims import (
+    cooldown_ms,
+    is_preemptable,
+    preempts,
+    saved_ms,
+    started_ms,
+)
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
@@ -104,6 +111,11 @@ class PodDecoder:
             labels=meta.labels,
             node=node,
             nominated_node=_text(status, "status.nominatedNodeName", errors),
+            preempts=preempts(spec),
+            preemptable=is_preemptable(meta),
+            started_ms=started_ms(status),
+            saved_ms=saved_ms(meta, remarks),
+            cooldown_ms=cooldown_ms(meta, remarks),
             problem=_problem(meta, errors),
         )
         return task, (*errors, *remarks)

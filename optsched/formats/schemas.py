@@ -176,6 +176,11 @@ NODE: Final = record(
     ),
 )
 
+BUDGET: Final = record(
+    "",
+    spec=record("", selector=LABEL_SELECTOR),
+    status=record("", disruptionsAllowed=count("")),
+)
 CLAIM: Final = record(
     "",
     spec=record("", volumeName=text(""), storageClassName=text("")),

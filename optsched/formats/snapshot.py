@@ -12,6 +12,7 @@ from optsched.api.priorityclass import PriorityClass, parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.domain.cluster import Snapshot
 from optsched.domain.task import TaskStatus
+from optsched.formats.budgets import parse_budget
 from optsched.formats.groups import (
     Loner,
     gang_of_group,
@@ -37,7 +38,7 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.cluster import Claim, Gang, Node, Queue
+    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue
     from optsched.domain.task import Task
     from optsched.formats.problems import ObjectProblem
 
@@ -121,6 +122,7 @@ class _Assembly:
             queues=queues,
             claims=self._claims(),
             namespaces=self._namespaces(),
+            budgets=self._budgets(),
         )
         return Assembled(
             snapshot,
@@ -161,6 +163,15 @@ class _Assembly:
             labels = _texts(listed[name].obj, "labels") if name in listed else {}
             labels_of[name] = {**labels, NAMESPACE_LABEL: name}
         return labels_of
+
+    def _budgets(self) -> tuple[Budget, ...]:
+        found: list[Budget] = []
+        for key, entry in self._index.of(kinds.POD_DISRUPTION_BUDGET).items():
+            budget, errors = parse_budget(entry.obj)
+            self._report(kinds.POD_DISRUPTION_BUDGET, key, errors, entry.where)
+            if budget is not None:
+                found.append(budget)
+        return tuple(found)
 
     # --- volumes ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.domain.cluster import Snapshot
 from optsched.domain.task import TaskStatus
+from optsched.formats.budgets import parse_budget
 from optsched.formats.groups import (
     Loner,
     gang_of_group,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroup
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
-    from optsched.domain.cluster import Claim, Gang, Node, Queue
+    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
     from optsched.kube.ports import Raw
@@ -82,6 +83,8 @@ class ClusterCache:
         self._classes: dict[str, PriorityClass] = {}
         self._table = Priorities()
         self._queues: dict[str, ApiQueue] = {}
+        self._budgets: dict[str, Budget] = {}
+        self._shown_budgets: tuple[Budget, ...] = ()
         self._bare_nodes: dict[str, Node] = {}
         self._raw: dict[Kind, dict[str, Raw]] = {
             kind: {} for kind in (kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *_STORAGE)
@@ -167,6 +170,7 @@ class ClusterCache:
         self._refresh_nodes()
         self._refresh_queues()
         self._refresh_claims()
+        self._refresh_budgets()
         self._stale.clear()
         return Snapshot(
             taken_ms=now_ms,
@@ -175,6 +179,7 @@ class ClusterCache:
             queues=self._shown_queues,
             claims=self._claims,
             namespaces=self._labels,
+            budgets=self._shown_budgets,
         )
 
     # --- events ----------------------------------------------------------------------------------
@@ -213,6 +218,8 @@ class ClusterCache:
                 _keep(self._queues, key, parse_queue(obj)[0])
             case kinds.PRIORITY_CLASS:
                 _keep(self._classes, key, parse_priority_class(obj)[0])
+            case kinds.POD_DISRUPTION_BUDGET:
+                _keep(self._budgets, key, parse_budget(obj)[0])
             case _:
                 obj["metadata"].pop("managedFields", None)
                 self._put_raw(kind, key, obj)
@@ -236,6 +243,8 @@ class ClusterCache:
                 _keep(self._queues, key, None)
             case kinds.PRIORITY_CLASS:
                 _keep(self._classes, key, None)
+            case kinds.POD_DISRUPTION_BUDGET:
+                _keep(self._budgets, key, None)
             case _:
                 self._put_raw(kind, key, None)
         self._stale.add(kind)
@@ -332,6 +341,13 @@ class ClusterCache:
         queues = tuple(known[q.name] if known.get(q.name) == q else q for q in fresh)
         if queues != self._shown_queues:
             self._shown_queues = queues
+
+    def _refresh_budgets(self) -> None:
+        if kinds.POD_DISRUPTION_BUDGET not in self._stale:
+            return
+        budgets = tuple(self._budgets[key] for key in sorted(self._budgets))
+        if budgets != self._shown_budgets:
+            self._shown_budgets = budgets
 
     def _refresh_claims(self) -> None:
         raw = self._raw[kinds.PERSISTENT_VOLUME_CLAIM]

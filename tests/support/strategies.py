@@ -8,12 +8,13 @@ than they offer, tasks on nodes are residents there, orders are kept, names exis
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
 from optsched.domain.amounts import amounts, total
 from optsched.domain.cluster import (
+    Budget,
     Claim,
     Gang,
     GangPhase,
@@ -42,7 +43,7 @@ from optsched.formats.nodes import GPU_MODEL_LABEL
 from optsched.formats.pods import IMPLICIT_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -182,28 +183,45 @@ def plain_shapes() -> SearchStrategy[TaskShape]:
     return some_amounts().map(TaskShape)
 
 
-def shapes(namespace: str = "a", claims: Sequence[str] = ()) -> SearchStrategy[TaskShape]:
-    """What a task may ask for, all constraints included; claims: keys that it may use."""
+def shapes(
+    namespace: str = "a",
+    claims: Sequence[str] = (),
+    request: SearchStrategy[Amounts] | None = None,
+    about: Collection[str] | None = None,
+) -> SearchStrategy[TaskShape]:
+    """What a task may ask for.
+
+    Parameters
+    ----------
+    claims
+        Keys that it may use.
+    request
+        What it takes, by default some of everything.
+    about
+        Fields of the constraints that it may have; None for all.
+
+    """
     terms = pod_terms(namespace)
     weights = st.integers(1, 100)
     signed = weights | weights.map(lambda w: -w)
     keys = st.sets(st.sampled_from(sorted(claims)), max_size=2) if claims else st.just(set())
-    return st.builds(
-        TaskShape,
-        request=some_amounts(),
-        node_selector=labels("app", ZONE).map(lambda d: tuple(sorted(d.items()))) | st.just(()),
-        node_affinity=st.none() | node_selectors(),
-        preferred_nodes=_few(st.tuples(weights, node_terms())),
-        tolerations=_few(tolerations()),
-        pod_affinity=_few(terms),
-        pod_anti_affinity=_few(terms),
+    constraints: dict[str, SearchStrategy[Any]] = {
+        "node_selector": labels("app", ZONE).map(lambda d: tuple(sorted(d.items()))) | st.just(()),
+        "node_affinity": st.none() | node_selectors(),
+        "preferred_nodes": _few(st.tuples(weights, node_terms())),
+        "tolerations": _few(tolerations()),
+        "pod_affinity": _few(terms),
+        "pod_anti_affinity": _few(terms),
         # Upstream lists what is wanted before what is not.
-        preferred_pods=_few(st.tuples(signed, terms)).map(_wanted_first),
-        spread=_few(spread_terms(namespace)),
-        host_ports=st.sets(host_ports(), max_size=2).map(_ports_in_order),
-        claims=keys.map(lambda found: tuple(sorted(found))),
-        device=st.none() | devices(),
-    )
+        "preferred_pods": _few(st.tuples(signed, terms)).map(_wanted_first),
+        "spread": _few(spread_terms(namespace)),
+        "host_ports": st.sets(host_ports(), max_size=2).map(_ports_in_order),
+        "claims": keys.map(lambda found: tuple(sorted(found))),
+        "device": st.none() | devices(),
+    }
+    chosen = {name: constraints[name] for name in constraints if about is None or name in about}
+    asked = some_amounts() if request is None else request
+    return st.builds(TaskShape, request=asked, **chosen)
 
 
 def _ports_in_order(ports: Iterable[HostPort]) -> tuple[HostPort, ...]:
@@ -325,7 +343,13 @@ class _Cluster:
             queues=tuple(self._draw(queues(name, _parents(name, names))) for name in names),
             claims=self._claims,
             namespaces=namespaces,
+            budgets=self._draw_budgets(),
         )
+
+    def _draw_budgets(self) -> tuple[Budget, ...]:
+        keys = sorted(self._draw(st.sets(st.sampled_from(["a/b0", "a/b1", "b/b0"]), max_size=2)))
+        selector = st.none() | label_selectors()
+        return tuple(Budget(k, self._draw(selector), self._draw(st.integers(0, 2))) for k in keys)
 
     def _draw_claims(self) -> dict[str, Claim]:
         keys = [f"{namespace}/c{i}" for namespace in NAMESPACES for i in range(2)]
@@ -379,6 +403,11 @@ class _Cluster:
             labels=self._draw(labels()),
             node=self._node_of(status),
             nominated_node=self._draw(st.sampled_from(["", "n0"])),
+            preempts=self._draw(st.booleans()),
+            preemptable=self._draw(st.booleans()),
+            started_ms=self._draw(times_ms()),
+            saved_ms=self._draw(times_ms()),
+            cooldown_ms=self._draw(st.sampled_from([0, 1500])),
             problem=self._draw(problems(ReasonCode.INVALID_POD)),
         )
         self._tasks.append(task)

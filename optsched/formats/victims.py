@@ -1,0 +1,78 @@
+"""What a pod says about being evicted, and about others being evicted for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.units import DurationError, FieldError, TimestampError, parse_time_ms
+from optsched.units.duration import parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from optsched.api.meta import ObjectMeta
+
+_NEVER: Final = "Never"
+_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+"""What Go's `strconv.ParseBool` takes for true."""
+
+
+def preempts(spec: Mapping[str, Any]) -> bool:
+    """Whether others may be evicted for a pod."""
+    return spec.get("preemptionPolicy") != _NEVER
+
+
+def is_preemptable(meta: ObjectMeta) -> bool:
+    """Whether a pod may be evicted for others; it may unless it says otherwise.
+
+    An annotation counts before a label, and what is no truth value means no
+    (`GetPodPreemptable`, pkg/scheduler/api/pod_info.go).
+    """
+    text = meta.annotations.get(wellknown.PREEMPTABLE)
+    if text is None:
+        text = meta.labels.get(wellknown.PREEMPTABLE)
+    return text is None or text in _TRUE
+
+
+def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
+    """How long after its start a pod is to be left alone; annotation before label."""
+    key = wellknown.COOLDOWN_TIME
+    where = "annotations" if key in meta.annotations else "labels"
+    return _read(meta, where, key, parse_duration_ms, remarks)
+
+
+def saved_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
+    """When the work of a pod was last saved."""
+    return _read(meta, "annotations", wellknown.CHECKPOINTED_AT, parse_time_ms, remarks)
+
+
+def _read(
+    meta: ObjectMeta,
+    where: str,
+    key: str,
+    parse: Callable[[object], int],
+    remarks: list[FieldError],
+) -> int:
+    text = getattr(meta, where).get(key)
+    if text is None:
+        return 0
+    try:
+        return max(parse(text), 0)
+    except (DurationError, TimestampError) as e:
+        remarks.append(e.at(f"metadata.{where}[{key}]"))
+        return 0
+
+
+def started_ms(status: Mapping[str, Any]) -> int:
+    """When a pod was bound, by its condition PodScheduled; 0 where that does not say."""
+    conditions = status.get("conditions")
+    for condition in conditions if isinstance(conditions, list) else ():
+        if isinstance(condition, dict) and condition.get("type") == "PodScheduled":
+            if condition.get("status") != "True":
+                return 0
+            try:
+                return parse_time_ms(condition.get("lastTransitionTime"))
+            except TimestampError:
+                return 0
+    return 0
