@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import LEASE
 from optsched.kube.errors import KubeError, NotFound, Unreachable
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from optsched.kube.ports import Api, Raw
     from optsched.kube.waiting import Waiting
     from optsched.session.ports import Clock
+
+_NEVER: Final = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Elector:
         self._identity = identity
         self._times = times
         self._clock, self._waiting = around
-        self._leads_until = 0.0
+        self._leads_until = _NEVER
         self._lease: Raw = {}
         self._seen_version = ""
         self._seen_at = 0.0
@@ -103,11 +105,11 @@ class Elector:
             # What is known of the lease may be old; the next attempt reads it again.
             self._lease = {}
             raise
-        self._leads_until = began + self._times.renew_s if leads else 0.0
+        self._leads_until = began + self._times.renew_s if leads else _NEVER
 
     async def release(self) -> None:
         """Stop leading, and let another one begin at once; `run` must have ended."""
-        was_leading, self._leads_until = self.is_leading, 0.0
+        was_leading, self._leads_until = self.is_leading, _NEVER
         if not was_leading:
             return
         # After a renewal that failed nobody knows what the lease says.

@@ -25,14 +25,13 @@ if TYPE_CHECKING:
 
 
 class FakeClock:
-    """Time that passes when it is told to; `skew_ms` is how wrong the wall clock is."""
+    """Time that passes when it is told to."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
-        self.skew_ms = 0
 
     def now_ms(self) -> int:
-        return 1_750_000_000_000 + round(self.seconds * 1000) + self.skew_ms
+        return 1_750_000_000_000 + round(self.seconds * 1000)
 
     def monotonic(self) -> float:
         return self.seconds
