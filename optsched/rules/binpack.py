@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class Binpack(Rule):
     """score = 100 · weight · Σ_r w[r]·(used + request)[r]/allocatable[r] / Σ_r w[r].
 
+    A node that any of these resources does not fit scores 0.
+
     Attributes
     ----------
     weight
@@ -56,8 +58,11 @@ class Binpack(Rule):
 
         def score(used: I64, offered: I64) -> F64:
             total = np.zeros(len(used))
+            fits = np.ones(len(used), np.bool_)
             for r, asked, factor in scaled:
-                total += (used[:, r] + asked) * factor / np.maximum(offered[:, r], 1)
-            return total
+                busy = used[:, r] + asked
+                fits &= busy <= offered[:, r]
+                total += busy * factor / np.maximum(offered[:, r], 1)
+            return np.where(fits, total, 0.0)
 
         return score

@@ -81,6 +81,13 @@ def test_binpack_looks_at_the_resources_that_are_asked_for() -> None:
     assert scores(Binpack(), [HALF_FULL], asking(2, 0)) == pytest.approx([70.0])
 
 
+def test_binpack_gives_nothing_to_a_node_that_is_too_small_for_what_counts() -> None:
+    assert scores(Binpack(), [HALF_FULL], asking(6, 5)) == [0.0]
+    full = replace(HALF_FULL, allocatable=((CPU, 10_000), (MEMORY, 20 * GIB), ("pods", 110)))
+    assert scores(Binpack(resources={GPU: 1}), [full], asking(2, 5, 2)) == [0.0]
+    assert scores(Binpack(), [full], asking(2, 5, 2)) == pytest.approx([60.0])
+
+
 def test_binpack_counts_gpus_where_it_is_told_to() -> None:
     with_gpus = Binpack(resources={CPU: 1, MEMORY: 1, GPU: 2})
     # cpu 0.7, memory 0.5, 2 of 8 GPUs: (0.7 + 0.5 + 2·0.25) / 4
