@@ -76,6 +76,7 @@ class FakeApi:
         self._version += 1
         kept = copy.deepcopy(obj)
         kept["metadata"]["resourceVersion"] = str(self._version)
+        kept["metadata"].setdefault("uid", f"uid-{kept['metadata']['name']}")
         self.objects[ref_of(obj)] = kept
         return copy.deepcopy(kept)
 
