@@ -1,9 +1,10 @@
 """The custom kinds as the API server is told about them: schema, columns, definition.
 
 Group, names, fields, defaults and limits are Volcano's (staging/src/volcano.sh/apis,
-scheduling/v1beta1/types.go), so that its clients decode what we store; `deploy/crds` holds these
-definitions as manifests. Three things are ours: `reclaimable` has its default here (Volcano leaves
-it to a webhook), an empty state or phase is accepted, and `kubectl get` prints more columns.
+scheduling/v1beta1/types.go; see also `topology_schemas`), so that its clients decode what we store;
+`deploy/crds` holds these definitions as manifests. Three things are ours: `reclaimable` has its
+default here (Volcano leaves it to a webhook), an empty state or phase is accepted, and `kubectl
+get` prints more columns.
 """
 
 from __future__ import annotations
@@ -25,22 +26,13 @@ from optsched.api.schema import (
     record,
     text,
     texts,
+    whole_object,
 )
+from optsched.api.selectors import label_selector
+from optsched.api.topology_schemas import HYPER_NODE_SCHEMA, NUMATOPOLOGY_SCHEMA
 
 _QUEUE_STATES: Final = ["", "Open", "Closed", "Closing", "Unknown"]
 _PHASES: Final = ["", "Pending", "Running", "Unknown", "Inqueue", "Completed"]
-_SELECTOR_OPERATORS: Final = ["In", "NotIn", "Exists", "DoesNotExist"]
-
-
-def _object(description: str, spec: Schema, status: Schema) -> Schema:
-    return record(
-        description,
-        apiVersion=text("Group and version of the kind."),
-        kind=text("Name of the kind."),
-        metadata={"type": "object"},
-        spec=spec,
-        status=status,
-    )
 
 
 def _node_groups(description: str) -> Schema:
@@ -133,28 +125,13 @@ _NETWORK_TOPOLOGY: Final = record(
     highestTierName=name("The same limit by the name of the tier."),
 )
 
-_LABEL_SELECTOR: Final = record(
-    "Labels of the pods that belong; all conditions hold together.",
-    matchLabels=mapping("Labels with the values they must have.", {"type": "string"}),
-    matchExpressions=listing(
-        "Conditions on labels.",
-        record(
-            "One condition on one label.",
-            ("key", "operator"),
-            key=text("Name of the label."),
-            operator=text("How its value compares with the list.", enum=_SELECTOR_OPERATORS),
-            values=texts("Values to compare with."),
-        ),
-    ),
-) | {"x-kubernetes-map-type": "atomic"}
-
 _SUB_GROUP: Final = record(
     "A rule that forms smaller groups of the pods and places each as one.",
     name=name("Name of the rule."),
     networkTopology=_NETWORK_TOPOLOGY,
     subGroupSize=integer("Number of pods in each group.", minimum=1, default=1),
     minSubGroups=count("Number of groups that must start together.", default=0),
-    labelSelector=_LABEL_SELECTOR,
+    labelSelector=label_selector("Labels of the pods that belong; all conditions hold together."),
     matchLabelKeys=texts("Labels whose values tell one group from another.")
     | {"x-kubernetes-list-type": "atomic"},
 )
@@ -191,11 +168,13 @@ _POD_GROUP_STATUS: Final = record(
     failed=count("Number of its pods that failed."),
 )
 
-QUEUE_SCHEMA: Final = _object(
-    "A share of the cluster for the PodGroups that name it.", _QUEUE_SPEC, _QUEUE_STATUS
+QUEUE_SCHEMA: Final = whole_object(
+    "A share of the cluster for the PodGroups that name it.",
+    spec=_QUEUE_SPEC,
+    status=_QUEUE_STATUS,
 )
-POD_GROUP_SCHEMA: Final = _object(
-    "Pods that start together or not at all.", _POD_GROUP_SPEC, _POD_GROUP_STATUS
+POD_GROUP_SCHEMA: Final = whole_object(
+    "Pods that start together or not at all.", spec=_POD_GROUP_SPEC, status=_POD_GROUP_STATUS
 )
 
 _GPU: Final = r"nvidia\.com/gpu"
@@ -231,10 +210,18 @@ _POD_GROUP_COLUMNS: Final = [
     _column("QUEUE", ".spec.queue") | _WIDE,
     _column("REASON", '.status.conditions[?(@.type=="Unschedulable")].reason'),
 ]
+_HYPER_NODE_COLUMNS: Final = [
+    _column("Tier", ".spec.tier"),
+    _column("TierName", ".spec.tierName"),
+    _column("NodeCount", ".status.nodeCount", "integer"),
+    _column("Age", ".metadata.creationTimestamp", "date"),
+]
 
 _DEFINITIONS: Final = {
     kinds.QUEUE: (QUEUE_SCHEMA, _QUEUE_COLUMNS),
     kinds.POD_GROUP: (POD_GROUP_SCHEMA, _POD_GROUP_COLUMNS),
+    kinds.HYPER_NODE: (HYPER_NODE_SCHEMA, _HYPER_NODE_COLUMNS),
+    kinds.NUMATOPOLOGY: (NUMATOPOLOGY_SCHEMA, []),
 }
 CUSTOM_KINDS: Final = tuple(_DEFINITIONS)
 
@@ -252,7 +239,7 @@ def custom_resource_definition(kind: kinds.Kind) -> dict[str, Any]:
         "served": True,
         "storage": True,
         "subresources": {"status": {}} if kind.has_status else {},
-        "additionalPrinterColumns": columns,
+        **({"additionalPrinterColumns": columns} if columns else {}),
         "schema": {"openAPIV3Schema": schema},
     }
     return {

@@ -53,6 +53,25 @@ POD_GROUP: Final = Kind(
     "podgroup",
     ("pg", "podgroup-v1beta1"),
 )
+HYPER_NODE: Final = Kind(
+    "topology.volcano.sh",
+    "v1alpha1",
+    "HyperNode",
+    "hypernodes",
+    "hypernode",
+    ("hn",),
+    namespaced=False,
+    has_status=True,
+)
+NUMATOPOLOGY: Final = Kind(
+    "nodeinfo.volcano.sh",
+    "v1alpha1",
+    "Numatopology",
+    "numatopologies",
+    "numatopology",
+    ("numatopo",),
+    namespaced=False,
+)
 PRIORITY_CLASS: Final = Kind(
     "scheduling.k8s.io",
     "v1",
@@ -114,6 +133,8 @@ EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
 KINDS: Final = (
     QUEUE,
     POD_GROUP,
+    HYPER_NODE,
+    NUMATOPOLOGY,
     PRIORITY_CLASS,
     POD,
     NODE,

@@ -14,11 +14,13 @@ from optsched.api import wellknown
 from optsched.api.crds import POD_GROUP_SCHEMA
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
+from optsched.api.selectors import read_selector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.meta import ObjectMeta
+    from optsched.api.selectors import LabelSelector
     from optsched.units import FieldError
 
 
@@ -46,23 +48,6 @@ class NetworkTopology:
     mode: TopologyMode = TopologyMode.HARD
     highest_tier: int | None = None
     highest_tier_name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LabelCondition:
-    """One condition on one label. operator: In, NotIn, Exists or DoesNotExist."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
-    """Conditions that hold together; without any, every pod is meant."""
-
-    match_labels: Mapping[str, str] = field(default_factory=dict)
-    conditions: tuple[LabelCondition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +163,9 @@ def _sub_group(policy: Fields) -> SubGroupPolicy:
         name=policy.text("name"),
         size=policy.integer("subGroupSize"),
         min_sub_groups=policy.integer("minSubGroups"),
-        selector=_selector(selector) if selector else None,
+        selector=read_selector(selector) if selector else None,
         match_label_keys=policy.texts("matchLabelKeys"),
         topology=_topology(policy),
-    )
-
-
-def _selector(fields: Fields) -> LabelSelector:
-    return LabelSelector(
-        match_labels=fields.texts_by_name("matchLabels"),
-        conditions=tuple(
-            LabelCondition(each.text("key"), each.text("operator"), each.texts("values"))
-            for each in fields.records("matchExpressions")
-        ),
     )
 
 

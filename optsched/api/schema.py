@@ -77,3 +77,14 @@ def record(description: str, required: tuple[str, ...] = (), /, **fields: Schema
     """Fields under fixed names."""
     end = {"required": list(required)} if required else {}
     return {"description": description, "type": "object", "properties": fields, **end}
+
+
+def whole_object(description: str, **parts: Schema) -> Schema:
+    """A whole object: what every object has, and its own parts."""
+    return record(
+        description,
+        apiVersion=text("Group and version of the kind."),
+        kind=text("Name of the kind."),
+        metadata={"type": "object"},
+        **parts,
+    )

@@ -13,6 +13,7 @@ from optsched.api import kinds
 from optsched.api.crds import POD_GROUP_SCHEMA, QUEUE_SCHEMA
 from optsched.api.priorityclass import PRIORITY_CLASS_SCHEMA
 from optsched.api.schema import Schema, record
+from optsched.api.topology_schemas import HYPER_NODE_SCHEMA, NUMATOPOLOGY_SCHEMA
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _META_SCHEMA: Final = record("", **{name: {} for name in _META})
 _SCHEMAS: Final = {
     kinds.QUEUE: QUEUE_SCHEMA,
     kinds.POD_GROUP: POD_GROUP_SCHEMA,
+    kinds.HYPER_NODE: HYPER_NODE_SCHEMA,
+    kinds.NUMATOPOLOGY: NUMATOPOLOGY_SCHEMA,
     kinds.PRIORITY_CLASS: PRIORITY_CLASS_SCHEMA,
 }
 

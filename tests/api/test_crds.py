@@ -9,6 +9,8 @@ import yaml
 
 from optsched.api import kinds
 from optsched.api.crds import CUSTOM_KINDS, custom_resource_definition
+from optsched.api.hypernode import parse_hypernode
+from optsched.api.numatopology import parse_numatopology
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.queue import parse_queue
 from optsched.api.unknown import unknown_fields
@@ -26,6 +28,8 @@ CRDS = ROOT / "deploy" / "crds"
 PARSE: dict[Kind, Callable[[object], tuple[Any, tuple[Any, ...]]]] = {
     kinds.QUEUE: parse_queue,
     kinds.POD_GROUP: parse_podgroup,
+    kinds.HYPER_NODE: parse_hypernode,
+    kinds.NUMATOPOLOGY: parse_numatopology,
 }
 JSON_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int}
 
@@ -62,6 +66,8 @@ def violations(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
             elif "properties" in schema:
                 yield f"{path}.{name}: unknown"
     if isinstance(value, list):
+        if len(value) < schema.get("minItems", 0):
+            yield f"{path}: too few"
         for position, part in enumerate(value):
             yield from violations(schema["items"], part, f"{path}[{position}]")
 
@@ -74,6 +80,8 @@ def scalar_problems(schema: Schema, value: Any) -> Iterator[str]:
     if isinstance(value, str):
         if len(value) > schema.get("maxLength", len(value)):
             yield "too long"
+        if len(value) < schema.get("minLength", 0):
+            yield "too short"
         if re.search(schema.get("pattern", ""), value) is None:
             yield "does not match"
 
@@ -199,6 +207,7 @@ def test_the_defaults_are_volcanos():
     ]
 
 
+NODE_MEMBER = {"type": "Node", "selector": {"exactMatch": {"name": "n1"}}}
 BAD = [
     (kinds.QUEUE, {"weight": 65536}, ".spec.weight: out of range"),
     (kinds.QUEUE, {"weight": 0}, ".spec.weight: out of range"),
@@ -222,6 +231,24 @@ BAD = [
         kinds.POD_GROUP,
         {"networkTopology": {"mode": "firm"}},
         ".spec.networkTopology.mode: not in the enumeration",
+    ),
+    (kinds.HYPER_NODE, {"members": [NODE_MEMBER]}, ".spec: tier is missing"),
+    (kinds.HYPER_NODE, {"tier": -1, "members": [NODE_MEMBER]}, ".spec.tier: out of range"),
+    (kinds.HYPER_NODE, {"tier": 1, "members": []}, ".spec.members: too few"),
+    (
+        kinds.HYPER_NODE,
+        {"tier": 1, "members": [{"type": "Rack"}]},
+        ".spec.members[0].type: not in the enumeration",
+    ),
+    (
+        kinds.HYPER_NODE,
+        {"tier": 1, "members": [{"type": "Node", "selector": {"regexMatch": {"pattern": ""}}}]},
+        ".spec.members[0].selector.regexMatch.pattern: too short",
+    ),
+    (
+        kinds.NUMATOPOLOGY,
+        {"cpuDetail": {"0": {"numa": -1}}},
+        ".spec.cpuDetail.0.numa: out of range",
     ),
 ]
 
@@ -265,17 +292,20 @@ def test_names_and_subresources_are_volcanos(kind: Kind):
     expected = {
         kinds.QUEUE: ("Cluster", ["q", "queue-v1beta1"], {"status": {}}),
         kinds.POD_GROUP: ("Namespaced", ["pg", "podgroup-v1beta1"], {}),
+        kinds.HYPER_NODE: ("Cluster", ["hn"], {"status": {}}),
+        kinds.NUMATOPOLOGY: ("Cluster", ["numatopo"], {}),
     }
     subresources = spec["versions"][0]["subresources"]
     assert (spec["scope"], spec["names"]["shortNames"], subresources) == expected[kind]
-    assert spec["versions"][0]["name"] == "v1beta1"
+    version = "v1beta1" if kind.group == kinds.SCHEDULING_GROUP else "v1alpha1"
+    assert spec["versions"][0]["name"] == version
 
 
 def test_the_columns_answer_the_first_questions():
     columns = {
         kind: [
             (column["name"], column.get("priority", 0))
-            for column in manifest(kind)["spec"]["versions"][0]["additionalPrinterColumns"]
+            for column in manifest(kind)["spec"]["versions"][0].get("additionalPrinterColumns", [])
         ]
         for kind in CUSTOM_KINDS
     }
@@ -291,4 +321,10 @@ def test_the_columns_answer_the_first_questions():
         ("AGE", 0),
         ("QUEUE", 1),
         ("REASON", 0),
+    ]
+    assert [name for name, _ in columns[kinds.HYPER_NODE]] == [
+        "Tier",
+        "TierName",
+        "NodeCount",
+        "Age",
     ]

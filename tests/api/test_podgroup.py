@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 
 from optsched.api.podgroup import (
-    LabelCondition,
-    LabelSelector,
     NetworkTopology,
     PodGroup,
     PodGroupCondition,
@@ -15,6 +13,7 @@ from optsched.api.podgroup import (
     TopologyMode,
     parse_podgroup,
 )
+from optsched.api.selectors import LabelCondition, LabelSelector
 
 
 def group(spec: Any = None, status: Any = None) -> PodGroup:
