@@ -1,0 +1,29 @@
+"""Scenarios that are not met, by mode, each with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optsched.policy.located import read_tree
+from optsched.policy.problem import Findings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MODES = ("pipeline", "optimising")
+FILE = Path(__file__).with_name("exceptions.yaml")
+LATER = "not implemented yet: "
+BY_DESIGN = "by design: "
+
+
+def read_exceptions() -> Mapping[str, Mapping[str, str]]:
+    """Reason by mode, by the scenario's id; a key that comes twice is an error."""
+    findings = Findings()
+    root = read_tree(FILE.read_text("utf-8"), FILE.name, findings)
+    findings.settle()
+    assert root is not None
+    return {
+        name: {mode: reason.node.value for mode, reason in modes.node.value.items()}
+        for name, modes in (root.value or {}).items()
+    }

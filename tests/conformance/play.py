@@ -1,0 +1,98 @@
+"""Plays scenarios through the session that the product runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.rules.verify import verify_actions
+from optsched.session.session import Surroundings, run_session
+from optsched.session.status import gang_status, plan_by_gang
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.policy import Policy
+
+GONE = "1970-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a session made of a scenario, by names.
+
+    broken: every rule that the plan, or one that was thrown away for it, breaks.
+    statuses: tasks by gang and status, with Volcano's names.
+    """
+
+    binds: Mapping[str, str]
+    evicted: frozenset[str]
+    pipelined: Mapping[str, str]
+    phases: Mapping[str, str]
+    statuses: Mapping[str, Counter[str]]
+    broken: tuple[str, ...]
+
+
+def alone() -> Surroundings:
+    """The pipeline by itself."""
+    return Surroundings()
+
+
+def solving() -> Surroundings:
+    """With a solver that reads no clock."""
+    return Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+
+
+def play(snapshot: Snapshot, policy: Policy, surroundings: Surroundings) -> Played:
+    """One session."""
+    report = run_session(snapshot, policy, surroundings)
+    plan = report.plan
+    again = verify_actions(report.problem.snapshot, plan.actions, policy.rules)
+    return Played(
+        binds=plan.binds,
+        evicted=frozenset(a.task for a in plan.actions if isinstance(a, Evict)),
+        pipelined={a.task: a.node for a in plan.actions if isinstance(a, Nominate)},
+        phases=_phases(snapshot, plan),
+        statuses=_statuses(snapshot, plan),
+        broken=tuple(map(str, (*report.trace.violations, *again))),
+    )
+
+
+def _phases(snapshot: Snapshot, plan: Plan) -> dict[str, str]:
+    allocated, enqueued = plan_by_gang(plan)
+    return {
+        g.key: gang_status(g, None, allocated.get(g.key, 0), g.key in enqueued).phase.value
+        for g in snapshot.gangs
+    }
+
+
+def _statuses(snapshot: Snapshot, plan: Plan) -> dict[str, Counter[str]]:
+    new = {a.task: "Binding" for a in plan.actions if isinstance(a, Allocate)}
+    new |= {a.task: "Pipelined" for a in plan.actions if isinstance(a, Nominate)}
+    new |= {a.task: "Releasing" for a in plan.actions if isinstance(a, Evict)}
+    return {g.key: Counter(new.get(t.key, t.status.value) for t in g.tasks) for g in snapshot.gangs}
+
+
+def carried_out(objects: list[dict[str, Any]], played: Played) -> list[dict[str, Any]]:
+    """The objects once a session's outcome has been carried out, for the session that follows."""
+    return [_after(obj, played) for obj in objects]
+
+
+def _after(obj: dict[str, Any], played: Played) -> dict[str, Any]:
+    meta = obj["metadata"]
+    key = f"{meta.get('namespace', 'default')}/{meta['name']}"
+    if obj["kind"] == "PodGroup" and key in played.phases:
+        return {**obj, "status": {**obj.get("status", {}), "phase": played.phases[key]}}
+    if obj["kind"] != "Pod":
+        return obj
+    if key in played.binds:
+        return {**obj, "spec": {**obj["spec"], "nodeName": played.binds[key]}}
+    if key in played.evicted:
+        return {**obj, "metadata": {**meta, "deletionTimestamp": GONE}}
+    return obj

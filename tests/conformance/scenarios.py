@@ -1,0 +1,122 @@
+"""Scenarios with what Volcano did, as snapshots and policies of ours.
+
+Objects are taken as they stand: what is absent is not filled in as an API server would. Three
+things only are added, which the scenarios leave to the programs that recorded them: pods of a
+PodGroup are ours, without a time everything is equally old, and measured load stands where
+snapshots have it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from optsched.formats.snapshot import assemble
+from optsched.policy.load import parse_policy
+from optsched.policy.parts import derive_levels
+from optsched.policy.policy import build_rules
+from optsched.rules.ruleset import RuleSet
+from optsched.units import parse_time_ms
+from tests.conformance.stand_ins import stand_ins
+from tests.support.shared import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.policy import Policy
+
+GROUP = "scheduling.k8s.io/group-name"
+EPOCH = "1970-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """One file. kind: actions, cycles or probe."""
+
+    id: str
+    kind: str
+    data: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Scenario:
+        data = json.loads(path.read_text("utf-8"))
+        return cls(data["id"], data["kind"], data)
+
+    @property
+    def package(self) -> str:
+        """Where Volcano keeps it, as the actions and plugins are named: actions/preempt."""
+        return self.data["source"]["package"].removeprefix("pkg/scheduler/")
+
+    @property
+    def expect(self) -> Mapping[str, Any]:
+        return self.data["expect"]
+
+    @property
+    def variants(self) -> list[Mapping[str, Any]]:
+        """The outcomes seen, where chance decided; none where it did not."""
+        return self.data["actual"].get("variants", [])
+
+    @property
+    def preconditions(self) -> Mapping[str, Any]:
+        return self.data.get("preconditions", {})
+
+    @property
+    def taken_ms(self) -> int:
+        return parse_time_ms(self.data["capturedAt"])
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """All manifests, in order of insertion within a kind."""
+        return [obj for listed in self.data["objects"].values() for obj in listed]
+
+    @property
+    def actions(self) -> list[str]:
+        return [name.strip() for name in self.data["schedulerConf"]["actions"].split(",")]
+
+    def snapshot(self, objects: Iterable[dict[str, Any]] | None = None) -> Snapshot:
+        """The cluster of the scenario, or of other objects at the same time."""
+        chosen = self.objects if objects is None else objects
+        return assemble(map(completed, chosen), taken_ms=self.taken_ms).snapshot
+
+    def policy(self, **more: object) -> Policy:
+        """The policy of its configuration; more: fields to set besides.
+
+        Each plugin is read by itself: what a loader says about plugins that are named together
+        was not asked when Volcano was recorded.
+        """
+        conf = self.data["schedulerConf"]
+        # A probe runs nothing, but a configuration without actions is none.
+        common = {**conf, "actions": conf["actions"] or "allocate", **more}
+        tests = self.data.get("testOnlyPlugins", {})
+        tiers = tuple(
+            tuple(
+                self._read(common, p).tiers[0][0] for p in tier["plugins"] if p["name"] not in tests
+            )
+            for tier in conf["tiers"]
+        )
+        first = self._read(common, conf["tiers"][0]["plugins"][0])
+        rules = build_rules(tiers)
+        joined = RuleSet((*rules.active, *stand_ins(tests)))
+        return replace(first, tiers=tiers, rules=joined, levels=derive_levels(tiers))
+
+    def _read(self, common: Mapping[str, object], plugin: Mapping[str, object]) -> Policy:
+        text = json.dumps({**common, "tiers": [{"plugins": [plugin]}]})
+        return parse_policy(text, f"{self.id}.conf")
+
+
+def completed(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with what the recording program took for granted."""
+    meta = obj["metadata"]
+    meta = {**meta, "creationTimestamp": meta.get("creationTimestamp") or EPOCH}
+    result = {**obj, "metadata": meta}
+    if obj["kind"] == "Pod" and GROUP in meta.get("annotations", {}):
+        result["spec"] = {"schedulerName": "volcano", **obj["spec"]}
+    return result
+
+
+def scenarios() -> Iterator[Scenario]:
+    """All that there are, in order of their names; none where the material is missing."""
+    return map(Scenario.read, found("conformance/*/*.json"))
