@@ -144,6 +144,13 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
     )
 
 
+def term_of(
+    kind: TermKind, source: PodTerm | SpreadTerm, labels_of: Mapping[str, Mapping[str, str]]
+) -> Term:
+    """One term by itself; labels_of: labels by namespace."""
+    return Term(kind, (source,), (_namespaces(source, labels_of),))
+
+
 def _keys(shape: TaskShape) -> list[TermKey]:
     terms = shape.pod_affinity
     return [

@@ -72,6 +72,8 @@ class NodeLevel(Level, Protocol):
 
 Scorer: TypeAlias = "Callable[[I64, I64], F64]"
 
+LiveScorer: TypeAlias = "Callable[[Bool], F64]"
+
 AnyLevel: TypeAlias = "GangLevel | NodeLevel"
 
 
@@ -116,6 +118,14 @@ class Greedy:
 
     def live_mask(self, task_class: int) -> Bool | None:
         """(N,) nodes that a class may use as things stand; None when that excludes none."""
+        raise NotImplementedError
+
+    def live_scorer(self, gang: int, task_class: int) -> LiveScorer | None:
+        """What scores nodes for a class of a gang as things stand, besides `Rule.scorer`.
+
+        It gets the nodes (N,) that have room and answers (N,) what to add. None where nothing is:
+        classes with such a score are placed one by one.
+        """
         raise NotImplementedError
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:

@@ -1,4 +1,4 @@
-"""Prefer nodes by load, balance, preferred affinity and soft taints.
+"""Prefer nodes by load, balance, preferred affinity, soft taints and the pods that stand there.
 
 Mathematics: models/formulation/nodeorder.md. Volcano: `pkg/scheduler/plugins/nodeorder`; the parts
 are scorers of kube-scheduler, each from 0 to 100 times its weight.
@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.task import TaintEffect
-from optsched.rules.base import Rule
+from optsched.rules.base import Greedy, Rule
+from optsched.rules.wishes import Standing, find_wishes
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
-    from optsched.domain.task import Taint, TaskShape
-    from optsched.problem.arrays import F64, I64
+    from optsched.domain.task import Taint, Task, TaskShape
+    from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
-    from optsched.rules.base import Scorer
+    from optsched.rules.base import LiveScorer, Scorer
+    from optsched.rules.ledger import Ledger
+    from optsched.rules.wishes import Wishes
 
 TOP = 100.0
 _TOP = int(TOP)
@@ -36,6 +39,15 @@ class NodeOrder(Rule):
     balanced_resource: int = 1
     node_affinity: int = 2
     taint_toleration: int = 3
+    pod_affinity: int = 2
+    topology_spread: int = 2
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`: only where tasks have wishes about other pods."""
+        wishes = problem.derived(find_wishes)
+        if wishes is None or not (self.pod_affinity or self.topology_spread):
+            return None
+        return _AsPlaced(self, wishes)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`: load of CPU and memory once the task has come, and how even it is."""
@@ -63,17 +75,75 @@ class NodeOrder(Rule):
         return score
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: preferred node affinity and PreferNoSchedule taints, best node 100."""
+        """See `Rule`: preferred affinity, soft taints and soft spread, best node 100."""
         shape = problem.classes.shapes[task_class]
-        score: F64 | None = None
+        parts: list[F64] = []
         if self.node_affinity and shape.preferred_nodes:
-            score = self.node_affinity * _preferred(problem, shape)
-        if self.taint_toleration:
-            shunned = _shunned(problem, shape)
-            if shunned is not None:
-                soft = self.taint_toleration * (TOP - _scaled(shunned))
-                score = soft if score is None else score + soft
+            parts.append(self.node_affinity * _preferred(problem, shape))
+        shunned = _shunned(problem, shape) if self.taint_toleration else None
+        if shunned is not None:
+            parts.append(self.taint_toleration * (TOP - _scaled(shunned)))
+        wishes = problem.derived(find_wishes)
+        task = None if wishes is None else wishes.speaker(task_class)
+        if wishes is not None and task is not None:
+            nodes = Standing(wishes)
+            met = self.met(wishes, task_class, task, nodes, problem.ready)
+            parts += [] if met is None else [met]
+        return sum(parts[1:], parts[0]) if parts else None
+
+    def met(
+        self, wishes: Wishes, task_class: int, task: Task, standing: Standing, nodes: Bool
+    ) -> F64 | None:
+        """(N,) how far nodes (N,) meet the wishes of a task of a class, and of pods about it.
+
+        None where nobody has any.
+        """
+        selecting = wishes.matcher.selecting(task)
+        if not wishes.concerns(task_class, selecting):
+            return None
+        score = np.zeros(len(nodes))
+        if self.pod_affinity:
+            score += self.pod_affinity * wishes.near(task_class, selecting, standing, nodes)
+        if self.topology_spread and wishes.spread(task.shape):
+            score += self.topology_spread * wishes.even(task_class, standing, nodes)
         return score
+
+
+class _AsPlaced(Greedy):
+    """Wishes once tasks have been placed: what they change in the score of the class."""
+
+    def __init__(self, rule: NodeOrder, wishes: Wishes) -> None:
+        self._rule = rule
+        self._wishes = wishes
+        self._standing = Standing(wishes)
+        self._start: list[int] = wishes.problem.task_start.tolist()
+
+    def _task(self, gang: int, task_class: int) -> Task:
+        """The first task of a class in a gang; it speaks for the others where labels count."""
+        problem, start = self._wishes.problem, self._start[gang]
+        mine = problem.task_class[start : self._start[gang + 1]]
+        return problem.tasks[start + int((mine == task_class).argmax())]
+
+    def live_scorer(self, gang: int, task_class: int) -> LiveScorer | None:
+        wishes, task = self._wishes, self._task(gang, task_class)
+        speaker = wishes.speaker(task_class)
+        ready = wishes.problem.ready
+        before = None
+        if speaker is not None:
+            before = self._rule.met(wishes, task_class, speaker, Standing(wishes), ready)
+        now = self._rule.met(wishes, task_class, task, self._standing, ready)
+        if now is None and before is None:
+            return None
+
+        def change(nodes: Bool) -> F64:
+            met = self._rule.met(wishes, task_class, task, self._standing, nodes)
+            zero = np.zeros(len(nodes))
+            return (zero if met is None else met) - (zero if before is None else before)
+
+        return change
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        self._standing.placed(self._task(gang, task_class), nodes, counts)
 
 
 def _scaled(raw: F64) -> F64:

@@ -123,6 +123,8 @@ def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             balanced_resource=_whole(arguments, "balancedresource.weight", 1),
             node_affinity=_whole(arguments, "nodeaffinity.weight", 2),
             taint_toleration=_whole(arguments, "tainttoleration.weight", 3),
+            pod_affinity=_whole(arguments, "podaffinity.weight", 2),
+            topology_spread=_whole(arguments, "podtopologyspread.weight", 2),
         ),
     )
 
@@ -190,11 +192,11 @@ _AVAILABLE = (
             _weight("leastrequested.weight", 1, "free nodes"),
             _weight("mostrequested.weight", 0, "busy nodes"),
             _weight("nodeaffinity.weight", 2, "preferred node affinity"),
-            _later(_weight("podaffinity.weight", 2, "preferred pod affinity")),
+            _weight("podaffinity.weight", 2, "preferred pod affinity"),
             _weight("balancedresource.weight", 1, "CPU and memory in balance"),
             _weight("tainttoleration.weight", 3, "few soft taints"),
             _later(_weight("imagelocality.weight", 1, "images already there")),
-            _later(_weight("podtopologyspread.weight", 2, "soft topology spread")),
+            _weight("podtopologyspread.weight", 2, "soft topology spread"),
         ),
         _nodeorder,
     ),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
+    from optsched.rules.base import LiveScorer
     from optsched.rules.ledger import Ledger
     from optsched.rules.ruleset import RuleSet
 
@@ -26,6 +27,7 @@ _SWITCH = {
     "holds": Face.JOB_READY,
     "enqueue_vote": Face.JOB_ENQUEUED,
     "live_mask": Face.PREDICATE,
+    "live_scorer": Face.NODE_ORDER,
 }
 
 
@@ -42,6 +44,8 @@ class Faces:
         self._may_start: list[Callable[[int], bool]] = self._having("may_start")
         self._holds: list[Callable[[int], bool]] = self._having("holds")
         self._masks: list[Callable[[int], Bool | None]] = self._having("live_mask")
+        self._scorers: list[Callable[[int, int], LiveScorer | None]] = self._having("live_scorer")
+        self._live: dict[tuple[int, int], list[LiveScorer]] = {}
         self._placed: list[Callable[[int, int, I64, I64], None]] = self._having("placed")
         self._promised: list[Callable[[int, I64, I64], None]] = self._having("promised")
         self._enqueued: list[Callable[[int], None]] = self._having("enqueued")
@@ -101,6 +105,15 @@ class Faces:
             if nodes is not None:
                 allowed = nodes if allowed is None else allowed & nodes
         return allowed
+
+    def live_scorers(self, gang: int, task_class: int) -> list[LiveScorer]:
+        """What scores nodes for a class of a gang as things stand."""
+        if not self._scorers:
+            return []
+        if (gang, task_class) not in self._live:
+            found = (scorer(gang, task_class) for scorer in self._scorers)
+            self._live[gang, task_class] = [scorer for scorer in found if scorer is not None]
+        return self._live[gang, task_class]
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """Tell every rule of tasks placed on nodes."""

@@ -213,9 +213,9 @@ class Placing:
         task_class = self.class_of(gang, entry)
         number = min(wanted, self.faces.room(self.ledger.queue_of[gang], task_class))
         placed = 0
-        if self._is_tied(task_class):
+        if self._is_tied(task_class) or self.faces.live_scorers(gang, task_class):
             while placed < number:
-                chosen = self._choose_live(task_class, where[0])
+                chosen = self._choose_live(gang, task_class, where[0])
                 if not len(chosen[0]):
                     break
                 placed += self._put(gang, entry, chosen, where)
@@ -243,12 +243,15 @@ class Placing:
         self._count(cursor, gang, entry, placed)
         return placed
 
-    def _choose_live(self, task_class: int, book: Book) -> tuple[I64, I64]:
+    def _choose_live(self, gang: int, task_class: int, book: Book) -> tuple[I64, I64]:
         """The one best node for a class whose nodes depend on what stands where."""
         score = book.scores(task_class)
         allowed = self.faces.live_mask(task_class)
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
+        open_nodes = score > NOWHERE
+        for scorer in self.faces.live_scorers(gang, task_class):
+            score = score + scorer(open_nodes)
         node = int(score.argmax()) if len(score) else -1
         found = node >= 0 and score[node] > NOWHERE
         nodes = np.array([node] if found else [], np.int64)
