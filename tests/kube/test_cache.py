@@ -129,6 +129,19 @@ def namespace_of(name: str, annotations: dict[str, str], team: str) -> dict[str,
     return space
 
 
+MEMBERS = (
+    *({"type": "Node", "selector": {"exactMatch": {"name": name}}} for name in ("n1", "n2")),
+    *({"type": "HyperNode", "selector": {"exactMatch": {"name": f"s{i}"}}} for i in range(3)),
+    {"type": "Node", "selector": {"regexMatch": {"pattern": "^n[12]"}}},
+    {"type": "Node", "selector": {"labelMatch": {"matchLabels": {"zone": "a"}}}},
+)
+
+
+def hypernode(name: str, tier: int, members: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = {"tier": tier, "members": members}
+    return thing("topology.volcano.sh/v1alpha1", "HyperNode", name, spec=spec)
+
+
 group_specs = st.fixed_dictionaries(
     {
         "minMember": st.integers(0, 3),
@@ -170,12 +183,18 @@ others = st.one_of(
         st.just("fast"),
         volumeBindingMode=st.sampled_from(["Immediate", "WaitForFirstConsumer"]),
     ),
+    st.builds(
+        hypernode,
+        st.sampled_from(["s0", "s1", "s2"]),
+        st.integers(0, 2),
+        st.lists(st.sampled_from(MEMBERS), max_size=3),
+    ),
 )
 
 
 def fields_of(snapshot: Snapshot) -> tuple[object, ...]:
     parts = (snapshot.nodes, snapshot.gangs, snapshot.queues, snapshot.claims, snapshot.namespaces)
-    return tuple(map(id, parts))
+    return tuple(map(id, (*parts, snapshot.topology)))
 
 
 @settings(max_examples=120 * EFFORT, deadline=None)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.kube.binder import Bind, Failure
+from optsched.kube.events import EventType, Note
+from optsched.kube.notices import Notices, not_bound, scheduled
+from optsched.kube.status import Outcome
+from tests.support.small import cluster, gang, node, running, shape
+
+if TYPE_CHECKING:
+    import pytest
+
+    from optsched.domain.cluster import Gang, Snapshot
+
+NO_ROOM = Reason(ReasonCode.RESOURCES, "8 cpu are missing")
+BIND = Bind("ns/g-0", "u", "n1", "ns/g")
+GANG = gang("g", ("w", 2, shape()), uid="u-g")
+
+
+def snapshot(*gangs: Gang, second: int = 0) -> Snapshot:
+    return cluster([node("n1")], gangs, now_ms=1000 * second)
+
+
+class Board:
+    """Notices, and where they end up."""
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+        self._notices = Notices(self.notes.append)
+
+    def tell(self, what: Snapshot, **reasons: Reason) -> list[str]:
+        """Objects that are told something."""
+        self.notes.clear()
+        by_key = {f"ns/{name}": reason for name, reason in reasons.items()}
+        self._notices.tell(Outcome(what, by_key, ()))
+        return [str(note.about) for note in self.notes]
+
+
+ALL = ["PodGroup ns/g", "Pod ns/g-w-0", "Pod ns/g-w-1"]
+
+
+def test_a_gang_and_its_waiting_pods_are_told_why() -> None:
+    board = Board()
+    assert board.tell(snapshot(GANG), g=NO_ROOM) == ALL
+    assert {(n.type, n.reason, n.code, n.message) for n in board.notes} == {
+        (
+            EventType.WARNING,
+            "Unschedulable",
+            "NotEnoughResources",
+            "NotEnoughResources: 8 cpu are missing",
+        )
+    }
+
+
+def test_pods_that_run_are_not_told_and_broken_ones_their_own_reason() -> None:
+    broken = Reason(ReasonCode.INVALID_POD, "cpu: lots is no quantity")
+    first, second = GANG.tasks
+    tasks = (running(first, "n1"), replace(second, problem=broken))
+    board = Board()
+    told = board.tell(snapshot(replace(GANG, tasks=tasks)), g=NO_ROOM)
+    assert told == ["PodGroup ns/g", "Pod ns/g-w-1"]
+    assert board.notes[1].code == "InvalidPod"
+
+
+def test_a_pod_alone_has_no_podgroup_to_tell() -> None:
+    board = Board()
+    assert board.tell(snapshot(replace(GANG, is_implicit=True)), g=NO_ROOM) == ALL[1:]
+
+
+def test_only_news_are_told_again() -> None:
+    board, before = Board(), snapshot(GANG)
+    board.tell(before, g=NO_ROOM)
+    assert board.tell(before, g=NO_ROOM) == []
+    assert board.tell(before, g=Reason(ReasonCode.PREDICATES, "taints")) == ALL
+    grown = replace(GANG, tasks=GANG.tasks[:1])
+    assert board.tell(snapshot(grown), g=Reason(ReasonCode.PREDICATES, "taints")) == ALL[:2]
+
+
+def test_after_a_minute_the_recorder_is_asked_whether_it_is_time() -> None:
+    board = Board()
+    board.tell(snapshot(GANG), g=NO_ROOM)
+    assert board.tell(snapshot(GANG, second=59), g=NO_ROOM) == []
+    assert board.tell(snapshot(GANG, second=60), g=NO_ROOM) == ALL
+
+
+def test_the_log_names_a_reason_once(caplog: pytest.LogCaptureFixture) -> None:
+    board = Board()
+    with caplog.at_level("INFO", "optsched"):
+        for second in (0, 60, 120):
+            board.tell(snapshot(GANG, second=second), g=NO_ROOM)
+        board.tell(snapshot(GANG, second=121))
+        board.tell(snapshot(GANG, second=122), g=NO_ROOM)
+    told = "ns/g waits: NotEnoughResources: 8 cpu are missing"
+    assert caplog.messages == [told, told]
+
+
+def test_a_gang_that_is_gone_is_not_told() -> None:
+    assert Board().tell(snapshot(), g=NO_ROOM) == []
+
+
+def test_binds_are_told_with_kubernetes_own_words() -> None:
+    note = scheduled(BIND)
+    assert (note.type, note.reason, note.message) == (
+        EventType.NORMAL,
+        "Scheduled",
+        "Successfully assigned ns/g-0 to n1",
+    )
+    note = not_bound(BIND, Failure("Forbidden", "you may not"))
+    assert (str(note.about), note.uid, note.reason, note.message) == (
+        "Pod ns/g-0",
+        "u",
+        "FailedScheduling",
+        "binding to n1 failed: you may not",
+    )
