@@ -8,7 +8,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.domain.task import Taint, TaintEffect
+from optsched.domain.topology import NO_TOPOLOGY
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector
     from optsched.domain.task import Task
+    from optsched.domain.topology import SubGroupRule, Topology, TopologyRequest
 
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
@@ -108,6 +111,11 @@ class Gang:
         All its tasks in `Task.order`, finished ones included.
     waiting_since_ms
         When it began to wait: its creation, or the last time that it ran.
+    topology
+        How far apart in the network its tasks may be; None where that does not matter.
+    sub_groups
+        How smaller groups are formed inside it; a task is in a group of the first rule that means
+        it.
     problem
         Why it can not be scheduled as it is, before any rule is asked; None when it can.
     """
@@ -125,6 +133,8 @@ class Gang:
     tasks: tuple[Task, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     is_implicit: bool = False
+    topology: TopologyRequest | None = None
+    sub_groups: tuple[SubGroupRule, ...] = ()
     problem: Reason | None = None
 
     @property
@@ -136,6 +146,11 @@ class Gang:
     def name(self) -> str:
         """The PodGroup's name."""
         return self.key.partition("/")[2]
+
+    @property
+    def recorded_hypernode(self) -> str:
+        """The HyperNode that its tasks were in when it ran last; empty when there is no record."""
+        return self.annotations.get(ALLOCATED_HYPERNODE, "")
 
 
 class QueueState(StrEnum):
@@ -243,6 +258,8 @@ class Snapshot:
         Labels by namespace, for selectors on namespaces.
     budgets
         Disruption budgets in key order.
+    topology
+        The HyperNodes of the network.
     """
 
     taken_ms: int
@@ -252,6 +269,7 @@ class Snapshot:
     claims: Mapping[str, Claim] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     budgets: tuple[Budget, ...] = ()
+    topology: Topology = NO_TOPOLOGY
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])

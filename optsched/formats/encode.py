@@ -17,6 +17,7 @@ from optsched.formats.encode_selectors import (
     node_selector_fields,
     topology_fields,
 )
+from optsched.formats.encode_topology import hypernode_spec, topology_spec
 from optsched.formats.index import SNAPSHOT_KIND
 from optsched.formats.marks import API_VERSION, PROBLEM, WAITING_SINCE, reason_text, time_text
 from optsched.formats.text import write_yaml
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Snapshot
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import NodeSelector
+    from optsched.domain.topology import HyperNode, Topology
 
 Manifest = dict[str, Any]
 
@@ -53,6 +55,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *(_node(node) for node in snapshot.nodes),
         *_claims(snapshot.claims.values()),
         *(_budget(budget) for budget in snapshot.budgets),
+        *(_hypernode(each, snapshot.topology) for each in snapshot.topology.hypernodes),
         *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
         *_pods(snapshot),
     ]
@@ -162,6 +165,11 @@ def _amounts(amounts: Amounts) -> dict[str, str]:
 # --- gangs and pods ------------------------------------------------------------------------------
 
 
+def _hypernode(hypernode: HyperNode, topology: Topology) -> Manifest:
+    spec = hypernode_spec(hypernode, topology)
+    return _manifest(kinds.HYPER_NODE, {"name": hypernode.name}, spec=spec)
+
+
 def _has_group(gang: Gang) -> bool:
     return not gang.is_implicit and not is_missing(gang)
 
@@ -197,6 +205,7 @@ def _group(gang: Gang) -> Manifest:
             "minMember": gang.min_member,
             "minTaskMember": dict(gang.min_role),
             "minResources": _amounts(gang.min_resources),
+            **topology_spec(gang),
             **({"priorityClassName": _class_name(gang.priority)} if gang.priority else {}),
         },
         status={"phase": gang.phase.value},

@@ -27,6 +27,7 @@ from optsched.formats.marks import (
     without,
 )
 from optsched.formats.problems import sentence
+from optsched.formats.topology import sub_group_rule, topology_request
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def gang_of_group(
         phase=GangPhase(group.status.phase.value),
         tasks=_in_order(tasks),
         annotations=without(group.meta.annotations, _GROUP_MARKS),
+        topology=topology_request(group.topology),
+        sub_groups=tuple(sub_group_rule(policy) for policy in group.sub_groups),
         problem=_group_problem(group),
     )
     return gang, (missing,) if value is None else ()

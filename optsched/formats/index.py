@@ -31,9 +31,13 @@ READ_KINDS: Final = (
     kinds.PERSISTENT_VOLUME_CLAIM,
     kinds.PERSISTENT_VOLUME,
     kinds.STORAGE_CLASS,
+    kinds.HYPER_NODE,
     kinds.POD_DISRUPTION_BUDGET,
 )
 """The kinds that a snapshot is made of."""
+
+OPTIONAL_KINDS: Final = frozenset({kinds.HYPER_NODE})
+"""Those of them that a cluster may do without: where one is not installed, it has no objects."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
 _NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
+from optsched.api.hypernode import parse_hypernode
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import PriorityClass, parse_priority_class
 from optsched.api.queue import parse_queue
@@ -32,6 +33,7 @@ from optsched.formats.pods import (
 )
 from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.problems import problems_of
+from optsched.formats.topology import TopologyIndex
 from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_nodes
 from optsched.units import FieldError
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue
     from optsched.domain.task import Task
+    from optsched.domain.topology import Topology
     from optsched.formats.problems import ObjectProblem
 
 _NO_NODE: Final = "is no node of this cluster"
@@ -123,6 +126,7 @@ class _Assembly:
             claims=self._claims(),
             namespaces=self._namespaces(),
             budgets=self._budgets(),
+            topology=self._topology(),
         )
         return Assembled(
             snapshot,
@@ -240,6 +244,20 @@ class _Assembly:
     def _namespace_annotations(self, name: str) -> Mapping[str, str]:
         entry = self._index.get(kinds.NAMESPACE, name)
         return _texts(entry.obj, "annotations") if entry else {}
+
+    def _topology(self) -> Topology:
+        index, listed = TopologyIndex(), self._index.of(kinds.HYPER_NODE)
+        for name, entry in self._index.of(kinds.NODE).items():
+            index.put_node(name, _texts(entry.obj, "labels"))
+        for name, entry in listed.items():
+            parsed, errors = parse_hypernode(entry.obj)
+            self._report(kinds.HYPER_NODE, name, errors, entry.where)
+            if parsed is not None:
+                index.put(parsed)
+        topology = index.topology()
+        for name, remarks in index.remarks.items():
+            self._report(kinds.HYPER_NODE, name, remarks, listed[name].where)
+        return topology
 
     def _nodes(self) -> tuple[Node, ...]:
         residents: dict[str, list[Task]] = {}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
+from optsched.api.hypernode import parse_hypernode
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
@@ -29,6 +30,7 @@ from optsched.formats.index import NAMESPACE_LABEL, READ_KINDS
 from optsched.formats.nodes import parse_node
 from optsched.formats.pods import IMPLICIT_PREFIX, DecodeOptions
 from optsched.formats.priorities import Priorities, priorities
+from optsched.formats.topology import TopologyIndex
 from optsched.formats.volumes import Storage, parse_claim
 from optsched.kube.ordered import Ordered
 from optsched.kube.pods import PodShelf
@@ -83,6 +85,7 @@ class ClusterCache:
         self._classes: dict[str, PriorityClass] = {}
         self._table = Priorities()
         self._queues: dict[str, ApiQueue] = {}
+        self._topology = TopologyIndex()
         self._budgets: dict[str, Budget] = {}
         self._shown_budgets: tuple[Budget, ...] = ()
         self._bare_nodes: dict[str, Node] = {}
@@ -180,6 +183,7 @@ class ClusterCache:
             claims=self._claims,
             namespaces=self._labels,
             budgets=self._shown_budgets,
+            topology=self._topology.topology(),
         )
 
     # --- events ----------------------------------------------------------------------------------
@@ -218,6 +222,9 @@ class ClusterCache:
                 _keep(self._queues, key, parse_queue(obj)[0])
             case kinds.PRIORITY_CLASS:
                 _keep(self._classes, key, parse_priority_class(obj)[0])
+            case kinds.HYPER_NODE:
+                self._put_hypernode(key, obj)
+                return
             case kinds.POD_DISRUPTION_BUDGET:
                 _keep(self._budgets, key, parse_budget(obj)[0])
             case _:
@@ -233,7 +240,11 @@ class ClusterCache:
                 return
             case kinds.NODE:
                 _keep(self._bare_nodes, key, None)
+                self._topology.drop_node(key)
                 self._pods.touched_nodes.add(key)
+                return
+            case kinds.HYPER_NODE:
+                self._topology.drop(key)
                 return
             case kinds.POD_GROUP:
                 _keep(self._groups, key, None)
@@ -254,6 +265,17 @@ class ClusterCache:
         is_taken = node is not None and self._takes_node(node.labels)
         _keep(self._bare_nodes, name, node if is_taken else None)
         self._pods.touched_nodes.add(name)
+        if node is not None and is_taken:
+            self._topology.put_node(name, node.labels)
+        else:
+            self._topology.drop_node(name)
+
+    def _put_hypernode(self, name: str, obj: Raw) -> None:
+        hypernode = parse_hypernode(obj)[0]
+        if hypernode is None:
+            self._topology.drop(name)
+        else:
+            self._topology.put(hypernode)
 
     def _put_raw(self, kind: Kind, key: str, obj: Raw | None) -> None:
         _keep(self._raw[kind], key, obj)

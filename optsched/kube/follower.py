@@ -6,7 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from optsched.formats.index import READ_KINDS
+from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
+from optsched.kube.errors import NotFound
 from optsched.kube.watch import Listed, Reflection, reflect
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Follower:
         self._on_change = on_change
         self._on_failure = on_failure
         self._broken: set[Kind] = set()
+        self._absent: set[Kind] = set()
 
     async def run(self) -> None:
         """Follow every kind until cancelled."""
@@ -51,8 +53,9 @@ class Follower:
         async for event in events:
             version = self._cache.version
             self._cache.apply(kind, event)
-            if kind in self._broken:
+            if kind in self._broken or kind in self._absent:
                 self._broken.discard(kind)
+                self._absent.discard(kind)
                 log.info("%s: followed again", kind.plural)
             if self._cache.version != version:
                 self._on_change()
@@ -61,7 +64,21 @@ class Follower:
                 await asyncio.sleep(0)
 
     def _failed(self, kind: Kind, error: KubeError) -> None:
+        if kind in OPTIONAL_KINDS and isinstance(error, NotFound):
+            self._do_without(kind)
+            return
         self._on_failure(kind)
         if kind not in self._broken:
             self._broken.add(kind)
             log.warning("%s: can not be followed: %s", kind.plural, error)
+
+    def _do_without(self, kind: Kind) -> None:
+        """Go on as if a kind that is not installed had no objects; it is asked for again."""
+        if kind in self._absent:
+            return
+        self._absent.add(kind)
+        log.info("%s: %s is not installed; going on without", kind.plural, kind.api_version)
+        version = self._cache.version
+        self._cache.apply(kind, Listed(()))
+        if self._cache.version != version:
+            self._on_change()

@@ -138,8 +138,8 @@ def test_progress_ends_at_the_total(tmp_path: Path):
         (
             {"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"},
             "nothing to schedule: looked for Node, Pod, PodGroup, Queue, PriorityClass, Namespace, "
-            "PersistentVolumeClaim, PersistentVolume, StorageClass, PodDisruptionBudget; "
-            "there are only 1 v1 ConfigMap",
+            "PersistentVolumeClaim, PersistentVolume, StorageClass, HyperNode, "
+            "PodDisruptionBudget; there are only 1 v1 ConfigMap",
         ),
         ({"a.yaml": "a: [\n"}, "a.yaml:2:1: is not YAML"),
     ],

@@ -37,6 +37,13 @@ from optsched.domain.task import (
     TaskStatus,
     Toleration,
 )
+from optsched.domain.topology import (
+    HyperNode,
+    SubGroupRule,
+    Topology,
+    TopologyMode,
+    TopologyRequest,
+)
 from optsched.formats.groups import Loner, implicit_gang, missing_gang
 from optsched.formats.index import NAMESPACE_LABEL
 from optsched.formats.nodes import GPU_MODEL_LABEL
@@ -313,6 +320,52 @@ def claims(draw: DrawFn, key: str) -> Claim:
     return Claim(key, problem=draw(st.sampled_from(["is not bound", "is lost"])))
 
 
+def topology_requests() -> SearchStrategy[TopologyRequest]:
+    """A limit by number or by name, or none, as a rule or as a wish."""
+    limits = st.sampled_from([(None, ""), (0, ""), (1, ""), (2, ""), (None, "rack")])
+    modes = st.sampled_from(list(TopologyMode))
+    return st.builds(lambda mode, limit: TopologyRequest(mode, *limit), modes, limits)
+
+
+def sub_group_rules() -> SearchStrategy[SubGroupRule]:
+    """A rule for smaller groups."""
+    return st.builds(
+        SubGroupRule,
+        name=st.sampled_from(["", "tp", "dp"]),
+        size=st.integers(1, 3),
+        min_groups=st.integers(0, 2),
+        selector=st.none() | label_selectors(),
+        keys=st.sampled_from([(), ("rev",), ("app", "rev")]),
+        topology=st.none() | topology_requests(),
+    )
+
+
+@st.composite
+def topologies(draw: DrawFn, nodes: Sequence[str]) -> Topology:
+    """A forest over some of the nodes; no HyperNode is without members."""
+    names = [f"s{i}" for i in range(draw(st.integers(0, 4)))]
+    tiers = {name: draw(st.integers(0, 3)) for name in names}
+    parents = {
+        name: draw(st.sampled_from(["", *(n for n in names if tiers[n] > tiers[name])]))
+        for name in names
+    }
+    owner = {node: draw(st.sampled_from(["", *names])) for node in nodes}
+    while empty := set(names).difference(owner.values(), (parents[name] for name in names)):
+        names = [name for name in names if name not in empty]
+    return Topology(
+        tuple(
+            HyperNode(
+                name,
+                tiers[name],
+                draw(st.sampled_from(["", "rack"])),
+                parents[name],
+                tuple(node for node in sorted(nodes) if owner[node] == name),
+            )
+            for name in names
+        )
+    )
+
+
 class _Cluster:
     """Draws the parts of one snapshot."""
 
@@ -344,6 +397,7 @@ class _Cluster:
             claims=self._claims,
             namespaces=namespaces,
             budgets=self._draw_budgets(),
+            topology=self._draw(topologies(self._nodes)),
         )
 
     def _draw_budgets(self) -> tuple[Budget, ...]:
@@ -461,6 +515,8 @@ def _groups(draw: DrawFn, key: str, queue: str, members: tuple[Task, ...]) -> Ga
         phase=draw(st.sampled_from(list(GangPhase))),
         tasks=tuple(sorted(members, key=lambda task: task.order)),
         annotations=draw(labels("sla-waiting-time", "volcano.sh/preemptable")),
+        topology=draw(st.none() | topology_requests()),
+        sub_groups=tuple(draw(st.lists(sub_group_rules(), max_size=2))),
         problem=draw(problems(ReasonCode.INVALID_POD_GROUP)),
     )
 
