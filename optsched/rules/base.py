@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from optsched.domain.decisions import Sense
     from optsched.domain.reasons import Reason
@@ -147,6 +147,25 @@ class Rule:
     def verify(self, world: World) -> Iterable[Violation]:
         """Every place where the plan in `world` breaks the rule."""
         return ()
+
+    def verify_evictions(self, world: World) -> Iterable[Violation]:
+        """Every eviction of the plan in `world` that the rule forbids."""
+        return ()
+
+    def spares(self, problem: Problem) -> Bool | None:
+        """(V,) running tasks that may not be evicted, whoever asks; None when there is none.
+
+        See `problem.running` for the axis.
+        """
+        return None
+
+    def deserved(self, problem: Problem) -> I64 | None:
+        """(Q, R) what queues may claim back from others, 0 where nothing is due; None without."""
+        return None
+
+    def deserved_by_name(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
+        """The same from the domain objects alone, by queue and resource, for the verifier."""
+        return None
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """The rule's face in the greedy pipeline; None when it has no say in this problem.

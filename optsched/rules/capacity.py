@@ -16,11 +16,13 @@ from optsched.rules.shortfall import Shortfall
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from optsched.domain.cluster import Queue
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.rules.base import GangLevel
     from optsched.rules.ledger import Ledger
+    from optsched.rules.world import World
 
 GRID = 1000
 
@@ -33,6 +35,14 @@ class Capacity(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         return _Order(problem, ledger)
+
+    def deserved(self, problem: Problem) -> I64:
+        """See `Rule`."""
+        return deserved_amounts(problem)
+
+    def deserved_by_name(self, world: World) -> dict[str, dict[str, int]]:
+        """See `Rule`."""
+        return {q.name: _deserved(q) for q in world.snapshot.queues}
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What queues deserve, ask for, and miss; on every level of the tree."""
@@ -49,6 +59,13 @@ def deserved_amounts(problem: Problem) -> I64:
     queues = problem.queues
     wanted: I64 = np.maximum(np.minimum(queues.deserved, queues.capability), queues.guarantee)
     return wanted
+
+
+def _deserved(queue: Queue) -> dict[str, int]:
+    """The same for one queue."""
+    ceiling, floor = dict(queue.capability or ()), dict(queue.guarantee)
+    wanted = {r: min(n, ceiling.get(r, n)) for r, n in queue.deserved}
+    return {r: max(wanted.get(r, 0), floor.get(r, 0)) for r in {**wanted, **floor}}
 
 
 class _Order(Greedy):

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.domain.decisions import Evict
+import numpy as np
+
+from optsched.problem.running import running_tasks
 from optsched.rules.base import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.domain.task import Task
+    from optsched.problem.arrays import Bool
+    from optsched.problem.problem import Problem
     from optsched.rules.world import World
 
 SYSTEM_NAMESPACE = "kube-system"
@@ -27,14 +31,16 @@ class Conformance(Rule):
 
     name = "conformance"
 
-    def verify(self, world: World) -> Iterator[Violation]:
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
-        evicted = {action.task for action in world.actions if isinstance(action, Evict)}
-        if not evicted:
-            return
+        evicted = {action.task for action in world.evictions}
         for task in (t for node in world.snapshot.nodes for t in node.residents):
             if task.key in evicted and is_system(task):
                 yield Violation(self.name, f"task {task.key}", "evicted, but keeps the cluster up")
+
+    def spares(self, problem: Problem) -> Bool:
+        """See `Rule`."""
+        return np.array([is_system(t) for t in running_tasks(problem).tasks], np.bool_)
 
 
 def is_system(task: Task) -> bool:

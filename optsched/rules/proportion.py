@@ -20,6 +20,7 @@ from optsched.rules.faces import Face
 from optsched.rules.shortfall import Shortfall
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
+from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,6 +82,22 @@ class Proportion(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         return _Shares(problem, ledger)
+
+    # --- victims ---------------------------------------------------------------------------------
+
+    def deserved(self, problem: Problem) -> I64:
+        """See `Rule`. Places for pods are nothing that queues lend one another."""
+        due = problem.derived(deserved_shares).copy()
+        if problem.index(PODS) >= 0:
+            due[:, problem.index(PODS)] = 0
+        return due
+
+    def deserved_by_name(self, world: World) -> dict[str, dict[str, int]]:
+        """See `Rule`."""
+        return {
+            name: {r: amount for r, amount in due.items() if r != PODS}
+            for name, due in _shares_by_name(world).items()
+        }
 
     # --- levels ----------------------------------------------------------------------------------
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.fits import Fits
 from optsched.rules.gpu_shares import GpuShares
+from optsched.rules.victims import Victims
 from optsched.rules.well_formed import WellFormed
 
 if TYPE_CHECKING:
     from optsched.rules.base import Rule
 
 
-_ALWAYS: tuple[Rule, ...] = (WellFormed(), Fits(), GpuShares())
+_ALWAYS: tuple[Rule, ...] = (WellFormed(), Fits(), GpuShares(), Victims())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,12 @@ class RuleSet:
         """Hard rules that exclude nodes."""
         always = [r for r in self.hard if r.hard_face is None]
         return (*always, *(r for r in self.hard if r.hard_face is Face.PREDICATE))
+
+    @cached_property
+    def guarding(self) -> tuple[Rule, ...]:
+        """Rules that have a say in evictions, each once."""
+        switched = [a for a in self.active if {Face.PREEMPTABLE, Face.RECLAIMABLE} & a.faces]
+        return (*_ALWAYS, *{a.rule.name: a.rule for a in switched}.values())
 
     @cached_property
     def scoring(self) -> tuple[Rule, ...]:

@@ -20,4 +20,7 @@ def verify_actions(
 ) -> list[Violation]:
     """Every violation that carrying out the actions would cause; empty when there is none."""
     world = World(snapshot, actions)
-    return [violation for rule in rules.hard for violation in rule.verify(world)]
+    found = [violation for rule in rules.hard for violation in rule.verify(world.after)]
+    if world.evictions:
+        found += [v for rule in rules.guarding for v in rule.verify_evictions(world)]
+    return found

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.domain.decisions import Allocate, Nominate
+from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.domain.eviction import leaving
 from optsched.domain.task import Task, TaskStatus
 from optsched.units import PODS
 
@@ -30,6 +31,7 @@ class World:
     """A snapshot and the actions of a plan, with the indices that checks need.
 
     Actions that name unknown tasks, gangs or nodes are left out here; `well_formed` reports them.
+    What a plan places is judged in the world `after` its evictions, where victims are leaving.
     """
 
     snapshot: Snapshot
@@ -39,6 +41,31 @@ class World:
     def placements(self) -> tuple[Placement, ...]:
         """What the plan binds."""
         found = (self._placement(a) for a in self.actions if isinstance(a, Allocate))
+        return tuple(p for p in found if p is not None)
+
+    @cached_property
+    def evictions(self) -> tuple[Evict, ...]:
+        """What the plan evicts."""
+        return tuple(a for a in self.actions if isinstance(a, Evict))
+
+    @cached_property
+    def task_by_key(self) -> Mapping[str, Task]:
+        """Every task of a gang, by key."""
+        return {task.key: task for gang in self.snapshot.gangs for task in gang.tasks}
+
+    @cached_property
+    def after(self) -> World:
+        """The same plan with its victims on their way out."""
+        if not self.evictions:
+            return self
+        gone = {action.task for action in self.evictions}
+        kept = [action for action in self.actions if not isinstance(action, Evict)]
+        return World(leaving(self.snapshot, gone), kept)
+
+    @cached_property
+    def promises(self) -> tuple[Placement, ...]:
+        """What the plan keeps room for."""
+        found = (self._placement(a) for a in self.actions if isinstance(a, Nominate))
         return tuple(p for p in found if p is not None)
 
     def _placement(self, action: Allocate | Nominate) -> Placement | None:
@@ -71,18 +98,15 @@ class World:
     def promised_on(self) -> Mapping[str, list[Task]]:
         """Tasks that wait for room, by node."""
         found: dict[str, list[Task]] = {}
-        for action in self.actions:
-            if isinstance(action, Nominate):
-                placement = self._placement(action)
-                if placement is not None:
-                    found.setdefault(placement.node.name, []).append(placement.task)
+        for placement in self.promises:
+            found.setdefault(placement.node.name, []).append(placement.task)
         return found
 
     @cached_property
     def placed_of(self) -> Mapping[str, list[Task]]:
-        """Newly bound tasks by gang."""
+        """Tasks by gang that are newly bound or have room kept for them."""
         found: dict[str, list[Task]] = {}
-        for placement in self.placements:
+        for placement in (*self.placements, *self.promises):
             found.setdefault(placement.gang.key, []).append(placement.task)
         return found
 
@@ -103,9 +127,9 @@ class World:
 
     @cached_property
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """What the plan adds to each queue's own tasks."""
+        """What the plan adds to each queue's own tasks, promises included."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
-        for placement in self.placements:
+        for placement in (*self.placements, *self.promises):
             add_into(gained.setdefault(placement.gang.queue, {}), taken_by(placement.task))
         return gained
 

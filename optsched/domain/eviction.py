@@ -1,0 +1,40 @@
+"""The cluster once some tasks have been told to go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optsched.domain.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.task import Task
+
+
+def leaving(snapshot: Snapshot, tasks: Collection[str]) -> Snapshot:
+    """The snapshot in which some tasks, by key, are on their way out; the rest is shared."""
+    if not tasks:
+        return snapshot
+    known: dict[int, Task] = {}
+
+    def each(task: Task) -> Task:
+        if task.key not in tasks:
+            return task
+        # A task is the same object in its gang and on its node, and stays so.
+        return known.setdefault(id(task), replace(task, status=TaskStatus.RELEASING))
+
+    def all_of(old: tuple[Task, ...]) -> tuple[Task, ...] | None:
+        return tuple(map(each, old)) if any(t.key in tasks for t in old) else None
+
+    nodes = tuple(
+        node if (new := all_of(node.residents)) is None else replace(node, residents=new)
+        for node in snapshot.nodes
+    )
+    gangs = tuple(
+        gang if (new := all_of(gang.tasks)) is None else replace(gang, tasks=new)
+        for gang in snapshot.gangs
+    )
+    return replace(snapshot, nodes=nodes, gangs=gangs)

@@ -1,0 +1,94 @@
+"""The tasks that run, as arrays: what an engine may think of evicting.
+
+Axis V. Made when an engine first asks for it, for most sessions evict nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.task import TaskStatus
+from optsched.problem.arrays import frozen
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from optsched.domain.task import Task
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+
+_HELD = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """Bound and running tasks of gangs, on ready nodes, in order of gang and task.
+
+    Attributes
+    ----------
+    tasks
+        (V,) the tasks.
+    gang_of, node_of, queue_of
+        (V,) where they belong; the queue is -1 where it does not exist.
+    request
+        (V, R) what they hold, one pod included.
+
+    """
+
+    tasks: tuple[Task, ...]
+    gang_of: I64
+    node_of: I64
+    queue_of: I64
+    request: I64
+
+    def __post_init__(self) -> None:
+        frozen(self.gang_of, self.node_of, self.queue_of, self.request)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+
+def running_tasks(problem: Problem) -> Running:
+    """The tasks that run in a problem, made once."""
+    return problem.derived(_running_tasks)
+
+
+def _running_tasks(problem: Problem) -> Running:
+    nodes = problem.snapshot.nodes
+    index_of = {n.name: i for i, n in enumerate(nodes) if n.ready}
+    found = [
+        (task, g, index_of[task.node])
+        for g, gang in enumerate(problem.snapshot.gangs)
+        for task in gang.tasks
+        if task.status in _HELD and task.node in index_of
+    ]
+    tasks = tuple(task for task, _, _ in found)
+    gang_of = np.array([g for _, g, _ in found], np.int64)
+    return Running(
+        tasks=tasks,
+        gang_of=gang_of,
+        node_of=np.array([n for _, _, n in found], np.int64),
+        queue_of=problem.queue_of[gang_of],
+        request=_requests(problem, tasks),
+    )
+
+
+def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
+    """(V, R) by shape, for tasks share few shapes."""
+    column = {name: i for i, name in enumerate(problem.resources)}
+    number: dict[int, int] = {}
+    rows: list[I64] = []
+    which = np.empty(len(tasks), np.int64)
+    for i, task in enumerate(tasks):
+        at = number.setdefault(id(task.shape), len(number))
+        which[i] = at
+        if at == len(rows):
+            row = np.zeros(len(problem.resources), np.int64)
+            for name, amount in task.shape.request:
+                if name in column:
+                    row[column[name]] = amount
+            row[column[PODS]] = 1
+            rows.append(row)
+    return np.array(rows, np.int64).reshape(-1, len(problem.resources))[which]

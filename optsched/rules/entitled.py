@@ -1,0 +1,191 @@
+"""Who may have whom evicted, where a session weighs victims against what they make room for.
+
+Mathematics: models/formulation/entitled.md. A gang preempts what is less important in its own
+queue, and its queue claims back what is due to it from queues that hold more than is due to them. A
+gang of victims keeps its minimum or leaves as a whole. Volcano's votes of plugins by tiers are kept
+by policies without a solver only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from optsched.rules.base import Rule, Violation
+from optsched.rules.wording import amount_text
+from optsched.rules.world import summed, taken_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.domain.cluster import Gang, Queue
+    from optsched.domain.decisions import Evict
+    from optsched.domain.task import Task
+    from optsched.rules.ruleset import RuleSet
+    from optsched.rules.world import World
+
+PREEMPT, RECLAIM = "preempt", "reclaim"
+
+
+class Entitled(Rule):
+    """Preempt by priority within a queue, reclaim by what is due between queues, gangs whole."""
+
+    name = "entitled"
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        yield from self._verify_gangs(world)
+        reclaimed: dict[tuple[str, str], list[Task]] = {}
+        for eviction in world.evictions:
+            task = world.task_by_key.get(eviction.task)
+            gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
+            preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
+            if task is None or gang is None or preemptor is None:
+                continue  # `Victims` reports it
+            problem = _unentitled(world, eviction, gang, preemptor)
+            if problem:
+                yield Violation(self.name, f"task {task.key}", problem)
+            elif eviction.action == RECLAIM:
+                reclaimed.setdefault((preemptor.key, gang.queue), []).append(task)
+        yield from self._verify_shares(world, reclaimed)
+
+    def _verify_gangs(self, world: World) -> Iterator[Violation]:
+        """What a gang of victims keeps is its minimum, or nothing."""
+        gone = {e.task for e in world.evictions}
+        for gang in world.snapshot.gangs:
+            held = [t for t in gang.tasks if t.status.counts_as_ready]
+            left = [t for t in held if t.key not in gone]
+            if len(left) == len(held) or not any(t.status.holds_resources for t in left):
+                continue
+            if len(left) < gang.min_member or _lacks_role(gang, left):
+                detail = f"{len(left)} tasks would be left, minMember is {gang.min_member}"
+                yield Violation(self.name, f"gang {gang.key}", detail)
+
+    def _verify_shares(
+        self, world: World, reclaimed: Mapping[tuple[str, str], Sequence[Task]]
+    ) -> Iterator[Violation]:
+        if not reclaimed:
+            return
+        due = self._due(world)
+        if due is None:
+            yield Violation(self.name, "reclaim", "no rule of the policy says what queues deserve")
+            return
+        shares = _Shares(world, due)
+        for (preemptor, lender), tasks in reclaimed.items():
+            asked = sorted(summed(taken_by(t) for t in world.placed_of.get(preemptor, [])))
+            borrower = world.snapshot.gang_by_key[preemptor].queue
+            for where, detail in (
+                *shares.overclaims(borrower, lender, asked),
+                *shares.overreturns(lender, borrower, asked, tasks),
+                *shares.sunk(lender, borrower, tasks),
+            ):
+                yield Violation(self.name, f"queue {where}", f"{detail}, reclaim for {preemptor}")
+
+    def _due(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
+        found = (a.rule.deserved_by_name(world) for a in self._rules.active)
+        return next((due for due in found if due is not None), None)
+
+
+class _Shares:
+    """What queues hold, deserve and give back in a plan, with all below them."""
+
+    def __init__(self, world: World, due: Mapping[str, Mapping[str, int]]) -> None:
+        self._world = world
+        self._due = due
+
+    def _apart(self, name: str, other: str) -> list[Queue]:
+        """A queue and its ancestors as far up as the other queue is not below them."""
+        by_name = self._world.snapshot.queue_by_name
+        above = {q.name for q in self._world.ancestors(by_name[other])}
+        return [q for q in self._world.ancestors(by_name[name]) if q.name not in above]
+
+    def _held(self, queue: Queue) -> dict[str, int]:
+        return summed(self._world.held_by_queue[name] for name in self._world.below(queue))
+
+    def _gained(self, queue: Queue) -> dict[str, int]:
+        return summed(self._world.gained_by_queue[name] for name in self._world.below(queue))
+
+    def _gone(self, queue: Queue) -> dict[str, int]:
+        below = set(self._world.below(queue))
+        gangs = self._world.snapshot.gang_by_key
+        tasks = (self._world.task_by_key[e.task] for e in self._world.evictions)
+        return summed(taken_by(t) for t in tasks if gangs[t.gang].queue in below)
+
+    def _named(self, queue: Queue, asked: Iterable[str]) -> dict[str, int]:
+        """What is due to a queue of what is asked for."""
+        due = self._due.get(queue.name, {})
+        return {r: due[r] for r in asked if due.get(r, 0) > 0}
+
+    def overclaims(self, name: str, lender: str, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Where the claiming side would hold more than is due to it."""
+        chain = self._apart(name, lender)
+        if not any(self._named(queue, asked) for queue in chain):
+            yield name, "nothing that is asked for is due to it"
+        for queue in chain:
+            held, gained, gone = self._held(queue), self._gained(queue), self._gone(queue)
+            for r, due in self._named(queue, asked).items():
+                used = held.get(r, 0) + gained.get(r, 0) - gone.get(r, 0)
+                if used > due:
+                    both = f"{amount_text(r, used)} held, {amount_text(r, due)} deserved"
+                    yield queue.name, both
+
+    def overreturns(
+        self, name: str, borrower: str, asked: Sequence[str], tasks: Sequence[Task]
+    ) -> Iterator[tuple[str, str]]:
+        """Where a queue was not above its due of anything asked for before its last victim."""
+        for queue in self._apart(name, borrower):
+            held, gone = self._held(queue), self._gone(queue)
+            named = self._named(queue, asked)
+            largest = {r: max(taken_by(t).get(r, 0) for t in tasks) for r in named}
+            above = [held.get(r, 0) - gone.get(r, 0) + largest[r] > due for r, due in named.items()]
+            if above and not any(above):
+                yield queue.name, "gives back more than it holds above what it deserves"
+
+    def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
+        """Where a queue would be left with less than is guaranteed to it."""
+        touched = summed(taken_by(t) for t in tasks)
+        for queue in self._apart(name, borrower):
+            held, gone = self._held(queue), self._gone(queue)
+            for r, floor in queue.guarantee:
+                left = held.get(r, 0) - gone.get(r, 0)
+                if r in touched and left < floor:
+                    both = f"{amount_text(r, left)} left, {amount_text(r, floor)} guaranteed"
+                    yield queue.name, both
+
+
+def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
+    """Why an eviction is not the preemptor's to ask for; empty when it is."""
+    if gang.key == preemptor.key:
+        return f"evicted for its own gang {gang.key}"
+    if eviction.action == PREEMPT:
+        return _unpreemptable(gang, preemptor)
+    if eviction.action == RECLAIM:
+        return _unreclaimable(world, gang, preemptor)
+    return f"evicted by {eviction.action}, which is neither {PREEMPT} nor {RECLAIM}"
+
+
+def _unpreemptable(gang: Gang, preemptor: Gang) -> str:
+    if gang.queue != preemptor.queue:
+        return f"preempted for {preemptor.key} of another queue"
+    if gang.priority >= preemptor.priority:
+        return f"preempted for {preemptor.key}, which is not more important"
+    return ""
+
+
+def _unreclaimable(world: World, gang: Gang, preemptor: Gang) -> str:
+    queues = world.snapshot.queue_by_name
+    if gang.queue == preemptor.queue or preemptor.queue not in queues:
+        return f"reclaimed for {preemptor.key} of queue {preemptor.queue}"
+    if gang.queue not in queues or not queues[gang.queue].reclaimable:
+        return f"reclaimed from queue {gang.queue}, which is not reclaimable"
+    return ""
+
+
+def _lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
+    if gang.min_member < sum(n for _, n in gang.min_role):
+        return False
+    have = Counter(t.role for t in left)
+    return any(have[role] < n for role, n in gang.min_role)
