@@ -1,0 +1,296 @@
+"""The loop with all its parts, on a stand-in for the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE
+from optsched.kube import scheduler as module
+from optsched.kube.binder import LiveBinder, Surroundings
+from optsched.kube.cache import ClusterCache
+from optsched.kube.dumps import Dumps
+from optsched.kube.errors import Forbidden
+from optsched.kube.events import EventRecorder
+from optsched.kube.metrics import Metrics
+from optsched.kube.outbox import Outbox
+from optsched.kube.policies import Policies
+from optsched.kube.ports import Ref
+from optsched.kube.scheduler import STUCK_S, Parts, Scheduler
+from optsched.kube.solving import SolverKeeper
+from optsched.kube.writes import writer
+from optsched.policy.reload import PolicyWatch
+from tests.formats.objects import group, node, pod, queue
+from tests.kube.fakes import FakeApi, FakeClock, running, waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from optsched.kube.binder import Bind, Failure
+
+PERIOD_S = 0.005
+
+
+class NoSolver:
+    """Never comes up."""
+
+    pid = None
+
+    def wait_until_ready(self) -> bool:
+        return False
+
+    def solve(self, *_: object) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Plant:
+    """A scheduler, and the cluster that it works on."""
+
+    def __init__(self, folder: Path, *objects: dict[str, Any]) -> None:
+        self.api = FakeApi(*objects)
+        self.clock = FakeClock()
+        self.cache = ClusterCache()
+        self.metrics = Metrics()
+        self.is_leading = True
+        self.policy = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}]}]\n"
+        ways = waiting(FakeClock())
+        leads: Callable[[], bool] = lambda: self.is_leading  # noqa: E731
+        around = Surroundings(self.clock, self, leads, ways)
+        self.binder = LiveBinder(self.api, self.cache, around)
+        self.writes = Outbox(writer(self.api, leads), ways, on_failure=lambda *_: None)
+        self.events = EventRecorder(self.api, self.clock, ways, self.binder.until_idle)
+        watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n")
+        parts = Parts(
+            cache=self.cache,
+            binder=self.binder,
+            writes=self.writes,
+            events=self.events,
+            metrics=self.metrics,
+            policies=Policies(watch, self.clock, lambda _: None, period_s=PERIOD_S),
+            leadership=self,
+            dumps=Dumps(folder),
+            clock=self.clock,
+            solver=SolverKeeper(NoSolver(), ways),
+        )
+        self.scheduler = Scheduler(parts)
+
+    def bound(self, bind: Bind, seconds: float) -> None:
+        """See `BindListener`."""
+
+    def failed(self, bind: Bind, failure: Failure) -> None:
+        """See `BindListener`."""
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[Self]:
+        """The scheduler works, and has heard of everything."""
+        async with running(self.binder.run(), self.writes.run(), self.events.run()):
+            loop = asyncio.create_task(self.scheduler.run())
+            try:
+                self.tell()
+                yield self
+            finally:
+                self.scheduler.stop()
+                await loop
+
+    def tell(self, *objects: dict[str, Any]) -> None:
+        """Change objects, and let the scheduler know."""
+        for obj in objects:
+            self.api.put(obj)
+        self.api.tell(self.cache)
+        self.scheduler.wake()
+
+    def node_of(self, name: str) -> str:
+        return str(self.api.objects[Ref(POD, "ns", name)]["spec"].get("nodeName", ""))
+
+    def group(self, name: str = "g") -> dict[str, Any]:
+        status: dict[str, Any] = self.api.objects[Ref(POD_GROUP, "ns", name)].get("status", {})
+        return status
+
+    def reasons(self) -> list[str]:
+        """Why its conditions hold."""
+        return [condition.get("reason", "") for condition in self.group().get("conditions", ())]
+
+    def count(self, name: str) -> float:
+        families = text_string_to_metric_families(self.metrics.exposition().decode())
+        samples = (sample for family in families for sample in family.samples)
+        return sum(sample.value for sample in samples if sample.name == name)
+
+    async def sessions(self, number: int) -> None:
+        """Wait for so many sessions in all."""
+        await until(lambda: self.count("optsched_sessions_total") >= number)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+def dumped(folder: Path, sort: str) -> list[Path]:
+    return list(folder.glob(f"optsched-{sort}-*.json"))
+
+
+def members(*names: str) -> list[dict[str, Any]]:
+    mark = {"scheduling.k8s.io/group-name": "g"}
+    return [pod(name, annotations=mark) for name in names]
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.005)
+
+
+@pytest.mark.asyncio
+async def test_a_gang_is_bound_and_says_so(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 2}), *members("a", "b"))
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") == plant.node_of("b") == "n1")
+        plant.tell()
+        await until(lambda: plant.group().get("phase") == "Running")
+    (condition,) = plant.group()["conditions"]
+    assert (condition["type"], condition["status"]) == ("Scheduled", "True")
+
+
+@pytest.mark.asyncio
+async def test_a_gang_that_does_not_fit_says_why(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a", "b"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        await until(lambda: len(plant.api.of(EVENT)) == 3)
+    (condition,) = plant.group()["conditions"]
+    assert condition["reason"] == "NotEnoughTasks"
+    assert plant.node_of("a") == ""
+    assert plant.count("optsched_pending_gangs") == 1
+
+
+@pytest.mark.asyncio
+async def test_queues_that_have_to_exist_are_made(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), queue("default", weight=7))
+    async with plant.at_work():
+        await until(lambda: Ref(QUEUE, "", "root") in plant.api.objects)
+    assert plant.api.objects[Ref(QUEUE, "", "default")]["spec"] == {"weight": 7}
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_decided_twice(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        plant.tell()
+        before = plant.count("optsched_sessions_total")
+        skipped = plant.count("optsched_sessions_skipped_total")
+        plant.tell(node(labels={}))
+        await until(lambda: plant.count("optsched_sessions_skipped_total") > skipped)
+        assert plant.count("optsched_sessions_total") <= before + 1
+        decided = plant.count("optsched_sessions_total")
+        plant.tell(node("n2"))
+        await plant.sessions(int(decided) + 1)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_does_not_stand_for_ever(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        decided = int(plant.count("optsched_sessions_total"))
+        plant.clock.seconds += 61
+        await plant.sessions(decided + 1)
+
+
+@pytest.mark.asyncio
+async def test_a_new_policy_is_a_new_question(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        decided = int(plant.count("optsched_sessions_total"))
+        plant.policy = plant.policy.replace("predicates", "drf")
+        plant.clock.seconds += 1
+        await plant.sessions(decided + 1)
+
+
+@pytest.mark.asyncio
+async def test_who_does_not_lead_changes_nothing(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+    plant.is_leading = False
+    async with plant.at_work():
+        plant.clock.seconds += STUCK_S + 1
+        await until(lambda: plant.scheduler.trouble() == "")
+        assert plant.api.calls == []
+        assert plant.count("optsched_leading") == 0
+        plant.is_leading = True
+        await until(lambda: plant.node_of("a") == "n1")
+        assert plant.count("optsched_leading") == 1
+        plant.is_leading = False
+        await until(lambda: plant.count("optsched_leading") == 0)
+        assert plant.count("volcano_queue_weight") == 0
+
+
+@pytest.mark.asyncio
+async def test_a_gang_whose_bind_failed_is_tried_again_when_its_time_has_come(
+    tmp_path: Path,
+) -> None:
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+    plant.api.refuse("bind", Forbidden(403, "Forbidden", "you may not"))
+    async with plant.at_work():
+        await until(lambda: "BindFailed" in plant.reasons())
+        plant.clock.seconds += 2
+        await until(lambda: plant.node_of("a") == "n1")
+
+
+@pytest.mark.asyncio
+async def test_a_broken_session_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+
+    def broken(*_: object) -> None:
+        raise ArithmeticError("two and two")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "run_session", broken)
+        async with plant.at_work():
+            await until(lambda: plant.count("optsched_session_errors_total") >= 2)
+            patch.undo()
+            await until(lambda: plant.node_of("a") == "n1")
+    assert "two and two" in caplog.text
+    assert dumped(tmp_path, "error")
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_is_dumped_on_demand(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node())
+    async with plant.at_work():
+        plant.scheduler.dump()
+    assert len(dumped(tmp_path, "snapshot")) == 1
+
+
+def test_it_is_ready_once_it_knows_everything(tmp_path: Path) -> None:
+    plant = Plant(tmp_path)
+    assert plant.scheduler.unready() == "not everything has been listed yet"
+    plant.api.tell(plant.cache)
+    assert plant.scheduler.unready() == ""
+
+
+def test_a_loop_that_does_not_come_round_is_in_trouble(tmp_path: Path) -> None:
+    plant = Plant(tmp_path)
+    assert plant.scheduler.trouble() == ""
+    plant.clock.seconds += STUCK_S + 1
+    assert plant.scheduler.trouble() == "the loop has been stuck for 121 s"
+
+
+@pytest.mark.asyncio
+async def test_queues_that_lend_without_reclaim_are_remarked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant = Plant(tmp_path, node(), queue("team", reclaimable=True))
+    async with plant.at_work():
+        await plant.sessions(1)
+    assert "queues such as team are reclaimable" in caplog.text
