@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +12,14 @@ from optsched.local.assets import Assets, AssetsError, require
 from optsched.local.files import shipped
 from optsched.local.kubectl import install_crds
 from optsched.local.plane import ControlPlane
+from tests.support.api import Api
+from tests.support.live import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_SITES = count(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -56,3 +62,18 @@ def control_plane(
     with ControlPlane.start(tmp_path_factory.mktemp("plane"), assets) as plane:
         install_crds(plane.kubectl, shipped("crds"))
         yield plane
+
+
+@pytest.fixture(scope="session")
+def api(control_plane: ControlPlane) -> Iterator[Api]:
+    """Requests of the administrator to the running plane."""
+    api = Api(control_plane.kubeconfig)
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def site(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[Site]:
+    """A part of the running plane for one test."""
+    with Site(f"site-{next(_SITES)}", api, control_plane.kubeconfig, tmp_path) as site:
+        yield site

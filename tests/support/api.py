@@ -1,0 +1,175 @@
+"""Plain HTTP to an API server, to make objects and to watch what becomes of them.
+
+It shares nothing with the client of the scheduler, so that it sees what is there.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from base64 import b64decode
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+Raw = dict[str, Any]
+
+PATIENCE_S = 20.0
+"""How long is waited for what should happen within moments."""
+
+POLL_S = 0.05
+REQUEST_S = 15.0
+MERGE = "application/merge-patch+json"
+
+
+class Refused(Exception):
+    """The API server said no."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(code, reason, message)
+        self.code = code
+        self.reason = reason
+
+
+def until(probe: Callable[[], T], what: str, seconds: float = PATIENCE_S) -> T:
+    """What the probe gives, as soon as that is true; AssertionError if it never is."""
+    deadline = time.monotonic() + seconds
+    while not (found := probe()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; last: {found!r}"
+        time.sleep(POLL_S)
+    return found
+
+
+def tls(kubeconfig: Path) -> ssl.SSLContext:
+    """How a user of a kubeconfig shows who he is."""
+    config = json.loads(kubeconfig.read_text())
+    authority = b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"])
+    user = config["users"][0]["user"]
+    context = ssl.create_default_context(cadata=authority.decode())
+    with tempfile.TemporaryDirectory() as directory:
+        paths = [Path(directory) / "certificate", Path(directory) / "key"]
+        for path, name in zip(paths, ("client-certificate-data", "client-key-data"), strict=True):
+            path.write_bytes(b64decode(user[name]))
+        context.load_cert_chain(*paths)
+    return context
+
+
+def server_of(kubeconfig: Path) -> str:
+    """The address in a kubeconfig."""
+    return str(json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
+
+
+class Api:
+    """One user's requests; every thread has a connection of its own."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._place = urlsplit(server_of(kubeconfig)).netloc
+        self._tls = tls(kubeconfig)
+        self._local = threading.local()
+
+    def get(self, path: str, **query: str) -> Raw:
+        """An object, or a list."""
+        return self._call("GET", f"{path}?{urlencode(query)}" if query else path)
+
+    def items(self, path: str, **query: str) -> list[Raw]:
+        """The objects of a list."""
+        found: list[Raw] = self.get(path, **query)["items"]
+        return found
+
+    def find(self, path: str) -> Raw | None:
+        """An object; None where there is none."""
+        try:
+            return self.get(path)
+        except Refused as e:
+            if e.code == http.HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    def post(self, path: str, body: Raw) -> Raw:
+        """Create an object."""
+        return self._call("POST", path, body)
+
+    def patch(self, path: str, body: Raw) -> Raw:
+        """Change an object by a merge patch."""
+        return self._call("PATCH", path, body, MERGE)
+
+    def delete(self, path: str, **query: str) -> None:
+        """Delete an object or a collection, at once; gone already is fine."""
+        asked = urlencode({"gracePeriodSeconds": "0", **query})
+        with suppress(Refused):
+            self._call("DELETE", f"{path}?{asked}")
+
+    def bind(self, namespace: str, pod: str, node: str, **query: str) -> None:
+        """Bind a pod, as any scheduler does."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/binding"
+        self._call("POST", f"{path}?{urlencode(query)}" if query else path, body)
+
+    def close(self) -> None:
+        """Close the connection of this thread."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+
+    def connect(self, seconds: float | None) -> http.client.HTTPSConnection:
+        """A connection of one's own, silent for so many seconds at most."""
+        host, _, port = self._place.partition(":")
+        return http.client.HTTPSConnection(host, int(port), timeout=seconds, context=self._tls)
+
+    def _call(
+        self, method: str, path: str, body: Raw | None = None, content: str = "application/json"
+    ) -> Raw:
+        sent = None if body is None else json.dumps(body).encode()
+        if not hasattr(self._local, "connection"):
+            self._local.connection = self.connect(REQUEST_S)
+        connection: http.client.HTTPSConnection = self._local.connection
+        try:
+            connection.request(method, path, sent, {"Content-Type": content})
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            raise
+        found: Raw = json.loads(text)
+        if answer.status >= http.HTTPStatus.BAD_REQUEST:
+            raise Refused(answer.status, found.get("reason", ""), found.get("message", ""))
+        return found
+
+
+class Watch:
+    """One watch of a collection: iterates over events until the server or `close` ends it."""
+
+    def __init__(self, api: Api, path: str, version: str) -> None:
+        self._connection = api.connect(None)
+        query = urlencode({"watch": 1, "resourceVersion": version, "timeoutSeconds": 3600})
+        self._connection.request("GET", f"{path}?{query}")
+
+    def __iter__(self) -> Iterator[Raw]:
+        answer = self._connection.getresponse()
+        try:
+            while line := answer.readline():
+                yield json.loads(line)
+        finally:
+            answer.close()
+            self._connection.close()
+
+    def close(self) -> None:
+        """End it, from another thread."""
+        if self._connection.sock is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(self._connection.sock, socket.SHUT_RDWR)

@@ -1,0 +1,322 @@
+"""A scheduler as a process, and a part of a cluster of its own for it to work on."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from optsched.local.nodes import node_manifest
+from tests.support.api import PATIENCE_S, until
+from tests.support.proxy import Proxy
+from tests.support.story import GROUP_NAME, Story
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from tests.support.api import Api, Raw
+
+PERIOD = "100ms"
+SCHEDULING = "scheduling.volcano.sh/v1beta1"
+QUEUES = f"/apis/{SCHEDULING}/queues"
+SITE_LABEL = "site"
+COMPLETE = "optsched.io/complete"
+BEGIN_S = 30.0
+END_S = 30.0
+
+_LISTENS = re.compile(r"health and metrics on \S+:(\d+)")
+
+
+class Scheduler:
+    """`optsched scheduler`; on `stop` it has to have been well all the time."""
+
+    def __init__(self, kubeconfig: Path, log: Path, flags: Sequence[str]) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "optsched.cli.main", "scheduler"]
+        options = ["--kubeconfig", str(kubeconfig), "--listen-address", "127.0.0.1:0"]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, *options, *flags], stdout=output, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def log(self) -> str:
+        """All that it has said."""
+        return self._log.read_text()
+
+    def begin(self) -> Self:
+        """Wait until it is ready."""
+        until(lambda: self.port and self.ask("/readyz")[0] == 200, "ready", BEGIN_S)
+        return self
+
+    @property
+    def port(self) -> int:
+        """Where it answers; 0 as long as it does not."""
+        assert self.process.poll() is None, f"it has ended:\n{self.log}"
+        found = _LISTENS.search(self.log)
+        return int(found[1]) if found else 0
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """What it answers: code and text."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of a name with some labels."""
+        families = text_string_to_metric_families(self.ask("/metrics")[1])
+        return sum(
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def await_metric(self, value: float, name: str, **labels: str) -> None:
+        """Wait until a metric has a value."""
+        what = f"{name} {labels} is {value}"
+        until(lambda: self.metric(name, **labels) == value, what)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end, and see that all went well."""
+        if self.process.poll() == -signal.SIGKILL:
+            return
+        broken = [
+            self.metric(f"optsched_{name}_total") for name in ("violations", "session_errors")
+        ]
+        self.process.terminate()
+        assert self.process.wait(END_S) == 0, self.log
+        assert broken == [0, 0]
+        assert "Traceback" not in self.log
+
+
+class Site:
+    """Nodes, a namespace and schedulers that have nothing to do with others on the same plane.
+
+    Names of the namespace, of the scheduler and of the label of its nodes are the same.
+    """
+
+    def __init__(self, name: str, api: Api, kubeconfig: Path, folder: Path) -> None:
+        self.name = name
+        self.api = api
+        self.kubeconfig = kubeconfig
+        self.cpus: dict[str, int] = {}
+        self.story = Story(api, name)
+        self._folder = folder
+        self._schedulers: list[Scheduler] = []
+        self._proxies: list[Proxy] = []
+        self._others: list[str] = []
+
+    # --- the cluster -----------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.api.post("/api/v1/namespaces", _named("v1", "Namespace", self.name))
+        self.story.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop what still runs, show what it said, and leave nothing behind that could matter."""
+        try:
+            for scheduler in self._schedulers:
+                scheduler.stop()
+        finally:
+            for scheduler in self._schedulers:
+                if scheduler.process.poll() is None:
+                    scheduler.kill()
+                print(f"--- scheduler {scheduler.process.args}\n{scheduler.log}")
+            for proxy in self._proxies:
+                proxy.__exit__()
+            self.story.__exit__()
+            for path in (self._in("pods"), self._groups(), *self._others):
+                self.api.delete(path)
+            self.api.delete("/api/v1/nodes", labelSelector=f"{SITE_LABEL}={self.name}")
+            self.api.delete(f"/api/v1/namespaces/{self.name}")
+
+    def nodes(self, number: int, cpus: int = 4) -> tuple[str, ...]:
+        """More nodes, once they are ready; their names."""
+        names = tuple(f"{self.name}-{len(self.cpus) + i}" for i in range(number))
+        for name in names:
+            manifest = node_manifest(name, cpu=str(cpus), labels={SITE_LABEL: self.name})
+            self.create("/api/v1/nodes", manifest)
+        self.cpus |= dict.fromkeys(names, cpus)
+        for name in names:
+            until(lambda name=name: self._is_ready(name), f"node {name} is ready")
+        return names
+
+    def _is_ready(self, name: str) -> bool:
+        conditions = self.api.get(f"/api/v1/nodes/{name}").get("status", {}).get("conditions", ())
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    def create(self, path: str, body: Raw) -> Raw:
+        """An object outside of the namespace, deleted at the end."""
+        made = self.api.post(path, body)
+        self._others.append(f"{path}/{made['metadata']['name']}")
+        return made
+
+    def queue(self, name: str, **spec: Any) -> str:
+        """A queue of this site; its full name."""
+        full = f"{self.name}-{name}"
+        self.create(QUEUES, {**_named(SCHEDULING, "Queue", full), "spec": {"weight": 1, **spec}})
+        return full
+
+    # --- gangs -----------------------------------------------------------------------------------
+
+    def gang(self, name: str, size: int, min_member: int | None = None, **more: Any) -> str:
+        """A PodGroup and its pods, `more` as for pods; the name."""
+        self.group(name, size if min_member is None else min_member, more.pop("queue", "default"))
+        self.members(name, range(size), **more)
+        return name
+
+    def group(self, name: str, min_member: int, queue: str = "default") -> None:
+        """A PodGroup alone."""
+        spec = {"minMember": min_member, "queue": queue}
+        self.api.post(self._groups(), {**_named(SCHEDULING, "PodGroup", name), "spec": spec})
+
+    def members(self, gang: str, indices: range, **more: Any) -> None:
+        """Pods of a gang."""
+        for i in indices:
+            self.pod(f"{gang}-{i}", annotations={GROUP_NAME: gang}, **more)
+
+    def pod(
+        self,
+        name: str,
+        *,
+        cpus: int = 1,
+        scheduler: str = "",
+        annotations: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> str:
+        """A pod, of no gang unless its annotations say so; its name."""
+        container = {"name": "main", "image": "none"}
+        body = {
+            **_named("v1", "Pod", name),
+            "spec": {
+                "schedulerName": scheduler or self.name,
+                "restartPolicy": "Never",
+                "containers": [{**container, "resources": {"requests": {"cpu": str(cpus)}}}],
+                **spec,
+            },
+        }
+        body["metadata"]["annotations"] = dict(annotations or {})
+        self.api.post(self._in("pods"), body)
+        return name
+
+    def complete(self, *gangs: str) -> None:
+        """Let the pods of gangs end well, and wait until they have."""
+        for pod in [pod for gang in gangs for pod in self.story.pods(gang)]:
+            patch = {"metadata": {"annotations": {COMPLETE: ""}}}
+            self.api.patch(self._in("pods", pod.name), patch)
+        for gang in gangs:
+            self.story.until(
+                lambda story, gang=gang: all(p.phase == "Succeeded" for p in story.pods(gang)),
+                f"{gang} has ended",
+            )
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a pod at once."""
+        self.api.delete(self._in("pods", name))
+
+    def await_bound(self, gang: str, number: int, seconds: float = PATIENCE_S) -> None:
+        """Wait until so many pods of a gang are bound."""
+        what = f"{number} of {gang} are bound"
+        self.story.until(lambda story: story.num_bound(gang) == number, what, seconds)
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    def group_status(self, name: str) -> Raw:
+        """The status of a PodGroup."""
+        status: Raw = self.api.get(self._groups(name)).get("status", {})
+        return status
+
+    def condition(self, group: str, kind: str) -> Raw:
+        """A condition of a PodGroup; empty where it has none."""
+        conditions = self.group_status(group).get("conditions") or ()
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    def await_waits(self, group: str, reason: str) -> Raw:
+        """Wait until a PodGroup says that it waits, and why; the condition."""
+
+        def waits() -> Raw | None:
+            condition = self.condition(group, "Unschedulable")
+            is_so = (condition.get("status"), condition.get("reason")) == ("True", reason)
+            return condition if is_so else None
+
+        return until(waits, f"{group} waits for {reason}: {self.group_status(group)}") or {}
+
+    def await_phase(self, group: str, phase: str) -> Raw:
+        """Wait until a PodGroup is in a phase; its status."""
+
+        def reached() -> Raw | None:
+            status = self.group_status(group)
+            return status if status.get("phase") == phase else None
+
+        return until(reached, f"{group} is {phase}") or {}
+
+    def events(self, name: str, reason: str = "") -> list[Raw]:
+        """Events about an object, of a reason or of all."""
+        found = self.api.items(self._in("events"))
+        return [
+            event
+            for event in found
+            if event["involvedObject"]["name"] == name and reason in ("", event["reason"])
+        ]
+
+    def reasons(self, name: str) -> Counter[str]:
+        """Events that say why an object waits, by the code with which they begin."""
+        messages = [event["message"] for event in self.events(name, "Unschedulable")]
+        assert not [message for message in messages if "\n" in message], "more than a sentence"
+        return Counter(message.partition(":")[0] for message in messages)
+
+    # --- schedulers ------------------------------------------------------------------------------
+
+    def scheduler(self, *flags: str, kubeconfig: Path | None = None) -> Scheduler:
+        """One more scheduler of this site, ready; later flags take precedence."""
+        return self.spawn(*flags, kubeconfig=kubeconfig).begin()
+
+    def spawn(self, *flags: str, kubeconfig: Path | None = None) -> Scheduler:
+        """The same, but do not wait for it."""
+        own = ["--node-selector", f"{SITE_LABEL}:{self.name}", "--schedule-period", PERIOD]
+        if "--scheduler-name" not in flags:
+            own += ["--scheduler-name", self.name]
+        if "--leader-elect" not in flags:
+            own.append("--no-leader-elect")
+        log = self._folder / f"scheduler-{len(self._schedulers)}.log"
+        scheduler = Scheduler(
+            kubeconfig or self.kubeconfig, log, [*own, "--dump-dir", str(self._folder), *flags]
+        )
+        self._schedulers.append(scheduler)
+        return scheduler
+
+    def proxy(self) -> Proxy:
+        """A door to the API server, for schedulers of this site."""
+        proxy = Proxy(self.kubeconfig, self._folder).__enter__()
+        self._proxies.append(proxy)
+        return proxy
+
+    def _in(self, plural: str, name: str = "") -> str:
+        path = f"/api/v1/namespaces/{self.name}/{plural}"
+        return f"{path}/{name}" if name else path
+
+    def _groups(self, name: str = "") -> str:
+        path = f"/apis/{SCHEDULING}/namespaces/{self.name}/podgroups"
+        return f"{path}/{name}" if name else path
+
+
+def _named(version: str, kind: str, name: str) -> Raw:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}}

@@ -1,0 +1,212 @@
+"""A door to an API server that can keep requests waiting, answer for it, and cut watches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any, Self
+
+import aiohttp
+from aiohttp import web
+
+from tests.support.api import server_of, tls, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+    Matches = Callable[[str, str], bool]
+
+HOP = frozenset({"connection", "transfer-encoding", "content-length", "host"})
+BEGIN_S = 10.0
+
+
+@dataclass(eq=False)
+class Gate:
+    """Keeps requests waiting while it is closed; `held` are the paths of those that wait."""
+
+    matches: Matches
+    is_open: bool = False
+    held: list[str] = field(default_factory=list)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def await_held(self, number: int) -> list[str]:
+        """Wait until so many requests wait; their paths."""
+        until(lambda: len(self.held) >= number, f"{number} requests wait, not {self.held}")
+        return list(self.held)
+
+
+@dataclass(eq=False)
+class Watching:
+    """A watch that goes through the door."""
+
+    path: str
+    answer: web.StreamResponse
+    task: asyncio.Task[None]
+
+
+class Proxy:
+    """Plain HTTP on loopback in front of an API server, as the user of a kubeconfig."""
+
+    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+        self.kubeconfig = folder / "proxy"
+        self._server = server_of(kubeconfig)
+        self._tls = tls(kubeconfig)
+        self._gates: list[Gate] = []
+        self._answers: list[tuple[Matches, int, dict[str, Any]]] = []
+        self._watching: list[Watching] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        port = self._do(self._begin())
+        cluster = {"server": f"http://127.0.0.1:{port}"}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "it", "cluster": cluster}],
+            "users": [{"name": "me", "user": {}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "me"}}],
+            "current-context": "it",
+        }
+        self.kubeconfig.write_text(json.dumps(content))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._do(self._end())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    # --- what is done to requests ----------------------------------------------------------------
+
+    def hold(self, matches: Matches) -> Gate:
+        """Keep requests waiting; matches: whether a method and path are meant."""
+        gate = Gate(matches)
+        self._gates.append(gate)
+        return gate
+
+    def open(self, gate: Gate) -> None:
+        """Let them through, and those that come later."""
+        gate.is_open = True
+        self._loop.call_soon_threadsafe(gate.opened.set)
+
+    @contextmanager
+    def answering(self, matches: Matches, status: dict[str, Any]) -> Iterator[None]:
+        """Answer requests with a Status instead of asking the server."""
+        rule = (matches, int(status["code"]), status)
+        self._answers.append(rule)
+        yield
+        self._answers.remove(rule)
+
+    def end_watches(self, plural: str, last: dict[str, Any] | None = None) -> int:
+        """Send a last event into every watch of a kind and end it; how many there were."""
+        return self._do(self._end_watches(plural, last))
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _do(self, action: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(action, self._loop).result(BEGIN_S)
+
+    async def _begin(self) -> int:
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
+        timeout = aiohttp.ClientTimeout(total=None)
+        self._http = aiohttp.ClientSession(self._server, connector=connector, timeout=timeout)
+        application = web.Application(client_max_size=2**26)
+        application.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    async def _end(self) -> None:
+        await self._runner.cleanup()
+        await self._http.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _end_watches(self, plural: str, last: dict[str, Any] | None) -> int:
+        found = [w for w in self._watching if w.path.partition("?")[0].endswith(f"/{plural}")]
+        for watching in found:
+            if last is not None:
+                await watching.answer.write(json.dumps(last).encode() + b"\n")
+            watching.task.cancel()
+        return len(found)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        path = request.path_qs
+        for gate in self._gates:
+            if not gate.is_open and gate.matches(request.method, path):
+                gate.held.append(path)
+                await gate.opened.wait()
+        for matches, code, status in self._answers:
+            if matches(request.method, path):
+                return web.json_response(status, status=code)
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP}
+        body = await request.read()
+        try:
+            async with self._http.request(
+                request.method, path, data=body or None, headers=headers
+            ) as answer:
+                return await self._forward(request, answer)
+        except aiohttp.ClientError:
+            return web.Response(status=502)
+
+    async def _forward(
+        self, request: web.Request, answer: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        headers = {k: v for k, v in answer.headers.items() if k.lower() not in HOP}
+        if "watch" not in request.query or answer.status != 200:
+            body = await answer.read()
+            return web.Response(status=answer.status, body=body, headers=headers)
+        out = web.StreamResponse(status=200, headers=headers)
+        await out.prepare(request)
+        # A task of its own, so that it can be ended without ending the answer.
+        task = asyncio.ensure_future(_copy(answer, out))
+        watching = Watching(request.path_qs, out, task)
+        self._watching.append(watching)
+        try:
+            with suppress(asyncio.CancelledError):
+                await task
+        finally:
+            self._watching.remove(watching)
+        return out
+
+
+async def _copy(answer: aiohttp.ClientResponse, out: web.StreamResponse) -> None:
+    with suppress(aiohttp.ClientError, ConnectionError):
+        async for chunk in answer.content.iter_any():
+            await out.write(chunk)
+
+
+def is_binding(method: str, path: str) -> bool:
+    """Whether a request binds a pod."""
+    return method == "POST" and path.endswith("/binding")
+
+
+def binding_of(pod: str) -> Matches:
+    """Whether a request binds a certain pod."""
+    return lambda method, path: is_binding(method, path) and f"/{pod}/" in path
+
+
+def is_watch_of(plural: str) -> Matches:
+    """Whether a request watches a kind."""
+    return lambda _, path: f"/{plural}?" in path and "watch=1" in path
+
+
+def after(number: int, matches: Matches) -> Matches:
+    """All matching requests but the first few."""
+    numbers = count()
+    return lambda method, path: matches(method, path) and next(numbers) >= number

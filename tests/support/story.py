@@ -1,0 +1,188 @@
+"""What became of the pods of a namespace, moment by moment, as a watch told it."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from tests.support.api import PATIENCE_S, Refused, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from tests.support.api import Api, Raw
+
+T = TypeVar("T")
+
+GROUP_NAME = "scheduling.k8s.io/group-name"
+RECONNECT_S = 0.1
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The state of one pod from some time on; `is_there` is false once it is deleted."""
+
+    at_s: float
+    name: str
+    uid: str
+    gang: str
+    node: str
+    phase: str
+    cpus: int
+    is_there: bool
+
+    @property
+    def is_bound(self) -> bool:
+        return self.is_there and bool(self.node)
+
+    @property
+    def takes_room(self) -> bool:
+        return self.is_bound and self.phase not in ("Succeeded", "Failed")
+
+
+def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
+    """The state that a pod is in."""
+    meta, spec = pod["metadata"], pod["spec"]
+    return Moment(
+        at_s=at_s,
+        name=meta["name"],
+        uid=meta["uid"],
+        gang=meta.get("annotations", {}).get(GROUP_NAME, ""),
+        node=spec.get("nodeName", ""),
+        phase=pod.get("status", {}).get("phase", ""),
+        cpus=sum(_cpus(container) for container in spec["containers"]),
+        is_there=is_there,
+    )
+
+
+def _cpus(container: Mapping[str, Any]) -> int:
+    return int(container.get("resources", {}).get("requests", {}).get("cpu", "0"))
+
+
+class Story:
+    """Follows the pods of a namespace while it is entered, through restarts of the server, too."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._news = threading.Condition()
+        self._moments: list[Moment] = []
+        self._now: dict[str, Moment] = {}
+        self._ends = False
+        self._watch: Watch | None = None
+        self._thread = threading.Thread(target=self._follow, name=f"story of {namespace}")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._news:
+            self._ends = True
+            if self._watch is not None:
+                self._watch.close()
+        self._thread.join()
+
+    # --- what is and what was --------------------------------------------------------------------
+
+    def until(self, probe: Callable[[Story], T], what: str, seconds: float = PATIENCE_S) -> T:
+        """What the probe gives as soon as that is true; AssertionError if it never is."""
+        deadline = time.monotonic() + seconds
+        with self._news:
+            while not (found := probe(self)):
+                left = deadline - time.monotonic()
+                assert left > 0, f"not within {seconds:g} s: {what}; pods: {self.summary()}"
+                self._news.wait(left)
+            return found
+
+    def summary(self) -> str:
+        """Pods and where they are."""
+        return ", ".join(f"{p.name} {p.node or '-'} {p.phase}" for p in self.pods())
+
+    def pods(self, gang: str | None = None) -> list[Moment]:
+        """Pods that are there now, of one gang or of all."""
+        with self._news:
+            there = [pod for pod in self._now.values() if pod.is_there]
+        return [pod for pod in there if gang is None or pod.gang == gang]
+
+    def num_bound(self, gang: str) -> int:
+        """How many pods of a gang are bound, finished ones included."""
+        return sum(pod.is_bound for pod in self.pods(gang))
+
+    def bound(self) -> dict[str, int]:
+        """The same for every gang."""
+        return {gang: self.num_bound(gang) for gang in {pod.gang for pod in self.pods()}}
+
+    def moments(self) -> list[Moment]:
+        """All that happened, in order."""
+        with self._news:
+            return list(self._moments)
+
+    # --- what must hold at every moment ----------------------------------------------------------
+
+    def assert_bound_once(self) -> None:
+        """No pod ever changed its node."""
+        node_of: dict[str, str] = {}
+        for moment in self.moments():
+            before = node_of.setdefault(moment.uid, moment.node)
+            assert before in ("", moment.node), f"{moment.name}: {before}, then {moment.node}"
+            node_of[moment.uid] = moment.node
+
+    def assert_within(self, cpus: Mapping[str, int]) -> None:
+        """No node ever held more than it can."""
+        now: dict[str, Moment] = {}
+        for moment in self.moments():
+            now[moment.name] = moment
+            used = sum(p.cpus for p in now.values() if p.takes_room and p.node == moment.node)
+            if moment.node:
+                assert used <= cpus[moment.node], f"{moment.node} holds {used} CPUs"
+
+    def partial_s(self, gang: str, min_member: int) -> float:
+        """The longest time for which a gang was bound in part, up to now."""
+        longest, since, now = 0.0, None, dict[str, Moment]()
+        for moment in self.moments():
+            now[moment.name] = moment
+            num_bound = sum(pod.is_bound for pod in now.values() if pod.gang == gang)
+            if since is not None:
+                longest = max(longest, moment.at_s - since)
+            is_partial = 0 < num_bound < min_member
+            since = (moment.at_s if since is None else since) if is_partial else None
+        return longest if since is None else max(longest, time.monotonic() - since)
+
+    # --- the watch -------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        while not self._ends:
+            # A server that restarts refuses connections, cuts them, and is not ready at first.
+            with suppress(OSError, http.client.HTTPException, ValueError, Refused):
+                for pod, is_there in self._events():
+                    self._note(moment_of(pod, time.monotonic(), is_there=is_there))
+            with self._news:
+                self._news.wait_for(lambda: self._ends, RECONNECT_S)
+        self._api.close()
+
+    def _events(self) -> Iterator[tuple[Raw, bool]]:
+        listed = self._api.get(self._path)
+        uids = {pod["metadata"]["uid"] for pod in listed["items"]}
+        for lost in [pod for pod in self.pods() if pod.uid not in uids]:
+            self._note(replace(lost, at_s=time.monotonic(), is_there=False))
+        for pod in listed["items"]:
+            yield pod, True
+        with self._news:
+            if self._ends:
+                return
+            self._watch = Watch(self._api, self._path, listed["metadata"]["resourceVersion"])
+        for event in self._watch:
+            if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
+                return
+            yield event["object"], event["type"] != "DELETED"
+
+    def _note(self, moment: Moment) -> None:
+        with self._news:
+            self._now[moment.name] = moment
+            self._moments.append(moment)
+            self._news.notify_all()
