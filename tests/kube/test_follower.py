@@ -1,100 +1,133 @@
-"""What follows a cluster goes on without kinds that are not installed."""
-
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api import kinds
-from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
+from optsched.api.kinds import HYPER_NODE, NODE
+from optsched.formats.index import READ_KINDS
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import Forbidden, NotFound
 from optsched.kube.follower import Follower
-from optsched.kube.ports import Page
-from tests.formats.objects import node, thing
-from tests.kube.fakes import FakeClock, waiting
+from tests.formats.objects import node
+from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from optsched.api.kinds import Kind
-    from optsched.kube.errors import KubeError
+    from optsched.kube.ports import Page
 
-SPEC = {"tier": 1, "members": [{"type": "Node", "selector": {"exactMatch": {"name": "n1"}}}]}
-HYPER_NODE = thing("topology.volcano.sh/v1alpha1", "HyperNode", "s0", spec=SPEC)
+NO = Forbidden(403, "Forbidden", "you may not")
 
 
-class Server:
-    """Lists one node; HyperNodes fail until they are installed."""
+class Telling(FakeApi):
+    """Tells watches of nodes what it is given."""
 
-    def __init__(self, error: KubeError) -> None:
-        self.error: KubeError | None = error
+    def __init__(self) -> None:
+        super().__init__(node("n1"))
+        self.news: asyncio.Queue[bytes] = asyncio.Queue()
+        self.absent: set[Kind] = set()
 
     async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
-        if kind == kinds.HYPER_NODE and self.error is not None:
-            raise self.error
-        items = {kinds.NODE: [node("n1")], kinds.HYPER_NODE: [HYPER_NODE]}.get(kind, [])
-        return Page(items, "7")
+        if kind in self.absent:
+            await asyncio.sleep(0)
+            raise NotFound(404, "NotFound", "the server could not find the requested resource")
+        return await super().list_page(kind, limit, token)
 
     async def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+        while kind == NODE:
+            yield await self.news.get()
         await asyncio.Event().wait()
-        yield b""
+
+    def report(self, what: str, obj: dict[str, Any]) -> None:
+        self.news.put_nowait(json.dumps({"type": what, "object": self.put(obj)}).encode())
 
 
-class Following:
-    def __init__(self, error: KubeError) -> None:
-        self.server = Server(error)
+class Listener:
+    """A follower, and what it was heard to say."""
+
+    def __init__(self) -> None:
+        self.api = Telling()
         self.cache = ClusterCache()
-        self.failed: list[Kind] = []
+        self.changes = 0
+        self.failures: list[Kind] = []
         self.follower = Follower(
-            self.server, self.cache, waiting(FakeClock()), lambda: None, self.failed.append
+            self.api, self.cache, waiting(FakeClock()), self._changed, self.failures.append
         )
 
-    async def until(self, goal) -> None:
-        task = asyncio.create_task(self.follower.run())
-        try:
-            async with asyncio.timeout(5):
-                while not goal():
-                    await asyncio.sleep(0)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def nodes(self) -> list[str]:
+        return [n.name for n in self.cache.snapshot(0).nodes]
 
 
-def test_only_kinds_that_are_read_may_be_missing():
-    assert set(READ_KINDS) >= OPTIONAL_KINDS
-
-
-@pytest.mark.asyncio
-async def test_a_kind_that_is_not_installed_has_no_objects(caplog: pytest.LogCaptureFixture):
-    following = Following(NotFound(404, "NotFound", "the server could not find the resource"))
-    with caplog.at_level(logging.INFO):
-        await following.until(lambda: following.cache.is_synced)
-    assert following.failed == []
-    assert following.cache.snapshot(0).topology.hypernodes == ()
-    told = [r.message for r in caplog.records if "hypernodes" in r.message]
-    assert told == ["hypernodes: topology.volcano.sh/v1alpha1 is not installed; going on without"]
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0)
 
 
 @pytest.mark.asyncio
-async def test_once_it_is_installed_it_is_followed():
-    following = Following(NotFound(404, "NotFound", ""))
-
-    def there() -> bool:
-        if following.cache.is_synced:
-            following.server.error = None
-        return bool(following.cache.snapshot(0).topology.hypernodes)
-
-    await following.until(there)
-    assert following.cache.snapshot(0).topology.covered == {"s0": frozenset({"n1"})}
+async def test_every_kind_is_listed_and_then_watched() -> None:
+    listener = Listener()
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced)
+        assert listener.nodes() == ["n1"]
+        listener.api.report("ADDED", node("n2"))
+        await until(lambda: listener.nodes() == ["n1", "n2"])
+        listener.api.report("DELETED", node("n1"))
+        await until(lambda: listener.nodes() == ["n2"])
+    assert listener.changes >= len(READ_KINDS) + 2
+    assert listener.failures == []
 
 
 @pytest.mark.asyncio
-async def test_any_other_refusal_is_a_failure():
-    following = Following(Forbidden(403, "Forbidden", "no"))
-    await following.until(lambda: following.failed)
-    assert not following.cache.is_synced
-    assert set(following.failed) == {kinds.HYPER_NODE}
+async def test_what_changes_nothing_is_not_told() -> None:
+    listener = Listener()
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced)
+        before = listener.changes
+        old = json.dumps({"type": "MODIFIED", "object": listener.api.of(NODE)[0]}).encode()
+        listener.api.news.put_nowait(old)
+        listener.api.report("ADDED", node("n2"))
+        await until(lambda: listener.nodes() == ["n1", "n2"])
+        assert listener.changes == before + 1
+
+
+@pytest.mark.asyncio
+async def test_failures_are_counted_and_logged_once_until_it_works_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "optsched")
+    listener = Listener()
+    listener.api.refuse("list", *[NO] * len(READ_KINDS) * 2)
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced)
+    assert listener.failures.count(NODE) == 2
+    told = [m for m in caplog.messages if m.startswith("nodes: ")]
+    assert told == [
+        "nodes: can not be followed: 403 Forbidden: you may not",
+        "nodes: followed again",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_kinds_that_need_not_be_installed_are_done_without() -> None:
+    listener = Listener()
+    listener.api.absent.add(HYPER_NODE)
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced)
+    assert listener.failures == []
+
+
+@pytest.mark.asyncio
+async def test_without_the_others_nothing_begins() -> None:
+    listener = Listener()
+    listener.api.absent.add(NODE)
+    async with running(listener.follower.run()):
+        await until(lambda: len(listener.failures) > 3)
+        assert not listener.cache.is_synced

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from optsched.domain.cluster import Budget, Snapshot
+from optsched.domain.cluster import Snapshot
 from optsched.domain.decisions import (
     Allocate,
     Certificate,
@@ -22,7 +23,6 @@ from optsched.domain.decisions import (
     Sense,
 )
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.selectors import LabelSelector
 from optsched.domain.task import TaskStatus
 from optsched.kube.question import (
     AT_LATEST_MS,
@@ -107,19 +107,12 @@ SAMPLE = cluster(
     [node("n1"), node("n2")],
     [gang("g", ("w", 2, shape())), gang("h", ("w", 1, shape()), priority=2)],
 )
-OTHERS = {
-    "nodes": SAMPLE.nodes[:1],
-    "gangs": SAMPLE.gangs[:1],
-    "queues": SAMPLE.queues[:1],
-    "claims": {"ns/c": None},
-    "namespaces": {"ns": {}},
-    "budgets": (Budget("ns/b", LabelSelector(()), 1),),
-}
 
 
 @pytest.mark.parametrize("part", [f.name for f in fields(Snapshot) if f.name != "taken_ms"])
 def test_every_part_of_a_snapshot_counts(part: str) -> None:
-    other = replace(SAMPLE, **{part: OTHERS[part]})  # type: ignore[arg-type]
+    other = copy(SAMPLE)
+    object.__setattr__(other, part, getattr(SAMPLE, part)[:1] if part in ("nodes", "gangs") else 0)
     assert not asks_the_same(SAMPLE, other)
     assert asks_the_same(other, other)
 
