@@ -16,6 +16,7 @@ from optsched.problem.problem import GangShapes, Problem, TaskClasses
 from optsched.problem.queues import queue_arrays
 from optsched.problem.relations import TermMatcher, build_relations, find_terms
 from optsched.problem.shapes import gang_row
+from optsched.problem.topology import topology_arrays
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     queues = _queues(snapshot, rows, resources)
     gangs = _gang_arrays(snapshot, rows, resources, queues)
     columns = _columns(snapshot.nodes, previous)
+    before = None if previous is None else (previous.snapshot, previous.topology)
+    topology = topology_arrays(snapshot, gangs.shapes.shapes, columns, before)
     ports = sorted({p for s in gangs.classes.shapes for p in s.host_ports}, key=str)
     return Problem(
         snapshot=snapshot,
@@ -65,6 +68,7 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         queues=queues,
         relations=build_relations(snapshot.nodes, columns, terms, tuple(ports)),
         columns=columns,
+        topology=topology,
         shape_of=gangs.shape_of,
         queue_of=gangs.queue_of,
         priority=np.array([g.priority for g in snapshot.gangs], np.int64),

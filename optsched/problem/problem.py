@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from optsched.problem.queues import QueueArrays
     from optsched.problem.relations import Relations
     from optsched.problem.shapes import GangRow, GangShape, Relation
+    from optsched.problem.topology import TopologyArrays
 
 
 Derived = TypeVar("Derived")
@@ -116,7 +117,7 @@ class Problem:
         (N,) nodes that are ready.
     kept
         (R,) what has to stay free besides, for gangs that are decided already.
-    classes, shapes, queues, relations, columns
+    classes, shapes, queues, relations, columns, topology
         See their types.
     shape_of
         (G,) gang shape, -1 where nothing of the gang can be decided now.
@@ -151,6 +152,7 @@ class Problem:
     queues: QueueArrays
     relations: Relations
     columns: NodeColumns
+    topology: TopologyArrays
     shape_of: I64
     queue_of: I64
     priority: I64

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from optsched.domain.amounts import NOTHING, total
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
+from optsched.problem.parts import NO_PART, find_parts, standing_on
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from optsched.domain.amounts import Amounts
     from optsched.domain.cluster import Gang
     from optsched.domain.task import Task, TaskShape
+    from optsched.domain.topology import TopologyRequest
+    from optsched.problem.parts import Part
 
 Relation = tuple[int, ...]
 """Numbers of the terms of other pods that select a task."""
@@ -26,13 +29,15 @@ Relation = tuple[int, ...]
 class Entry:
     """Alike pending tasks of one gang: a role, a task shape and how many.
 
-    `relation` tells tasks apart that other pods' selectors tell apart (empty: none does).
+    `relation` tells tasks apart that other pods' selectors tell apart (empty: none does), `part`
+    is the smaller group that they are in.
     """
 
     role: str
     shape: TaskShape
     relation: Relation
     count: int
+    part: int = NO_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,12 @@ class GangShape:
         Whether the minimum already runs, so that every further task is a choice of its own.
     min_resources
         What must be free in the cluster before the gang starts; empty once it runs.
+    parts
+        Smaller groups with pending tasks.
+    need_groups
+        (rule, number) of smaller groups that must start together.
+    topology, held
+        What the gang asks of the network and, where it does, the nodes of its running tasks.
     """
 
     entries: tuple[Entry, ...]
@@ -61,11 +72,16 @@ class GangShape:
     need_role: tuple[tuple[str, int], ...]
     is_started: bool
     min_resources: Amounts
+    parts: tuple[Part, ...] = ()
+    need_groups: tuple[tuple[int, int], ...] = ()
+    topology: TopologyRequest | None = None
+    held: tuple[str, ...] = ()
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        key = (self.entries, self.sequence, self.need, self.need_role, self.is_started)
-        object.__setattr__(self, "_hash", hash((key, self.min_resources)))
+        asked = (self.need, self.need_role, self.is_started, self.min_resources)
+        inner = (self.parts, self.need_groups, self.topology, self.held)
+        object.__setattr__(self, "_hash", hash((self.entries, self.sequence, asked, inner)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -121,16 +137,31 @@ def gang_row(gang: Gang, relations: Mapping[str, Relation] | None = None) -> Gan
     """
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+    parts = find_parts(gang, ready, waiting)
+    if parts.short:
+        waiting = [t for t in waiting if t.key not in parts.short]
     held = _taken(t for t in ready if t.status is not TaskStatus.SUCCEEDED)
     asked = _taken([t for t in ready if t.status is not TaskStatus.SUCCEEDED] + waiting)
     need, need_role = _needs(gang, ready)
-    blocked = gang.problem or _too_few(gang, waiting, need, need_role)
+    blocked = gang.problem or parts.problem
+    if blocked is None and (too_few := _too_few(gang, waiting, need, need_role)) is not None:
+        blocked = parts.lacking or too_few
     if blocked or not waiting:
         return GangRow(gang, None, (), len(ready), held, asked, blocked)
-    entries, sequence, pending = _entries(waiting, relations or {})
-    started = need == 0 and not need_role
-    least = NOTHING if started else gang.min_resources
-    shape = GangShape(entries, sequence, need, need_role, started, least)
+    entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
+    started = need == 0 and not need_role and not parts.need_groups
+    shape = GangShape(
+        entries=entries,
+        sequence=sequence,
+        need=need,
+        need_role=need_role,
+        is_started=started,
+        min_resources=NOTHING if started else gang.min_resources,
+        parts=parts.parts,
+        need_groups=parts.need_groups,
+        topology=gang.topology,
+        held=standing_on(ready) if gang.topology is not None else (),
+    )
     return GangRow(gang, shape, pending, len(ready), held, asked, None)
 
 
@@ -185,16 +216,17 @@ def _too_few(
 
 
 def _entries(
-    waiting: Sequence[Task], relations: Mapping[str, Relation]
+    waiting: Sequence[Task], relations: Mapping[str, Relation], part_of: Mapping[str, int]
 ) -> tuple[tuple[Entry, ...], tuple[tuple[int, int], ...], tuple[Task, ...]]:
     """Alike tasks, the runs in which they come, and the tasks entry by entry."""
-    members: dict[tuple[str, TaskShape, Relation], list[Task]] = {}
-    number: dict[tuple[str, TaskShape, Relation], int] = {}
+    members: dict[tuple[str, TaskShape, Relation, int], list[Task]] = {}
+    number: dict[tuple[str, TaskShape, Relation, int], int] = {}
     order: list[int] = []
     for task in sorted(waiting, key=lambda t: t.order):
-        key = (task.role, task.shape, relations.get(task.key, ()))
+        part = part_of.get(task.key, NO_PART)
+        key = (task.role, task.shape, relations.get(task.key, ()), part)
         order.append(number.setdefault(key, len(number)))
         members.setdefault(key, []).append(task)
-    entries = tuple(Entry(*key, len(tasks)) for key, tasks in members.items())
+    entries = tuple(Entry(r, s, m, len(tasks), p) for (r, s, m, p), tasks in members.items())
     sequence = tuple((entry, sum(1 for _ in run)) for entry, run in groupby(order))
     return entries, sequence, tuple(t for tasks in members.values() for t in tasks)

@@ -49,7 +49,7 @@ def in_words(problem: Problem, resources: tuple[str, ...]) -> dict[str, object]:
         return table[:, places].tolist()
 
     nodes = (problem.allocatable, problem.used, problem.releasing, problem.foreign)
-    queues, relations = problem.queues, problem.relations
+    queues, relations, topology = problem.queues, problem.relations, problem.topology
     return {
         "nodes": [amounts(table) for table in nodes],
         "ready": problem.ready.tolist(),
@@ -71,6 +71,15 @@ def in_words(problem: Problem, resources: tuple[str, ...]) -> dict[str, object]:
         "terms": relations.terms,
         "standing": [relations.domain_of, relations.selected, relations.carried],
         "ports": (relations.ports, relations.port_taken.tolist()),
+        "forests": [
+            [f.label, f.names, f.tier, f.parent, f.end, f.leaf_of] for f in topology.forests
+        ],
+        "cells": [topology.cell_of, topology.num_cells],
+        "bounds": [
+            [b.forest, b.allowed, b.is_hard, b.held, str(b.request), str(b.problem)]
+            for bounds in topology.bounds
+            for b in bounds.all
+        ],
         "columns": [problem.columns.accepts(ZONED), problem.columns.taints()[0]],
     }
 

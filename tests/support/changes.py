@@ -14,7 +14,9 @@ from tests.support.small import (
     node,
     random_cluster,
     random_gang,
+    random_network,
     random_queue,
+    random_request,
 )
 
 if TYPE_CHECKING:
@@ -127,8 +129,15 @@ def gang_changes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
         replace(old, priority=int(rng.integers(5))),
         replace(old, queue=queue.name),
         replace(old, min_member=int(rng.integers(len(old.tasks) + 2))),
+        replace(old, topology=None if old.topology else random_request(rng)),
     )
     return _with_gang(snapshot, new[int(rng.integers(len(new)))])
+
+
+def network_changes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
+    """Racks and spines are made anew."""
+    names = [n.name for n in snapshot.nodes]
+    return replace(snapshot, topology=random_network(rng, names))
 
 
 _NEXT = {
@@ -205,6 +214,8 @@ CHANGES: tuple[Change, ...] = (
     gang_comes,
     gang_goes,
     gang_changes,
+    gang_changes,
+    network_changes,
     task_moves_on,
     task_moves_on,
     task_moves_on,

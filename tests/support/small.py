@@ -23,6 +23,13 @@ from optsched.domain.task import (
     TaskStatus,
     Toleration,
 )
+from optsched.domain.topology import (
+    HyperNode,
+    SubGroupRule,
+    Topology,
+    TopologyMode,
+    TopologyRequest,
+)
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.rules.outcome import Outcome
@@ -218,6 +225,71 @@ def _running_gang(rng: np.random.Generator, at: list[str], queue: str) -> Gang:
     status = (TaskStatus.RUNNING, TaskStatus.RELEASING)[int(rng.random() < 0.2)]
     tasks = (replace(made.tasks[0], status=status, node=str(rng.choice(at))), made.tasks[1])
     return replace(made, tasks=tasks, phase=GangPhase.RUNNING)
+
+
+# --- networks ------------------------------------------------------------------------------------
+
+
+def network(*racks: Sequence[str], spines: Sequence[Sequence[int]] = ()) -> Topology:
+    """Racks r0, r1 … of tier 1 with nodes, and spines s0, s1 … of tier 2 with racks by number."""
+    above = {f"r{r}": f"s{i}" for i, spine in enumerate(spines) for r in spine}
+    leaves = [
+        HyperNode(f"r{i}", 1, "rack", above.get(f"r{i}", ""), tuple(sorted(nodes)))
+        for i, nodes in enumerate(racks)
+    ]
+    inner = [HyperNode(f"s{i}", 2, "spine") for i in range(len(spines))]
+    return Topology((*leaves, *inner))
+
+
+def random_network(rng: np.random.Generator, nodes: Sequence[str]) -> Topology:
+    """Up to three racks, perhaps below a spine; a node may be in none."""
+    racks: list[list[str]] = [[] for _ in range(int(rng.integers(1, 4)))]
+    for name in nodes:
+        if rng.random() < 0.9:
+            racks[int(rng.integers(len(racks)))].append(name)
+    spine = [i for i in range(len(racks)) if rng.random() < 0.7]
+    return network(*racks, spines=[spine] if rng.random() < 0.7 else ())
+
+
+def random_request(rng: np.random.Generator) -> TopologyRequest:
+    """A rule or a wish about tiers, or a rule about zones."""
+    kind = int(rng.integers(6))
+    if kind == 0:
+        return TopologyRequest(TopologyMode.SOFT)
+    if kind == 1:
+        return TopologyRequest(label=ZONE)
+    if kind == 2:
+        return TopologyRequest(highest_tier_name=str(rng.choice(["rack", "spine"])))
+    return TopologyRequest(highest_tier=int(rng.integers(1, 3)))
+
+
+def with_network(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
+    """The cluster with a network, and gangs that ask something of it."""
+    gangs = tuple(_asking(rng, gang) for gang in snapshot.gangs)
+    names = [n.name for n in snapshot.nodes]
+    return replace(snapshot, gangs=gangs, topology=random_network(rng, names))
+
+
+def _asking(rng: np.random.Generator, gang: Gang) -> Gang:
+    if rng.random() < 0.3:
+        return gang
+    asks = random_request(rng) if rng.random() < 0.8 else None
+    if rng.random() < 0.6:
+        return replace(gang, topology=asks)
+    rule = SubGroupRule(
+        "by-part",
+        size=int(rng.integers(1, 3)),
+        min_groups=int(rng.integers(0, 2)),
+        keys=("part",),
+        topology=random_request(rng) if rng.random() < 0.7 else None,
+    )
+    tasks = tuple(replace(t, labels={**t.labels, **_part_label(rng)}) for t in gang.tasks)
+    return replace(gang, topology=asks, tasks=tasks, sub_groups=(rule,))
+
+
+def _part_label(rng: np.random.Generator) -> dict[str, str]:
+    part = str(rng.choice(["0", "1", "none"]))
+    return {} if part == "none" else {"part": part}
 
 
 # --- every answer --------------------------------------------------------------------------------

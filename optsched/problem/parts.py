@@ -1,0 +1,158 @@
+"""Smaller groups inside a gang, as far as they are still to be placed.
+
+Volcano calls them sub-jobs (`pkg/scheduler/api/sub_job_info.go`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import TaskStatus
+from optsched.domain.topology import sub_group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.domain.cluster import Gang
+    from optsched.domain.task import Task
+    from optsched.domain.topology import TopologyRequest
+
+_STANDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
+
+NO_PART = -1
+"""The part of a task that is in no smaller group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One smaller group with pending tasks.
+
+    Attributes
+    ----------
+    rule
+        Number of the rule that forms it.
+    need
+        Tasks of it that must start together; 0 once so many run.
+    topology
+        What the rule asks of the network.
+    held
+        Names of the nodes that its running tasks are on, where it asks anything of the network.
+    """
+
+    rule: int
+    need: int
+    topology: TopologyRequest | None = None
+    held: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The smaller groups of one gang.
+
+    Attributes
+    ----------
+    parts
+        In the order in which their first task comes.
+    part_of
+        Part by task key; tasks in none are missing.
+    need_groups
+        (rule, number) of groups that must still start before the gang counts as started.
+    short
+        Keys of pending tasks in groups that have too few pods to start.
+    lacking
+        What those groups lack; None where there are none.
+    problem
+        Why the gang can not reach enough groups; None when it can.
+    """
+
+    parts: tuple[Part, ...] = ()
+    part_of: Mapping[str, int] | None = None
+    need_groups: tuple[tuple[int, int], ...] = ()
+    short: frozenset[str] = frozenset()
+    lacking: Reason | None = None
+    problem: Reason | None = None
+
+
+NO_PARTS = Parts()
+
+_Group = tuple[int, tuple[str, ...]]
+
+
+def find_parts(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
+    """The smaller groups of a gang; `waiting` in task order."""
+    if not gang.sub_groups:
+        return NO_PARTS
+    there, missing = _by_group(gang, ready), _by_group(gang, waiting)
+    short = {g for g, w in missing.items() if len(w) + len(there.get(g, ())) < _size(gang, g)}
+    groups = [group for group in missing if group not in short]
+    number = {group: i for i, group in enumerate(groups)}
+    need_groups, problem = _need_groups(gang, there, groups)
+    return Parts(
+        parts=tuple(_part(gang, group, there.get(group, [])) for group in groups),
+        part_of={t.key: number[g] for g in groups for t in missing[g]},
+        need_groups=need_groups,
+        short=frozenset(t.key for g in short for t in missing[g]),
+        lacking=_lacking(gang, there, {g: missing[g] for g in missing if g in short}),
+        problem=problem,
+    )
+
+
+def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
+    """Names of the nodes that bound and running tasks are on, each once."""
+    return tuple(sorted({t.node for t in tasks if t.status in _STANDING}))
+
+
+def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:
+    found: dict[_Group, list[Task]] = {}
+    for task in tasks:
+        group = sub_group_of(gang.sub_groups, task.labels)
+        if group is not None:
+            found.setdefault(group, []).append(task)
+    return found
+
+
+def _size(gang: Gang, group: _Group) -> int:
+    return gang.sub_groups[group[0]].size
+
+
+def _part(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
+    rule = gang.sub_groups[group[0]]
+    held = standing_on(ready) if rule.topology is not None else ()
+    return Part(group[0], max(0, rule.size - len(ready)), rule.topology, held)
+
+
+def _lacking(
+    gang: Gang, there: Mapping[_Group, Sequence[Task]], short: Mapping[_Group, Sequence[Task]]
+) -> Reason | None:
+    """What the first group that has too few pods lacks."""
+    for group, tasks in short.items():
+        rule, have = gang.sub_groups[group[0]], len(tasks) + len(there.get(group, ()))
+        name = "-".join((rule.name or str(group[0]), *group[1]))
+        text = f"smaller group {name} needs {rule.size} pods, but only {have} exist"
+        return Reason(ReasonCode.NOT_ENOUGH_TASKS, text)
+    return None
+
+
+def _need_groups(
+    gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
+) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
+    """Groups that must still start by rule, and why there are too few of them."""
+    run = {group for group, tasks in there.items() if len(tasks) >= _size(gang, group)}
+    open_groups = [group for group in startable if group not in run]
+    needs: list[tuple[int, int]] = []
+    problem: Reason | None = None
+    for number, rule in enumerate(gang.sub_groups):
+        need = rule.min_groups - sum(r == number for r, _ in run)
+        if need <= 0:
+            continue
+        needs.append((number, need))
+        have = sum(r == number for r, _ in open_groups)
+        if have < need and problem is None:
+            problem = Reason(
+                ReasonCode.NOT_ENOUGH_TASKS,
+                f"subGroupPolicy {rule.name or number} needs {rule.min_groups} groups of "
+                f"{rule.size} pods, but pods exist for {rule.min_groups - need + have} only",
+            )
+    return tuple(needs), problem

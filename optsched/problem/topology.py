@@ -1,0 +1,337 @@
+"""The network as arrays: trees of domains, and what each gang shape may use of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.problem.arrays import frozen, row_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from optsched.domain.cluster import Node, Snapshot
+    from optsched.domain.topology import Topology, TopologyRequest
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.columns import NodeColumns
+    from optsched.problem.shapes import GangShape
+
+CLUSTER = 0
+"""The domain that holds every node."""
+
+_SHOWN = 3
+
+NOWHERE = -1
+"""The domain of tasks that do not run yet."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Domains of one kind in preorder, below the whole cluster; a node is in a chain of them.
+
+    Attributes
+    ----------
+    label
+        The node label whose values are the domains; empty for HyperNodes.
+    names
+        (D,) names; that of the cluster is empty.
+    tier, parent
+        (D,) tiers grow upwards; the parent of the cluster is -1.
+    end
+        (D,) the domains in domain d are d up to, but without, end[d].
+    leaf_of
+        (N,) the lowest domain of each node.
+
+    """
+
+    label: str
+    names: tuple[str, ...]
+    tier: I64
+    parent: I64
+    end: I64
+    leaf_of: I64
+
+    def __post_init__(self) -> None:
+        frozen(self.tier, self.parent, self.end, self.leaf_of)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def top(self) -> int:
+        """The tier of the cluster."""
+        return int(self.tier[CLUSTER])
+
+    def inside(self, domain: int) -> Bool:
+        """(N,) the nodes in a domain."""
+        nodes: Bool = (self.leaf_of >= domain) & (self.leaf_of < self.end[domain])
+        return nodes
+
+    def sums(self, values: I64) -> I64:
+        """(D, …) sums over the nodes of each domain of values (N, …)."""
+        by_leaf = np.zeros((len(self) + 1, *values.shape[1:]), np.int64)
+        np.add.at(by_leaf, self.leaf_of + 1, values)
+        before = np.cumsum(by_leaf, axis=0)
+        sums: I64 = before[self.end] - before[:-1]
+        return sums
+
+    def upwards(self, domain: int) -> Iterator[int]:
+        """A domain and all above it, nearest first."""
+        while domain >= 0:
+            yield domain
+            domain = int(self.parent[domain])
+
+    def holder(self, nodes: I64) -> int:
+        """The lowest domain that holds all of some nodes (m,); NOWHERE for no nodes."""
+        if not len(nodes):
+            return NOWHERE
+        leaves = self.leaf_of[nodes]
+        return self.meet(int(leaves.min()), int(leaves.max()))
+
+    def meet(self, one: int, other: int) -> int:
+        """The lowest domain that holds two domains."""
+        first, last = min(one, other), max(one, other)
+        return next(d for d in self.upwards(first) if last < self.end[d])
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """What a gang, or a smaller group in it, may use.
+
+    Attributes
+    ----------
+    forest
+        Number of the forest.
+    allowed
+        (D,) domains that it may be placed in; with one, all below it.
+    is_hard
+        Whether that is a rule; a wish allows all.
+    held
+        The lowest domain that holds its running tasks; NOWHERE where nothing runs.
+    request
+        What was asked for.
+    problem
+        Why nothing can be placed under it; None when something can.
+    """
+
+    forest: int
+    allowed: Bool
+    is_hard: bool
+    held: int
+    request: TopologyRequest
+    problem: Reason | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What one gang shape may use: as a whole, and each of its parts."""
+
+    whole: Bound | None
+    parts: tuple[Bound | None, ...]
+
+    @property
+    def all(self) -> tuple[Bound, ...]:
+        """Those that there are."""
+        return tuple(b for b in (self.whole, *self.parts) if b is not None)
+
+    @property
+    def problem(self) -> Reason | None:
+        """Why nothing can be placed at all; a part that can not be placed holds up the gang."""
+        return next((b.problem for b in self.all if b.problem is not None), None)
+
+
+@dataclass(frozen=True, eq=False)
+class TopologyArrays:
+    """Forests and bounds of a problem.
+
+    Attributes
+    ----------
+    forests
+        HyperNodes first, then one for each node label that gangs ask for, in order of labels.
+    bounds
+        (S,) by gang shape.
+    cell_of
+        (N,) nodes with the same number are in the same domains of all forests.
+    num_cells
+        How many such numbers there are.
+
+    """
+
+    forests: tuple[Forest, ...]
+    bounds: tuple[Bounds, ...]
+    cell_of: I64
+    num_cells: int
+
+    def __post_init__(self) -> None:
+        frozen(self.cell_of)
+
+    def forest(self, bound: Bound) -> Forest:
+        """The forest of a bound."""
+        return self.forests[bound.forest]
+
+
+def topology_arrays(
+    snapshot: Snapshot,
+    shapes: Sequence[GangShape],
+    columns: NodeColumns,
+    previous: tuple[Snapshot, TopologyArrays] | None,
+) -> TopologyArrays:
+    """Lay out the network.
+
+    Parameters
+    ----------
+    snapshot
+        The cluster.
+    shapes
+        (S,) gang shapes.
+    columns
+        Labels of nodes.
+    previous
+        An earlier snapshot and what was made of it; taken over where nothing has changed.
+
+    """
+    hypernodes = _kept(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
+    labels = sorted({label for s in shapes for r in _requests(s) if (label := r.label)})
+    forests = (hypernodes, *(_by_label(label, columns) for label in labels))
+    cell_of, first = row_groups([f.leaf_of for f in forests])
+    reader = _BoundReader(snapshot, forests)
+    return TopologyArrays(
+        forests=forests,
+        bounds=tuple(reader.bounds(shape) for shape in shapes),
+        cell_of=cell_of,
+        num_cells=len(first),
+    )
+
+
+# --- forests -------------------------------------------------------------------------------------
+
+
+def _kept(snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None) -> Forest | None:
+    """The HyperNodes of the previous problem, where nodes and tree are the same."""
+    if previous is None or previous[0].topology is not snapshot.topology:
+        return None
+    before = previous[0].nodes
+    same = len(before) == len(snapshot.nodes) and all(
+        a is b or a.name == b.name for a, b in zip(before, snapshot.nodes, strict=True)
+    )
+    return previous[1].forests[0] if same else None
+
+
+def _hypernodes(topology: Topology, nodes: Sequence[Node]) -> Forest:
+    names, parents = [""], [-1]
+
+    def visit(name: str, parent: int) -> None:
+        number = len(names)
+        names.append(name)
+        parents.append(parent)
+        for child in topology.members.get(name, ()):
+            visit(child, number)
+
+    for root in topology.members.get("", ()):
+        visit(root, CLUSTER)
+    number = {name: d for d, name in enumerate(names)}
+    tiers = [topology.by_name[name].tier for name in names[1:]]
+    leaf = {node: number[h.name] for h in topology.hypernodes for node in h.nodes}
+    leaf_of = np.array([leaf.get(node.name, CLUSTER) for node in nodes], np.int64)
+    return _forest("", names, [topology.top_tier, *tiers], parents, leaf_of)
+
+
+def _by_label(label: str, columns: NodeColumns) -> Forest:
+    codes, values = columns.codes(label)
+    present = sorted(v for v in values if v is not None)
+    number = {value: d for d, value in enumerate(present, 1)}
+    domain = [CLUSTER if v is None else number[v] for v in values]
+    leaf_of = np.array(domain, np.int64)[codes] if values else np.zeros(0, np.int64)
+    tiers, parents = [2] + [1] * len(present), [-1] + [CLUSTER] * len(present)
+    return _forest(label, ["", *present], tiers, parents, leaf_of)
+
+
+def _forest(
+    label: str, names: Sequence[str], tiers: Sequence[int], parents: Sequence[int], leaf_of: I64
+) -> Forest:
+    end = list(range(1, len(names) + 1))
+    for d in reversed(range(1, len(names))):
+        end[parents[d]] = max(end[parents[d]], end[d])
+    return Forest(
+        label=label,
+        names=tuple(names),
+        tier=np.array(tiers, np.int64),
+        parent=np.array(parents, np.int64),
+        end=np.array(end, np.int64),
+        leaf_of=leaf_of,
+    )
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+def _requests(shape: GangShape) -> Iterable[TopologyRequest]:
+    asked = (shape.topology, *(part.topology for part in shape.parts))
+    return (request for request in asked if request is not None)
+
+
+class _BoundReader:
+    """Reads requests against the forests of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, forests: Sequence[Forest]) -> None:
+        self._topology = snapshot.topology
+        self._forests = forests
+        self._number = {f.label: i for i, f in enumerate(forests)}
+        self._nodes = snapshot.nodes
+        self._index: dict[str, int] | None = None
+
+    def bounds(self, shape: GangShape) -> Bounds:
+        parts = tuple(self._bound(part.topology, part.held) for part in shape.parts)
+        return Bounds(self._bound(shape.topology, shape.held), parts)
+
+    def _bound(self, request: TopologyRequest | None, held: Sequence[str]) -> Bound | None:
+        if request is None:
+            return None
+        number = self._number[request.label]
+        forest = self._forests[number]
+        nodes = [i for name in held if (i := self._node(name)) is not None]
+        holder = forest.holder(np.array(nodes, np.int64))
+        allowed = self._allowed(request, forest)
+        if isinstance(allowed, Reason):
+            nothing = np.zeros(len(forest), np.bool_)
+            return Bound(number, nothing, True, holder, request, allowed)
+        problem = None
+        if holder >= 0 and not allowed[holder]:
+            where = ", ".join(held[:_SHOWN]) + (" ..." if len(held) > _SHOWN else "")
+            text = f"its running pods are on {where}, which are not together in {request}"
+            problem = Reason(ReasonCode.TOPOLOGY, text)
+        return Bound(number, allowed, request.is_hard, holder, request, problem)
+
+    def _node(self, name: str) -> int | None:
+        if self._index is None:
+            self._index = {node.name: i for i, node in enumerate(self._nodes)}
+        return self._index.get(name)
+
+    def _allowed(self, request: TopologyRequest, forest: Forest) -> Bool | Reason:
+        """(D,) the domains that a request allows, or why there are none."""
+        if not request.is_hard:
+            return np.ones(len(forest), np.bool_)
+        if len(forest) == 1:
+            what = f"node has the label {forest.label}" if forest.label else "HyperNode exists"
+            return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, f"it needs {request}, but no {what}")
+        if request.highest_tier_name:
+            return self._below(request.highest_tier_name, forest)
+        highest = request.highest_tier
+        allowed: Bool = forest.tier <= (forest.top - 1 if highest is None else highest)
+        return allowed
+
+    def _below(self, tier_name: str, forest: Forest) -> Bool | Reason:
+        """(D,) the domains of a tier by name, and all below them."""
+        allowed = np.zeros(len(forest), np.bool_)
+        known = {h.name: h.tier_name for h in self._topology.hypernodes}
+        for d, name in enumerate(forest.names):
+            if known.get(name) == tier_name:
+                allowed[d : forest.end[d]] = True
+        if allowed.any():
+            return allowed
+        others = ", ".join(sorted({name for name in known.values() if name})) or "none"
+        text = f"no HyperNode has tierName {tier_name}; known are: {others}"
+        return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
