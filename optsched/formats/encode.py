@@ -25,7 +25,7 @@ from optsched.formats.volumes import WAITS
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from optsched.domain.amounts import Amounts
@@ -48,7 +48,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     waits for a node that no storage class could ask for.
     """
     return [
-        _snapshot_time(snapshot.taken_ms),
+        time_manifest(snapshot.taken_ms),
         *(_namespace(name, labels) for name, labels in snapshot.namespaces.items()),
         *_priority_classes(snapshot.gangs),
         *(_queue(queue) for queue in snapshot.queues),
@@ -66,19 +66,34 @@ def write_bundle(objects: Iterable[Mapping[str, Any]], path: Path) -> None:
 
     ValueError for another ending.
     """
+    parts = bundle_writer(path)(objects)
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(parts)
+
+
+def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterator[str]]:
+    """What makes a List of objects for a file, part by part; ValueError as for `write_bundle`."""
     suffix = path.suffix.lower()
+    if suffix in _YAML:
+        return yaml_bundle
     if suffix == _JSON:
-        whole = {"apiVersion": "v1", "items": list(objects), "kind": "List"}
-        path.write_text(f"{json.dumps(whole, indent=1)}\n", encoding="utf-8")
-    elif suffix in _YAML:
-        with path.open("w", encoding="utf-8") as file:
-            file.write("apiVersion: v1\nitems:\n")
-            file.writelines(write_yaml([each]) for each in objects)
-            # At the end: a file whose writing was cut short is then no List.
-            file.write("kind: List\n")
-    else:
-        known = ", ".join((*_YAML, _JSON))
-        raise ValueError(f"{path}: objects are written to files that end in {known}")
+        return json_bundle
+    known = ", ".join((*_YAML, _JSON))
+    raise ValueError(f"{path}: objects are written to files that end in {known}")
+
+
+def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A List of objects in YAML, part by part."""
+    yield "apiVersion: v1\nitems:\n"
+    yield from (write_yaml([each]) for each in objects)
+    # At the end: a file whose writing was cut short is then no List.
+    yield "kind: List\n"
+
+
+def json_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A List of objects in JSON."""
+    whole = {"apiVersion": "v1", "items": list(objects), "kind": "List"}
+    yield f"{json.dumps(whole, indent=1)}\n"
 
 
 def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest:
@@ -92,7 +107,8 @@ def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest
     }
 
 
-def _snapshot_time(taken_ms: int) -> Manifest:
+def time_manifest(taken_ms: int) -> Manifest:
+    """Says when a snapshot was taken; `assemble` reads it."""
     return {
         "apiVersion": API_VERSION,
         "kind": SNAPSHOT_KIND,
