@@ -8,6 +8,7 @@ from optsched import __version__
 from optsched.cli.demo import demo
 from optsched.cli.local import local
 from optsched.cli.scheduler import scheduler
+from optsched.cli.snapshot import snapshot
 from optsched.cli.solve import solve
 
 
@@ -20,6 +21,7 @@ def main() -> None:
 main.add_command(demo)
 main.add_command(local)
 main.add_command(scheduler)
+main.add_command(snapshot)
 main.add_command(solve)
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ class FakeApi:
         kept = copy.deepcopy(obj)
         kept["metadata"]["resourceVersion"] = str(self._version)
         kept["metadata"].setdefault("uid", f"uid-{kept['metadata']['name']}")
+        kept["metadata"].setdefault("creationTimestamp", "2025-06-15T15:00:00Z")
         self.objects[ref_of(obj)] = kept
         return copy.deepcopy(kept)
 
