@@ -163,6 +163,40 @@ class QueueState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeGroups:
+    """Groups of nodes (label `volcano.sh/nodegroup-name`) as a queue sees them.
+
+    Attributes
+    ----------
+    required, preferred
+        Groups that it may use, and those that it would rather use, in this order.
+    excluded
+        Groups that it may not use.
+    last_resort
+        Groups that it may use although they are excluded, but would rather not.
+    limits
+        (group, most that its tasks may hold there); a missing resource is not limited.
+    problem
+        Why the limits have no reading; empty when they have.
+    """
+
+    required: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    last_resort: tuple[str, ...] = ()
+    limits: tuple[tuple[str, Amounts], ...] = ()
+    problem: str = ""
+
+    @property
+    def names_any(self) -> bool:
+        """Whether it says anything about groups, limits aside."""
+        return bool(self.required or self.preferred or self.excluded or self.last_resort)
+
+
+NO_GROUPS = NodeGroups()
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """A share of the cluster.
 
@@ -179,6 +213,8 @@ class Queue:
         Name of its parent; `root` at the top.
     is_fifo
         Strict order: later work may not pass the head (`dequeueStrategy: fifo`).
+    node_groups
+        Groups of nodes that it may use; not asked unless a policy looks at them.
     problem
         What is wrong with the object; nothing is placed under a queue that can not be read.
     """
@@ -195,6 +231,7 @@ class Queue:
     state: QueueState = QueueState.OPEN
     is_fifo: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
+    node_groups: NodeGroups = NO_GROUPS
     problem: Reason | None = None
 
 

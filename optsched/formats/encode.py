@@ -20,6 +20,7 @@ from optsched.formats.encode_selectors import (
 from optsched.formats.encode_topology import hypernode_spec, topology_spec
 from optsched.formats.index import SNAPSHOT_KIND
 from optsched.formats.marks import API_VERSION, PROBLEM, WAITING_SINCE, reason_text, time_text
+from optsched.formats.nodegroups import affinity_fields
 from optsched.formats.text import write_yaml
 from optsched.formats.volumes import WAITS
 from optsched.units import format_resource_list
@@ -153,6 +154,7 @@ def _budget(budget: Budget) -> Manifest:
 
 
 def _queue(queue: Queue) -> Manifest:
+    affinity = affinity_fields(queue.node_groups)
     return _manifest(
         kinds.QUEUE,
         {
@@ -169,6 +171,7 @@ def _queue(queue: Queue) -> Manifest:
             "parent": queue.parent,
             "priority": queue.priority,
             "dequeueStrategy": "fifo" if queue.is_fifo else "traverse",
+            **({"affinity": affinity} if affinity else {}),
         },
         status={"state": queue.state.value},
     )

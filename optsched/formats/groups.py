@@ -26,6 +26,7 @@ from optsched.formats.marks import (
     waiting_since_ms,
     without,
 )
+from optsched.formats.nodegroups import node_groups
 from optsched.formats.problems import sentence
 from optsched.formats.topology import sub_group_rule, topology_request
 from optsched.units import FieldError
@@ -159,6 +160,7 @@ def queue_of(queue: ApiQueue) -> Queue:
         state=QueueState(queue.status.state.value),
         is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
         annotations=without(queue.meta.annotations, _GROUP_MARKS),
+        node_groups=node_groups(queue),
         problem=_queue_problem(queue),
     )
 

@@ -233,7 +233,7 @@ LEVEL_ORDER = ("guarantee", "admission", "fair-share", "tasks", "node-score")
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
     "guarantee": ("proportion", "capacity"),
     "fair-share": ("drf", "proportion", "capacity"),
-    "node-score": ("nodeorder", "binpack"),
+    "node-score": ("nodeorder", "binpack", "nodegroup"),
 }
 """Levels that are nothing without one of these plugins."""
 

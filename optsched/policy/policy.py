@@ -131,9 +131,15 @@ def build_rules(tiers: Iterable[Sequence[TierPlugin]]) -> RuleSet:
             for number, tier in enumerate(tiers, 1)
             for plugin in tier
             if (build := PLUGINS[plugin.name].build) is not None
-            for rule in build(dict(plugin.arguments))
+            for rule in build(_arguments(plugin))
         )
     )
+
+
+def _arguments(plugin: TierPlugin) -> dict[str, Value]:
+    """What a plugin is built from: its arguments, and whether it is to look at trees of queues."""
+    hierarchy = Face.HIERARCHY
+    return {**dict(plugin.arguments), hierarchy.value: hierarchy in plugin.faces}
 
 
 # --- in words ------------------------------------------------------------------------------------

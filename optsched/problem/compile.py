@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import ranges
 from optsched.problem.columns import NodeColumns
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
-from optsched.problem.queues import queue_arrays
+from optsched.problem.queues import narrowing_queues, queue_arrays
 from optsched.problem.relations import TermMatcher, build_relations, find_terms
 from optsched.problem.shapes import gang_row
 from optsched.problem.topology import topology_arrays
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from optsched.problem.queues import QueueArrays
     from optsched.problem.relations import Term
     from optsched.problem.shapes import GangRow, GangShape, Relation
+
+
+_ClassKey: TypeAlias = "tuple[TaskShape, Relation, str]"
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
@@ -91,8 +94,15 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
 
 def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, ...]:
     known = {id(r.gang): r for r in previous.plain_rows} if previous is not None else {}
-    # Identity is safe as a key: the previous problem keeps its gangs alive.
-    return tuple(known.get(id(g)) or gang_row(g) for g in snapshot.gangs)
+    narrow = narrowing_queues(snapshot.queues)
+
+    def row(gang: Gang) -> GangRow:
+        queue = gang.queue if gang.queue in narrow else ""
+        # Identity is safe as a key: the previous problem keeps its gangs alive.
+        same = known.get(id(gang))
+        return same if same is not None and same.queue == queue else gang_row(gang, queue=queue)
+
+    return tuple(row(g) for g in snapshot.gangs)
 
 
 def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
@@ -108,7 +118,7 @@ def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[
 
     def related(row: GangRow) -> GangRow:
         found = {t.key: m for t in row.pending if (m := matcher.selecting(t))}
-        return gang_row(row.gang, found) if found else row
+        return gang_row(row.gang, found, row.queue) if found else row
 
     return tuple(related(r) for r in plain)
 
@@ -201,10 +211,10 @@ def _blocked(
 
 def _shape_arrays(
     shapes: tuple[GangShape, ...], resources: Sequence[str]
-) -> tuple[GangShapes, dict[tuple[TaskShape, Relation], int]]:
-    number: dict[tuple[TaskShape, Relation], int] = {}
+) -> tuple[GangShapes, dict[_ClassKey, int]]:
+    number: dict[_ClassKey, int] = {}
     entries = [e for s in shapes for e in s.entries]
-    class_of = [number.setdefault((e.shape, e.relation), len(number)) for e in entries]
+    class_of = [number.setdefault((e.shape, e.relation, e.queue), len(number)) for e in entries]
     lengths = [0, *(len(s.entries) for s in shapes)]
     least = [[dict(s.min_resources).get(r, 0) for r in resources] for s in shapes]
     arrays = GangShapes(
@@ -220,12 +230,13 @@ def _shape_arrays(
 
 
 def _class_arrays(
-    number: Mapping[tuple[TaskShape, Relation], int], resources: Sequence[str], task_class: I64
+    number: Mapping[_ClassKey, int], resources: Sequence[str], task_class: I64
 ) -> TaskClasses:
-    shapes = tuple(s for s, _ in number)
+    shapes = tuple(s for s, _, _ in number)
     return TaskClasses(
         shapes=shapes,
-        relations=tuple(r for _, r in number),
+        relations=tuple(r for _, r, _ in number),
+        queues=tuple(q for _, _, q in number),
         request=_requests(shapes, resources),
         num_pending=np.bincount(task_class, minlength=len(number)).astype(np.int64),
     )

@@ -36,6 +36,8 @@ class TaskClasses:
         (C,) the task shape of each class.
     relations
         (C,) numbers of the terms of other pods that select the class.
+    queues
+        (C,) queue of a class whose queue narrows the choice of nodes; empty for the others.
     request
         (C, R) base units, one pod included.
     num_pending
@@ -45,6 +47,7 @@ class TaskClasses:
 
     shapes: tuple[TaskShape, ...]
     relations: tuple[Relation, ...]
+    queues: tuple[str, ...]
     request: I64
     num_pending: I64
 

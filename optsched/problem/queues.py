@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import ROOT_QUEUE, QueueState
+from optsched.domain.cluster import NO_GROUPS, ROOT_QUEUE, QueueState
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.problem.arrays import UNLIMITED, frozen
 
@@ -71,6 +71,24 @@ class QueueArrays:
         """Whether no queue stands below another one than the root."""
         below = self.parent_of[self.parent_of >= 0]
         return all(self.names[i] == ROOT_QUEUE for i in below.tolist())
+
+
+def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
+    """Names of the queues that narrow the choice of nodes, by themselves or through an ancestor."""
+    by_name = {q.name: q for q in queues}
+    narrow = {q.name for q in queues if q.node_groups != NO_GROUPS}
+    if not narrow:
+        return frozenset()
+    return frozenset(name for name in by_name if narrow & _line(name, by_name))
+
+
+def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
+    """A queue and its ancestors."""
+    found: set[str] = set()
+    while name in by_name and name not in found:
+        found.add(name)
+        name = by_name[name].parent
+    return found
 
 
 def queue_arrays(

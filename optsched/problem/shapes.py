@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,8 @@ class Entry:
     """Alike pending tasks of one gang: a role, a task shape and how many.
 
     `relation` tells tasks apart that other pods' selectors tell apart (empty: none does), `part`
-    is the smaller group that they are in.
+    is the smaller group that they are in, `queue` their queue where that narrows the choice of
+    nodes (empty: it does not).
     """
 
     role: str
@@ -38,6 +39,7 @@ class Entry:
     relation: Relation
     count: int
     part: int = NO_PART
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class GangRow:
         Tasks that count towards the minimum.
     allocated, requested
         Base units held by bound and running tasks; the same plus what pending tasks ask.
+    queue
+        Its queue, if that narrows the choice of nodes; empty otherwise.
     """
 
     gang: Gang
@@ -121,9 +125,12 @@ class GangRow:
     allocated: Mapping[str, int]
     requested: Mapping[str, int]
     blocked: Reason | None
+    queue: str = ""
 
 
-def gang_row(gang: Gang, relations: Mapping[str, Relation] | None = None) -> GangRow:
+def gang_row(
+    gang: Gang, relations: Mapping[str, Relation] | None = None, queue: str = ""
+) -> GangRow:
     """Reduce a gang to its row.
 
     Parameters
@@ -133,6 +140,8 @@ def gang_row(gang: Gang, relations: Mapping[str, Relation] | None = None) -> Gan
     relations
         Terms of other pods that select each pending task, by task key; None when no pod looks at
         another.
+    queue
+        Its queue, where that narrows the choice of nodes.
 
     """
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
@@ -147,11 +156,11 @@ def gang_row(gang: Gang, relations: Mapping[str, Relation] | None = None) -> Gan
     if blocked is None and (too_few := _too_few(gang, waiting, need, need_role)) is not None:
         blocked = parts.lacking or too_few
     if blocked or not waiting:
-        return GangRow(gang, None, (), len(ready), held, asked, blocked)
+        return GangRow(gang, None, (), len(ready), held, asked, blocked, queue)
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
     started = need == 0 and not need_role and not parts.need_groups
     shape = GangShape(
-        entries=entries,
+        entries=tuple(replace(e, queue=queue) for e in entries) if queue else entries,
         sequence=sequence,
         need=need,
         need_role=need_role,
@@ -162,7 +171,7 @@ def gang_row(gang: Gang, relations: Mapping[str, Relation] | None = None) -> Gan
         topology=gang.topology,
         held=standing_on(ready) if gang.topology is not None else (),
     )
-    return GangRow(gang, shape, pending, len(ready), held, asked, None)
+    return GangRow(gang, shape, pending, len(ready), held, asked, None, queue)
 
 
 def _taken(tasks: Iterable[Task]) -> Mapping[str, int]:

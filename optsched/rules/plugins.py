@@ -15,10 +15,12 @@ from optsched.rules.capability import Capability
 from optsched.rules.capacity import Capacity
 from optsched.rules.conformance import Conformance
 from optsched.rules.drf import Drf
+from optsched.rules.faces import Face
 from optsched.rules.gang import Gang
 from optsched.rules.guarantee import Guarantee
 from optsched.rules.host_ports import HostPorts
 from optsched.rules.node_affinity import NodeAffinity
+from optsched.rules.nodegroup import NodeGroup
 from optsched.rules.nodeorder import NodeOrder
 from optsched.rules.overcommit import Overcommit
 from optsched.rules.pod_affinity import PodAffinity
@@ -81,7 +83,8 @@ class Plugin:
     Attributes
     ----------
     build
-        Makes its rules from checked arguments; None where the plugin is known but not there yet.
+        Makes its rules from checked arguments, among them whether `enableHierarchy` is on; None
+        where the plugin is known but not there yet.
 
     """
 
@@ -125,6 +128,16 @@ def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             taint_toleration=_whole(arguments, "tainttoleration.weight", 3),
             pod_affinity=_whole(arguments, "podaffinity.weight", 2),
             topology_spread=_whole(arguments, "podtopologyspread.weight", 2),
+        ),
+    )
+
+
+def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    return (
+        NodeGroup(
+            strict=bool(arguments.get("strict", True)),
+            in_order=bool(arguments.get("enablePreferredOrder", False)),
+            inherits=bool(arguments.get(Face.HIERARCHY.value, False)),
         ),
     )
 
@@ -218,6 +231,15 @@ _AVAILABLE = (
         (Argument("overcommit-factor", Kind.NUMBER, 1.2, "times the cluster's total", least=1),),
         lambda a: (Overcommit(float(a.get("overcommit-factor", 1.2))),),
     ),
+    Plugin(
+        "nodegroup",
+        "queues bound to groups of nodes",
+        (
+            _switch("strict", "queues that name no group get no node without a group either"),
+            _switch("enablePreferredOrder", "preferred groups in their order", default=False),
+        ),
+        _nodegroup,
+    ),
 )
 
 _NOT_YET = {
@@ -226,7 +248,6 @@ _NOT_YET = {
     "tdm": "nodes lent at certain hours",
     "cdp": "a cooldown before eviction",
     "pdb": "disruption budgets",
-    "nodegroup": "queues bound to groups of nodes",
     "usage": "measured load of nodes",
     "rescheduling": "moving pods off busy nodes",
     "resource-strategy-fit": "strategies by resource",
