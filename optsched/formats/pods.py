@@ -147,8 +147,19 @@ class PodDecoder:
             shape = replace(shape, device=device)
         return self._shapes.get(shape) or self._shapes.add(shape, shape), errors
 
+    def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
+        """The key of the PodGroup that a pod of another scheduler names; empty for all others."""
+        if self._is_ours(_part(pod, "spec")):
+            return ""
+        meta = _meta(pod, [])
+        group = group_name_of(meta.annotations)
+        return f"{meta.namespace}/{group}" if group else ""
+
+    def _is_ours(self, spec: dict[str, Any]) -> bool:
+        return spec.get("schedulerName") in self.options.scheduler_names
+
     def _gang(self, meta: ObjectMeta, spec: dict[str, Any]) -> str:
-        if spec.get("schedulerName") not in self.options.scheduler_names:
+        if not self._is_ours(spec):
             return ""
         group = group_name_of(meta.annotations)
         return f"{meta.namespace}/{group or IMPLICIT_PREFIX + meta.name}"

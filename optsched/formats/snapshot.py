@@ -221,15 +221,21 @@ class _Assembly:
         for task in self._tasks:
             if task.gang:
                 members.setdefault(task.gang, []).append(task)
+        elsewhere = self._groups_elsewhere() - members.keys()
         found: dict[str, Gang] = {}
         for key, entry in self._index.of(kinds.POD_GROUP).items():
             group, errors = parse_podgroup(entry.obj)
-            if group is not None:
+            if group is not None and key not in elsewhere:
                 gang, remarks = gang_of_group(group, members.pop(key, ()), table)
                 found[key] = gang
                 self._report(kinds.POD_GROUP, key, (*errors, *remarks), entry.where)
         found.update({key: self._without_group(key, tasks) for key, tasks in members.items()})
         return tuple(found[key] for key in sorted(found))
+
+    def _groups_elsewhere(self) -> set[str]:
+        """Keys of PodGroups that pods of other schedulers name."""
+        pods = (entry.obj for entry in self._index.of(kinds.POD).values())
+        return {self._decoder.group_elsewhere(pod) for pod in pods if not is_gone(pod)}
 
     def _without_group(self, key: str, tasks: Sequence[Task]) -> Gang:
         task = min(tasks, key=lambda each: each.key)

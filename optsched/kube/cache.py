@@ -325,6 +325,8 @@ class ClusterCache:
 
     def _gang(self, key: str) -> Gang | None:
         tasks, group = self._pods.of_gang(key), self._groups.get(key)
+        if self._pods.is_elsewhere(key):
+            return None
         if group is not None:
             gang, _ = gang_of_group(group, tasks, self._table)
         elif not tasks:

@@ -80,6 +80,8 @@ class PodShelf:
         self._decoder = PodDecoder(options)
         self._pods: dict[str, Pod] = {}
         self._unsettled: set[str] = set()
+        self._named_elsewhere: dict[str, str] = {}
+        self._elsewhere: dict[str, set[str]] = {}
         self._by_gang: dict[str, dict[str, Task]] = {}
         self._by_node: dict[str, dict[str, Task]] = {}
 
@@ -98,6 +100,10 @@ class PodShelf:
         """The tasks that hold resources on a node."""
         return self._by_node.get(name, _NONE).values()
 
+    def is_elsewhere(self, gang: str) -> bool:
+        """Whether all pods of a PodGroup that has pods are those of other schedulers."""
+        return gang in self._elsewhere and gang not in self._by_gang
+
     @property
     def gangs(self) -> Iterable[str]:
         """Keys of the gangs that have pods."""
@@ -105,16 +111,21 @@ class PodShelf:
 
     def put(self, raw: Raw) -> None:
         """Take a state of a pod."""
-        told = self._decoder.task(raw)
-        if is_gone(raw) or not (told.gang or told.status.holds_resources):
-            self.drop(told.key)
+        told, is_over = self._decoder.task(raw), is_gone(raw)
+        self._note_elsewhere(told.key, "" if is_over else self._decoder.group_elsewhere(raw))
+        if is_over or not (told.gang or told.status.holds_resources):
+            self._remove(told.key)
             return
         before = self._pods.get(told.key)
         told, task = (told, told) if before is None else _reconciled(before, told)
         self._file(before, self._pod(told, task, raw))
 
     def drop(self, key: str) -> None:
-        """The pod does not exist any more, or does not matter."""
+        """The pod does not exist any more."""
+        self._note_elsewhere(key, "")
+        self._remove(key)
+
+    def _remove(self, key: str) -> None:
         before = self._pods.pop(key, None)
         if before is None:
             return
@@ -148,6 +159,21 @@ class PodShelf:
     def priority_of(self, pod: Pod) -> int:
         """The priority of a pod among others."""
         return self._decoder.gang_priority(pod.outline())
+
+    def _note_elsewhere(self, key: str, gang: str) -> None:
+        """Note the PodGroup that a pod of another scheduler names; empty for none."""
+        before = self._named_elsewhere.get(key, "")
+        if gang == before:
+            return
+        if before:
+            del self._named_elsewhere[key]
+            self._elsewhere[before].discard(key)
+            if not self._elsewhere[before]:
+                del self._elsewhere[before]
+        if gang:
+            self._named_elsewhere[key] = gang
+            self._elsewhere.setdefault(gang, set()).add(key)
+        self.touched_gangs.update({before, gang} - {""})
 
     def _pod(self, told: Task, task: Task, raw: Raw) -> Pod:
         annotations = _part(_part(raw, "metadata"), "annotations")

@@ -39,6 +39,12 @@ READY: Final = "tasks in gang are ready to be scheduled"
 MESSAGE_EVERY_MS: Final = 30_000
 """How often a condition is written again when nothing but its message has changed."""
 
+CORRECTED_EVERY_MS: Final = 30_000
+"""How often a queue's status is put right that somebody else has written.
+
+Another scheduler may count its own pods there: neither may make the other write all the time.
+"""
+
 _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 _ALLOCATED: Final = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 
@@ -244,13 +250,22 @@ class _Seen:
     written_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a queue said last as it should, or was last asked to say."""
+
+    held: Mapping[str, int]
+    counts: QueueCounts
+    at_ms: int
+
+
 class StatusBook:
     """What every gang and queue should say, and which patches bring that about."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._accounts: dict[str, Account] = {}
-        self._asked: dict[str, tuple[ApiQueue, Raw]] = {}
+        self._said: dict[str, _Said] = {}
 
     def patches(
         self,
@@ -308,11 +323,21 @@ class StatusBook:
         held = rolled_up(self._accounts, {queue.name: queue.parent for queue in snapshot.queues})
         for name, queue in queues.items():
             account = self._accounts.get(name, Account())
-            patch = queue_patch(queue, held.get(name, {}), account.counts)
+            wanted = (held.get(name, {}), account.counts)
+            patch = queue_patch(queue, *wanted)
             if patch is None:
-                self._asked.pop(name, None)
-            elif self._asked.get(name) != (queue, patch.body):
-                self._asked[name] = (queue, patch.body)
+                self._said[name] = _Said(*wanted, snapshot.taken_ms)
+            elif self._is_news(name, wanted, snapshot.taken_ms):
+                self._said[name] = _Said(*wanted, snapshot.taken_ms)
                 yield patch
-        for name in self._asked.keys() - queues.keys():
-            del self._asked[name]
+        for name in self._said.keys() - queues.keys():
+            del self._said[name]
+
+    def _is_news(
+        self, name: str, wanted: tuple[Mapping[str, int], QueueCounts], now_ms: int
+    ) -> bool:
+        """Whether a queue should say something else, or has not said what it should for long."""
+        said = self._said.get(name)
+        if said is None or (said.held, said.counts) != wanted:
+            return True
+        return now_ms - said.at_ms >= CORRECTED_EVERY_MS

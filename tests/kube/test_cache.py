@@ -84,6 +84,21 @@ def is_pending(obj: dict[str, Any]) -> bool:
     return bool(task.gang) and task.status is TaskStatus.PENDING and not is_gone(obj)
 
 
+def test_a_podgroup_whose_pods_are_all_another_schedulers_is_not_ours():
+    cluster = Cluster()
+    cluster.put(group("g", {"minMember": 1}))
+    assert [gang.key for gang in cluster.snapshot().gangs] == ["ns/g"]
+    named = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
+    cluster.put(pod("theirs", {"schedulerName": "other"}, **named))
+    assert cluster.snapshot().gangs == ()
+    cluster.put(pod("ours", {"schedulerName": "volcano"}, **named))
+    assert [task.key for task in cluster.snapshot().gangs[0].tasks] == ["ns/ours"]
+    cluster.delete(kinds.POD, "ns/ours")
+    assert cluster.snapshot().gangs == ()
+    cluster.delete(kinds.POD, "ns/theirs")
+    assert [gang.key for gang in cluster.snapshot().gangs] == ["ns/g"]
+
+
 # --- the contract --------------------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b", "c"])

@@ -11,7 +11,7 @@ from optsched.api.podgroup import parse_podgroup
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.kube.cache import ClusterCache
 from optsched.kube.ports import Ref
-from optsched.kube.status import MESSAGE_EVERY_MS, READY, Outcome, StatusBook
+from optsched.kube.status import CORRECTED_EVERY_MS, MESSAGE_EVERY_MS, READY, Outcome, StatusBook
 from optsched.kube.writes import writer
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi
@@ -287,6 +287,21 @@ def test_a_gang_that_moves_is_counted_where_it_is() -> None:
     world.tell()
     assert queue_status(world)["allocated"]["cpu"] == "0"
     assert queue_status(world, "other")["allocated"]["cpu"] == "1"
+
+
+def test_what_somebody_else_says_of_a_queue_is_not_put_right_at_once() -> None:
+    world = World(member("a", at="n1"))
+    world.tell()
+    world.put({**queue("default"), "status": {"allocated": {"cpu": "9"}}})
+    assert world.ask() == []
+    world.put(member("b", at="n1"))
+    world.tell()
+    assert queue_status(world)["allocated"]["cpu"] == "2"
+    world.put({**queue("default"), "status": {"allocated": {"cpu": "9"}}})
+    assert world.ask() == []
+    world.now_ms += CORRECTED_EVERY_MS
+    world.tell()
+    assert queue_status(world)["allocated"]["cpu"] == "2"
 
 
 def name_of(obj: dict[str, Any]) -> str:
