@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -95,7 +94,7 @@ class Scheduler:
 
     def stop(self) -> None:
         """Ask it to end, and see that all went well."""
-        if self.process.poll() == -signal.SIGKILL:
+        if self.process.poll() is not None:
             return
         broken = [
             self.metric(f"optsched_{name}_total") for name in ("violations", "session_errors")
@@ -239,6 +238,16 @@ class Site:
 
     # --- what is told ----------------------------------------------------------------------------
 
+    def groups(self) -> list[Raw]:
+        """The PodGroups of the site."""
+        return self.api.items(self._groups())
+
+    def lease(self, name: str) -> Raw:
+        """What a lease in the namespace says."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.name}/leases/{name}"
+        spec: Raw = self.api.get(path)["spec"]
+        return spec
+
     def group_status(self, name: str) -> Raw:
         """The status of a PodGroup."""
         status: Raw = self.api.get(self._groups(name)).get("status", {})
@@ -267,6 +276,11 @@ class Site:
             return status if status.get("phase") == phase else None
 
         return until(reached, f"{group} is {phase}") or {}
+
+    def await_running(self, group: str, number: int) -> None:
+        """Wait until a PodGroup says how many of its pods run."""
+        what = f"{number} pods of {group} run"
+        until(lambda: self.group_status(group).get("running") == number, what)
 
     def events(self, name: str, reason: str = "") -> list[Raw]:
         """Events about an object, of a reason or of all."""
