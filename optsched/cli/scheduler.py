@@ -269,7 +269,7 @@ def _election(given: Mapping[str, Any]) -> Election:
     try:
         times = LeaseTimes(*(given[f"leader_elect_{flag}"] / 1000 for flag in flags))
     except ValueError as e:
-        raise click.ClickException(str(e)) from e
+        raise click.UsageError(str(e)) from e
     names = given["names"]
     only = names[0] if len(names) == 1 else DEFAULT_SCHEDULER_NAME
     return Election(given["lock_namespace"], given["lock_name"] or only, times)
@@ -284,7 +284,7 @@ def _addresses(given: Mapping[str, Any]) -> Iterator[Address]:
             try:
                 yield Address.parse(text)
             except ValueError as e:
-                raise click.ClickException(str(e)) from e
+                raise click.UsageError(str(e)) from e
 
 
 def _set_up_logging(verbosity: int) -> None:

@@ -1,0 +1,228 @@
+"""The flags of `optsched scheduler`; the scheduler itself is in tests/kube and tests/e2e."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from optsched.cli.main import main
+from optsched.cli.scheduler import translate
+from optsched.kube import live
+from optsched.kube.client import ConfigError
+from optsched.kube.lease import LeaseTimes
+from optsched.kube.live import Election
+from optsched.kube.server import Address
+from optsched.policy.policy import SolverKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from optsched.kube.live import Settings
+
+
+class Command:
+    """`optsched scheduler`, and what it would have run with."""
+
+    def __init__(self) -> None:
+        self.settings: list[Settings] = []
+        self.error: Exception | None = None
+
+    async def run(self, settings: Settings) -> None:
+        """In the place of `live.run`."""
+        self.settings.append(settings)
+        if self.error is not None:
+            raise self.error
+
+    def invoke(self, *arguments: str) -> Result:
+        return CliRunner().invoke(main, ["scheduler", *arguments])
+
+    def told(self, *arguments: str) -> Settings:
+        """What the scheduler is told for some flags."""
+        result = self.invoke(*arguments)
+        assert result.exit_code == 0, result.output
+        return self.settings[-1]
+
+    def complaint(self, *arguments: str, code: int = 2) -> str:
+        """What is said about flags that are wrong."""
+        result = self.invoke(*arguments)
+        assert result.exit_code == code, result.output
+        assert self.settings == []
+        return result.stderr
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    command = Command()
+    monkeypatch.setattr(live, "run", command.run)
+    log = logging.getLogger("optsched")
+    before, level = log.handlers[:], log.level
+    yield command
+    log.handlers[:] = before
+    log.setLevel(level)
+
+
+def test_without_flags(command: Command) -> None:
+    settings = command.told()
+    assert settings.kubeconfig == ""
+    assert settings.policy.policy.name == "volcano-default"
+    assert settings.pods.scheduler_names == ("volcano", "optsched")
+    assert settings.pods.default_queue == "default"
+    assert (settings.solver, settings.period_s) == (None, None)
+    assert settings.election == Election("volcano-system", "volcano")
+    assert settings.listen == (Address("", 8080),)
+    assert settings.node_labels == ()
+
+
+def test_every_flag_has_its_effect(command: Command, tmp_path: Path) -> None:
+    settings = command.told(
+        *("--kubeconfig", "a.conf", "--config", "throughput", "--solver", "none"),
+        *("--scheduler-name", "gpu", "--default-queue", "q", "--schedule-period", "1m500ms"),
+        *("--node-selector", "pool:gpu,pool:big", "--node-selector", "zone: a"),
+        *("--listen-address", "127.0.0.1:1", "--healthz-address", ":2"),
+        *("--lock-namespace", "ns", "--lock-name", "lock", "--dump-dir", str(tmp_path)),
+        *("--leader-elect-lease-duration", "30s", "--leader-elect-renew-deadline", "20s"),
+        *("--leader-elect-retry-period", "500ms"),
+    )
+    assert settings.kubeconfig == "a.conf"
+    assert settings.policy.policy.name == "throughput"
+    assert settings.solver is SolverKind.NONE
+    assert settings.pods.scheduler_names == ("gpu",)
+    assert settings.pods.default_queue == "q"
+    assert settings.period_s == 60.5
+    assert settings.node_labels == (("pool", "gpu"), ("pool", "big"), ("zone", "a"))
+    assert settings.listen == (Address("127.0.0.1", 1), Address("", 2))
+    assert settings.election == Election("ns", "lock", LeaseTimes(30, 20, 0.5))
+    assert settings.dump_dir == tmp_path
+
+
+VOLCANOS = (
+    "--logtostderr",
+    "--scheduler-conf=POLICY",
+    "--enable-healthz=true",
+    "--enable-metrics=true",
+    "--leader-elect=false",
+    "--kube-api-qps=2000",
+    "--kube-api-burst",
+    "2000",
+    "--schedule-period=1s",
+    "--node-worker-threads=20",
+    "--scheduler-name=volcano",
+    "-v=3",
+    "2>&1",
+)
+"""As in the Deployment of Volcano's Helm chart."""
+
+
+def test_volcanos_manifest_works_as_it_is(command: Command, tmp_path: Path) -> None:
+    policy = tmp_path / "volcano-scheduler.conf"
+    policy.write_text('actions: "enqueue, allocate"\ntiers: [{plugins: [{name: gang}]}]\n')
+    result = command.invoke(*(flag.replace("POLICY", str(policy)) for flag in VOLCANOS))
+    assert result.exit_code == 0, result.output
+    (settings,) = command.settings
+    assert settings.policy.policy.actions == ("enqueue", "allocate")
+    assert settings.election is None
+    assert settings.listen == (Address("", 8080), Address("", 11251))
+    assert settings.period_s == 1
+    (line,) = result.stderr.splitlines()
+    assert line.endswith(
+        " WARNING without a meaning here: --logtostderr, --enable-metrics, --kube-api-qps, "
+        "--kube-api-burst, --node-worker-threads, 2>&1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "ignored"),
+    [
+        (["--leader-elect"], ["--leader-elect"], []),
+        (["--leader-elect=true"], ["--leader-elect"], []),
+        (["--leader-elect=F"], ["--no-leader-elect"], []),
+        (["--enable-healthz=1"], ["--enable-healthz"], []),
+        (["-v=4"], ["-v", "4"], []),
+        (["-v", "4"], ["-v", "4"], []),
+        (["--solver=none"], ["--solver=none"], []),
+        (["--cache-dumper=false", "--solver", "none"], ["--solver", "none"], ["--cache-dumper"]),
+        (["--kube-api-qps", "50", "--v", "1"], ["--v", "1"], ["--kube-api-qps"]),
+        (["--plugins-dir="], [], ["--plugins-dir"]),
+        (["--resync-period"], [], ["--resync-period"]),
+    ],
+)
+def test_how_go_writes_flags(given: list[str], kept: list[str], ignored: list[str]) -> None:
+    assert translate(given) == (kept, ignored)
+
+
+@pytest.mark.parametrize(
+    ("names", "lease"), [(["one"], "one"), (["one", "two"], "volcano"), ([], "volcano")]
+)
+def test_schedulers_of_other_names_have_other_leases(
+    command: Command, names: list[str], lease: str
+) -> None:
+    flags = [part for name in names for part in ("--scheduler-name", name)]
+    election = command.told(*flags).election
+    assert election is not None
+    assert election.name == lease
+
+
+def test_more_is_said_on_demand(command: Command) -> None:
+    command.told("-v", "4")
+    assert logging.getLogger("optsched").level == logging.DEBUG
+    command.told("-v=3")
+    assert logging.getLogger("optsched").level == logging.INFO
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--no-such-flag"], "No such option"),
+        (["--solver", "magic"], "'magic' is not one of 'cpsat', 'none'"),
+        (["--schedule-period", "soon"], "--schedule-period"),
+        (["--schedule-period", "0s"], "0s: has to be longer than nothing"),
+        (["--leader-elect=perhaps"], "'perhaps' is neither true nor false"),
+        (["--node-selector", "gpu"], "'gpu': write LABEL:VALUE"),
+        (["--node-selector", ":gpu"], "':gpu': write LABEL:VALUE"),
+        (["-v=much"], "'much' is not a valid integer"),
+        (["--listen-address", "here"], "'here' is no address: write HOST:PORT or :PORT"),
+        (["--leader-elect-lease-duration", "5s"], "each has to be longer than the next"),
+    ],
+)
+def test_flags_that_are_wrong_are_named(
+    command: Command, arguments: list[str], complaint: str
+) -> None:
+    assert complaint in command.complaint(*arguments)
+
+
+def test_a_policy_that_does_not_exist_is_told(command: Command) -> None:
+    assert "no-such-model" in command.complaint("--config", "no-such-model", code=1)
+
+
+def test_a_broken_policy_is_told_with_line_and_column(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "policy.conf"
+    path.write_text("actions: alocate\ntiers: []\n")
+    complaint = command.complaint("--config", str(path), code=1)
+    assert f'{path}:1:10: actions: there is no action "alocate"' in complaint
+
+
+@pytest.mark.parametrize(
+    "error", [ConfigError("kubeconfig can not be used: x"), OSError(98, "address already in use")]
+)
+def test_what_can_not_be_had_ends_it(command: Command, error: Exception) -> None:
+    command.error = error
+    result = command.invoke()
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {error}\n"
+
+
+def test_help_does_not_wait_for_the_client() -> None:
+    program = (
+        "import sys; from click.testing import CliRunner; from optsched.cli.main import main; "
+        "assert CliRunner().invoke(main, ['scheduler', '--help']).exit_code == 0; "
+        "assert 'kubernetes' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
