@@ -56,6 +56,8 @@ class Answer:
         Whose decisions they are, and why the search ended.
     relaxed
         Rules that the bounds leave out.
+    final
+        Gangs on which the decisions are not to be changed.
 
     """
 
@@ -64,6 +66,7 @@ class Answer:
     engine: str
     stopped: str
     relaxed: tuple[str, ...] = ()
+    final: tuple[int, ...] = ()
 
 
 def judge(
@@ -128,6 +131,7 @@ def _encode(
 ) -> tuple[Encoding, str, tuple[str, ...]]:
     decisions = incumbent.decisions
     promised = promised_gangs(problem, decisions)
+    promised[list(incumbent.final)] = True
     left_out: tuple[str, ...] = ()
     if promised.any():
         # What greedy keeps for them nobody may take; whether they could start now stays open.

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from optsched.rules.plugins import Argument, Kind
 
-AVAILABLE_ACTIONS = frozenset({"enqueue", "allocate", "backfill"})
+AVAILABLE_ACTIONS = frozenset(
+    {"enqueue", "allocate", "backfill", "preempt", "reclaim", "gangpreempt", "gangreclaim"}
+)
 """Those that do something; the others are accepted with a warning."""
 
 

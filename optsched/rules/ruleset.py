@@ -39,6 +39,8 @@ class RuleSet:
     """Rules in the order in which they are asked; those that always hold come first."""
 
     active: tuple[ActiveRule, ...]
+    guards: tuple[Rule, ...] = ()
+    """Rules on evictions that hold beside those of plugins."""
 
     @classmethod
     def of(cls, *rules: Rule) -> RuleSet:
@@ -66,7 +68,11 @@ class RuleSet:
     def guarding(self) -> tuple[Rule, ...]:
         """Rules that have a say in evictions, each once."""
         switched = [a for a in self.active if {Face.PREEMPTABLE, Face.RECLAIMABLE} & a.faces]
-        return (*_ALWAYS, *{a.rule.name: a.rule for a in switched}.values())
+        return (*_ALWAYS, *self.guards, *{a.rule.name: a.rule for a in switched}.values())
+
+    def guarded_by(self, *rules: Rule) -> RuleSet:
+        """The same with more rules on evictions."""
+        return RuleSet(self.active, rules)
 
     @cached_property
     def scoring(self) -> tuple[Rule, ...]:

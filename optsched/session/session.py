@@ -13,27 +13,45 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import Certificate, Plan
+from optsched.domain.eviction import leaving
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
+from optsched.engines.victims.stage import Clearing, Means, make_room
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
+from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
+from optsched.rules.base import NodeLevel
+from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.faces import Face
 from optsched.rules.levels import build_levels
 from optsched.rules.verify import verify_actions
 from optsched.session.decompile import actions_of, pending_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Action
     from optsched.engines.cpsat.solver import Solver
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
     from optsched.rules.base import AnyLevel, Violation
     from optsched.session.ports import Clock, Incidents
+
+
+_REACH = {
+    "preempt": PREEMPT,
+    "gangpreempt": PREEMPT,
+    "reclaim": RECLAIM,
+    "gangreclaim": RECLAIM,
+}
+"""What the actions of a policy allow where evictions are weighed as one problem."""
+
+_TRIES = 3
+"""How often room is looked for again when a gang can not sit where it was made."""
 
 
 @dataclass(frozen=True)
@@ -111,76 +129,148 @@ def run_session(
     return _Session(snapshot, policy, surroundings).run(previous)
 
 
+@dataclass(frozen=True, eq=False)
+class _Round:
+    """One way through a session: what was decided, and what is evicted for it.
+
+    Attributes
+    ----------
+    problem
+        Of the snapshot in which the victims are leaving.
+    answers
+        The best first, then the greedy one.
+    clearing
+        Who leaves, and for whom.
+
+    """
+
+    problem: Problem
+    tiers: Tiers
+    levels: Sequence[AnyLevel]
+    answers: tuple[Answer, ...]
+    clearing: Clearing
+
+
 class _Session:
     def __init__(self, snapshot: Snapshot, policy: Policy, surroundings: Surroundings) -> None:
         self._snapshot = snapshot if _has_gangs(policy) else without_gangs(snapshot)
         self._policy = policy
         self._around = surroundings
         self._watch = Stopwatch(surroundings.clock)
+        self._optimises = policy.solver is SolverKind.CPSAT
+        self._rules = policy.rules
+        if self._optimises:
+            self._rules = policy.rules.guarded_by(Entitled(policy.rules))
 
     def run(self, previous: Problem | None) -> Report:
+        first = self._round(self._snapshot, Clearing(), previous)
+        rounds = [first] if not self._optimises else [*self._clearing(first), first]
+        plan, violations, kept = self._accept(rounds)
+        trace = Trace(dict(self._watch.seconds), violations, kept)
+        return Report(plan, first.problem, trace)
+
+    # --- deciding --------------------------------------------------------------------------------
+
+    def _round(self, snapshot: Snapshot, clearing: Clearing, previous: Problem | None) -> _Round:
         watch, policy = self._watch, self._policy
         with watch("compile"):
-            problem = compile_problem(self._snapshot, previous)
+            problem = compile_problem(snapshot, previous)
             tiers = find_tiers(problem, policy)
             levels = build_levels(problem, policy.rules, tiers, policy.levels)
         with watch("greedy"):
-            greedy = self._greedy(problem, tiers, levels)
+            greedy = self._greedy(problem, tiers, levels, clearing)
         with watch("solve"):
-            answer = self._improve(problem, tiers, levels, greedy)
-        plan, violations, kept = self._accept(problem, tiers, [answer, greedy])
-        trace = Trace(dict(watch.seconds), violations, kept)
-        return Report(plan, problem, trace)
+            best = self._improve(problem, tiers, levels, greedy)
+        return _Round(problem, tiers, levels, (best, greedy), clearing)
 
-    def _greedy(self, problem: Problem, tiers: Tiers, levels: list[AnyLevel]) -> Answer:
-        optimises = self._policy.solver is SolverKind.CPSAT
+    def _greedy(
+        self, problem: Problem, tiers: Tiers, levels: list[AnyLevel], clearing: Clearing
+    ) -> Answer:
+        seats = {**nominated_seats(problem), **clearing.seats}
         options = GreedyOptions(
             actions=self._policy.actions,
-            tier_of=tiers.of if optimises else None,
-            gated=not optimises,
+            tier_of=tiers.of if self._optimises else None,
+            seats=seats,
+            gated=not self._optimises,
         )
         decisions = run_greedy(problem, self._policy.rules, options)
-        return judge(problem, decisions, levels, NO_SOLVER)
+        return replace(judge(problem, decisions, levels, NO_SOLVER), final=tuple(seats))
 
     def _improve(
         self, problem: Problem, tiers: Tiers, levels: list[AnyLevel], greedy: Answer
     ) -> Answer:
-        if self._policy.solver is not SolverKind.CPSAT or self._around.solver is None:
+        if not self._optimises or self._around.solver is None:
             return greedy
         if is_ideal(problem, greedy):
             return replace(greedy, stopped=IDEAL)
-        limits = self._around.limits or Limits(budget_ms=self._policy.budgets.solve_ms)
         goal = (tiers, levels)
-        return improve(problem, self._policy.rules, goal, greedy, self._around.solver, limits)
+        rules, solver = self._policy.rules, self._around.solver
+        return improve(problem, rules, goal, greedy, solver, self._limits)
 
-    def _accept(
-        self, problem: Problem, tiers: Tiers, answers: list[Answer]
-    ) -> tuple[Plan, tuple[Violation, ...], str]:
+    @property
+    def _limits(self) -> Limits:
+        return self._around.limits or Limits(budget_ms=self._policy.budgets.solve_ms)
+
+    def _clearing(self, first: _Round) -> Iterator[_Round]:
+        """The round in which room was made for what stayed out, if there is any to be made."""
+        reach = frozenset(_REACH[a] for a in self._policy.actions if a in _REACH)
+        means = Means(self._around.solver, self._left_ms, self._limits)
+        best = first.answers[0].decisions
+        with self._watch("victims"):
+            found = make_room(first.problem, self._rules, first.tiers, best, reach, means)
+        for _ in range(_TRIES):
+            if not found.evictions:
+                return
+            gone = {eviction.task for eviction in found.evictions}
+            again = self._round(leaving(self._snapshot, gone), found, first.problem)
+            unseated = found.unseated(again.problem, again.answers[0].decisions)
+            if not unseated:
+                yield again
+                return
+            found = found.without(again.problem, unseated)
+
+    def _left_ms(self) -> int | None:
+        if self._limits.budget_ms is None or self._around.clock is None:
+            return None
+        spent = self._watch.seconds.get("solve", 0.0) + self._watch.running_s
+        return max(2 * self._limits.budget_ms - int(spent * 1000), 0)
+
+    # --- accepting -------------------------------------------------------------------------------
+
+    def _accept(self, rounds: Sequence[_Round]) -> tuple[Plan, tuple[Violation, ...], str]:
         """The first answer that keeps every hard rule; nothing at all if none does."""
         found: list[Violation] = []
         kept = ""
-        for answer in answers:
+        for each, answer in ((r, a) for r in rounds for a in r.answers):
             with self._watch("verify"):
-                actions = actions_of(problem, answer.decisions, tiers)
-                violations = verify_actions(self._snapshot, actions, self._policy.rules)
+                actions = self._actions(each, answer)
+                violations = verify_actions(self._snapshot, actions, self._rules)
             if not violations:
-                return self._plan(problem, tiers, answer), tuple(found), kept
+                return self._plan(each, answer), tuple(found), kept
             found.extend(violations)
             if self._around.incidents is not None:
-                plan = Plan(actions, self._certificate(answer))
+                plan = Plan(actions, self._certificate(each, answer))
                 kept = self._around.incidents.violated(self._snapshot, plan, violations)
-        nothing = Answer(Decisions.nothing(problem), (), "none", "no plan kept every rule")
-        return self._plan(problem, tiers, nothing), tuple(found), kept
+        last = rounds[-1]
+        nothing = Answer(Decisions.nothing(last.problem), (), "none", "no plan kept every rule")
+        return self._plan(last, nothing), tuple(found), kept
 
-    def _plan(self, problem: Problem, tiers: Tiers, answer: Answer) -> Plan:
+    @staticmethod
+    def _actions(each: _Round, answer: Answer) -> tuple[Action, ...]:
+        placed = actions_of(each.problem, answer.decisions, each.tiers)
+        return (*each.clearing.evictions, *placed)
+
+    def _plan(self, each: _Round, answer: Answer) -> Plan:
         with self._watch("explain"):
-            pending = pending_of(problem, answer.decisions, self._policy.rules)
-        actions = actions_of(problem, answer.decisions, tiers)
-        return Plan(actions, self._certificate(answer), pending)
+            pending = pending_of(each.problem, answer.decisions, self._policy.rules)
+        return Plan(self._actions(each, answer), self._certificate(each, answer), pending)
 
-    def _certificate(self, answer: Answer) -> Certificate:
+    def _certificate(self, each: _Round, answer: Answer) -> Certificate:
+        pairs = list(zip(each.levels, answer.results, strict=False))
+        over_gangs = tuple(r for level, r in pairs if not isinstance(level, NodeLevel))
+        over_nodes = tuple(r for level, r in pairs if isinstance(level, NodeLevel))
         return Certificate(
-            levels=answer.results,
+            levels=(*over_gangs, *each.clearing.results, *over_nodes),
             engine=answer.engine,
             seconds=self._watch.total,
             stopped=answer.stopped,
@@ -215,19 +305,25 @@ class Stopwatch:
 
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock
+        self._since = 0.0
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time a phase."""
-        start = self._now()
+        self._since = self._now()
         try:
             yield
         finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + self._now() - start
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + self.running_s
 
     def _now(self) -> float:
         return self._clock.monotonic() if self._clock is not None else 0.0
+
+    @property
+    def running_s(self) -> float:
+        """Seconds since the phase that runs has begun."""
+        return self._now() - self._since
 
     @property
     def total(self) -> float:

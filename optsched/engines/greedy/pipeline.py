@@ -6,7 +6,7 @@ name instead of chance; what Volcano asks task by task is asked here class by cl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,12 +18,13 @@ from optsched.problem.decisions import Decisions
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from optsched.engines.greedy.book import Book
     from optsched.engines.greedy.lines import Key
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
+    from optsched.problem.seats import Seats
     from optsched.rules.ruleset import RuleSet
 
 ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"
@@ -39,6 +40,8 @@ class GreedyOptions:
         In order; names that the pipeline does not know are passed over.
     tier_of
         (G,) a rank that comes before every rule's order; None for the rules' order alone.
+    seats
+        By gang, where its tasks are to go before anybody else is asked, in order.
     gated
         Whether a gang in phase Pending takes part only once it has been enqueued, although its
         pods exist.
@@ -47,6 +50,7 @@ class GreedyOptions:
 
     actions: tuple[str, ...] = (ENQUEUE, ALLOCATE, BACKFILL)
     tier_of: I64 | None = None
+    seats: Mapping[int, Seats] = field(default_factory=dict)
     gated: bool = True
 
 
@@ -59,6 +63,8 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
         BACKFILL: pipeline.backfill,
     }
     for action in options.actions:
+        if action == ALLOCATE:
+            pipeline.take_seats()
         if action in steps:
             steps[action]()
     return pipeline.decisions()
@@ -75,6 +81,7 @@ class _Pipeline:
         )
         self._enqueued = np.zeros(problem.num_gangs, np.bool_)
         self._refused = np.zeros(problem.num_gangs, np.bool_)
+        self._promised: set[int] = set()
         self._tier = None if options.tier_of is None else options.tier_of.tolist()
 
     def _gang_key(self, gang: int) -> Key:
@@ -107,6 +114,16 @@ class _Pipeline:
             else:
                 self._refused[gang] = True
 
+    # --- seats -----------------------------------------------------------------------------------
+
+    def take_seats(self) -> None:
+        """Put gangs where room was made for them, or keep it for them until it is free."""
+        for gang, seats in self._options.seats.items():
+            if self._placing.sit(gang, seats):
+                continue
+            if self._placing.reserve(gang, seats):
+                self._promised.add(gang)
+
     # --- allocate --------------------------------------------------------------------------------
 
     def allocate(self) -> None:
@@ -123,7 +140,7 @@ class _Pipeline:
             waits = self._pending & ~self._enqueued
             implicit = [self._problem.snapshot.gangs[g].is_implicit for g in gangs.tolist()]
             gangs = gangs[~waits[gangs] | np.array(implicit, np.bool_)]
-        return [int(g) for g in gangs]
+        return [int(g) for g in gangs if int(g) not in self._promised]
 
     def _take_turn(self, gang: int, lines: Lines) -> bool:
         """Place what a gang may place now; False when it gets nothing."""

@@ -15,6 +15,7 @@ from optsched.rules.ledger import Ledger
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
+    from optsched.problem.seats import Seats
     from optsched.rules.ruleset import RuleSet
 
 
@@ -138,6 +139,51 @@ class Placing:
         """After `start`: promise the rest of the minimum room that is about to be freed."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
+
+    def sit(self, gang: int, seats: Seats) -> bool:
+        """Place a gang on its seats now; False, with nothing placed, where that can not be."""
+        wanted = sum(number for _, _, number in seats)
+        placed = sum(self._seat(gang, seat, (self.book, self.node_of)) for seat in seats)
+        if placed == wanted and self.cursor(gang).is_ready and self.faces.holds(gang):
+            self.keep()
+            return True
+        self.undo(gang)
+        return False
+
+    def reserve(self, gang: int, seats: Seats) -> bool:
+        """Keep the seats of a gang for it until they are free; False where they never will be."""
+        if self.later is None:
+            return False
+        placed = 0
+        for entry, node, number in seats:
+            here = self._seat(gang, (entry, node, number), (self.book, self.node_of))
+            rest = (entry, node, number - here)
+            placed += here + self._seat(gang, rest, (self.later, self.nominated))
+        if placed and self.cursor(gang).is_ready:
+            self.hold(self.later)
+            return True
+        self.undo(gang)
+        return False
+
+    def _seat(self, gang: int, seat: tuple[int, int, int], where: tuple[Book, I64]) -> int:
+        """Place up to so many tasks of an entry on one node; returns how many found room."""
+        entry, node, number = seat
+        task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
+        number = min(number, sum(left for e, left in cursor.runs if e == entry))
+        number = min(number, self.faces.room(self.ledger.queue_of[gang], task_class))
+        number = min(number, int(where[0].fits(task_class)[node]))
+        at, one = np.array([node], np.int64), np.ones(1, np.int64)
+        placed = 0
+        if not self._is_tied(task_class):
+            placed = self._put(gang, entry, (at, one * number), where) if number > 0 else 0
+        while self._is_tied(task_class) and placed < number and self._is_allowed(task_class, node):
+            placed += self._put(gang, entry, (at, one), where)
+        _use_up(cursor.runs, entry, placed)
+        return placed
+
+    def _is_allowed(self, task_class: int, node: int) -> bool:
+        allowed = self.faces.live_mask(task_class)
+        return allowed is None or bool(allowed[node])
 
     def hold(self, later: Book) -> None:
         """What has been placed for a gang since the last `keep` is promised, not given.
@@ -276,3 +322,12 @@ class Placing:
             tied = any(r.ties_nodes(self.problem, task_class) for r in self._hard)
             self._tied[task_class] = tied
         return self._tied[task_class]
+
+
+def _use_up(runs: list[list[int]], entry: int, number: int) -> None:
+    """Count tasks of an entry as placed, in the order of its runs."""
+    for run in runs:
+        if run[0] == entry:
+            used = min(run[1], number)
+            run[1] -= used
+            number -= used

@@ -1,0 +1,514 @@
+"""A gang that stays out, and what may go to make room for it.
+
+Alike victims on one node are one group: single tasks of equal queue, priority, request and cost,
+or alike tasks of one gang. Groups are axis K; the gangs of victims that must keep a minimum or
+leave as a whole are axis J.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.engines.masks import static_mask
+from optsched.problem.arrays import UNLIMITED, frozen, row_groups
+from optsched.problem.running import running_tasks
+from optsched.rules.victims import covers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.running import Running
+    from optsched.rules.ruleset import RuleSet
+
+_MS = 1000
+
+
+@dataclass(eq=False)
+class State:
+    """The cluster as far as it has been decided.
+
+    Attributes
+    ----------
+    room
+        (N, R) what a node will have free once everything that is leaving has left.
+    used
+        (Q, R) what each queue's own gangs hold, with what has been promised to them.
+    evicted
+        (V,) tasks that leave.
+    spent
+        Evictions that each disruption budget has paid for, in the snapshot's order.
+
+    """
+
+    room: I64
+    used: I64
+    evicted: Bool
+    spent: I64
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Axis K of alike victims.
+
+    Attributes
+    ----------
+    of_task, tasks
+        (V',) group and index on axis V of each candidate.
+    node, queue, priority, lost, count
+        (K,) where and whose they are, what losing one costs, how many there are.
+    gang
+        (K,) on axis J, -1 for tasks that may leave one by one.
+    role
+        (K,) number of the role in its gang.
+    reclaimed
+        (K,) whether they are another queue's.
+    request
+        (K, R) what one of them holds.
+
+    """
+
+    of_task: I64
+    tasks: I64
+    node: I64
+    queue: I64
+    priority: I64
+    lost: I64
+    count: I64
+    gang: I64
+    role: I64
+    reclaimed: Bool
+    request: I64
+
+    def __post_init__(self) -> None:
+        frozen(*vars(self).values())
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A gang of victims that keeps its minimum or leaves as a whole.
+
+    Attributes
+    ----------
+    held, surplus
+        Tasks that run, and how many of them it can do without.
+    by_role
+        (role number, held, surplus) where a role has a minimum.
+    may_leave
+        Whether all its tasks may be evicted.
+
+    """
+
+    gang: int
+    held: int
+    surplus: int
+    by_role: tuple[tuple[int, int, int], ...]
+    may_leave: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Σ weight · evicted over groups, less Σ request · placed where `counts_gain`, ≤ most."""
+
+    groups: I64
+    weights: I64
+    most: int
+    resource: int = -1
+    """Where not negative, what the gang takes of this resource counts against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """A queue gives back only while it holds more than is due to it of something asked for.
+
+    Attributes
+    ----------
+    groups
+        Victims of the lender that this is about.
+    options
+        (resource, size, all groups below, most): with a last victim that holds `size` of the
+        resource, everything evicted below the queue may hold `most`.
+
+    """
+
+    groups: I64
+    options: tuple[tuple[int, int, I64, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Bid:
+    """What a gang wants and what may be taken for it.
+
+    Attributes
+    ----------
+    gang
+        Its number on axis G.
+    task_class, most, role
+        (E,) its entries: class, tasks, and the number of the role in `roles`.
+    need, need_role
+        Tasks that must come together, in all and by role; nothing once it runs.
+    request
+        (E, R) what a task asks for.
+    allowed
+        (E, N) nodes that an entry may use.
+    room
+        (N, R) what nodes will have free without evictions.
+
+    """
+
+    gang: int
+    is_started: bool
+    task_class: I64
+    most: I64
+    role: I64
+    need: int
+    need_role: tuple[tuple[int, int], ...]
+    request: I64
+    allowed: Bool
+    room: I64
+    groups: Groups
+    wholes: tuple[Whole, ...]
+    limits: tuple[Limit, ...]
+    lendings: tuple[Lending, ...]
+
+
+class Bidding:
+    """Makes bids; what is the same for all of them is computed once.
+
+    Attributes
+    ----------
+    reach
+        Names of the actions that may evict: preempt, reclaim.
+
+    """
+
+    def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
+        self.problem = problem
+        self.running: Running = running_tasks(problem)
+        self._rules = rules
+        self._reach = reach
+        self._spared = _spared(problem, rules)
+        self._lost = lost_steps(problem)
+        self._due = next(
+            (d for a in rules.active if (d := a.rule.deserved(problem)) is not None), None
+        )
+        gangs = problem.snapshot.gangs
+        self._held = np.bincount(self.running.gang_of, minlength=len(gangs)).astype(np.int64)
+        queues = problem.snapshot.queues
+        self._reclaimable = np.array([q.reclaimable for q in queues], np.bool_)
+        self._cover = self._coverage()
+        self._above = problem.queues.subtree.T  # [q, a]: a is q or above it
+
+    def covered(self, tasks: I64) -> I64:
+        """(B,) how many of some running tasks each budget protects."""
+        count: I64 = self._cover[:, tasks].sum(axis=1).astype(np.int64)
+        return count
+
+    def _coverage(self) -> Bool:
+        """(B, V) which budget protects which task."""
+        budgets = self.problem.snapshot.budgets
+        found = [[covers(b, t) for t in self.running.tasks] for b in budgets]
+        return np.array(found, np.bool_).reshape(len(budgets), len(self.running))
+
+    # --- one bid ---------------------------------------------------------------------------------
+
+    def bid(self, gang: int, state: State) -> Bid | None:
+        """What a gang may have evicted; None where nothing could help it."""
+        problem = self.problem
+        shape_number = int(problem.shape_of[gang])
+        shape = problem.shapes.shapes[shape_number]
+        tasks = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
+        if not all(t.preempts for t in tasks):
+            return None
+        start = int(problem.shapes.start[shape_number])
+        task_class = problem.shapes.class_of[start : start + len(shape.entries)]
+        request = problem.classes.request[task_class]
+        roles = [e.role for e in shape.entries]
+        names = sorted(set(roles))
+        allowed = self._allowed(task_class, state)
+        candidates, reclaimed, claims = self._candidates(gang, state, request, shape.need)
+        ceilings = self._ceilings(gang, state)
+        if not candidates.any() or any(most < 0 for _, _, most in ceilings):
+            return None
+        useful = self._useful(candidates, allowed, request)
+        if not useful.any():
+            return None
+        groups = self._groups(np.flatnonzero(useful), reclaimed)
+        return Bid(
+            gang=gang,
+            is_started=shape.is_started,
+            task_class=task_class,
+            most=np.array([e.count for e in shape.entries], np.int64),
+            role=np.array([names.index(r) for r in roles], np.int64),
+            need=shape.need,
+            need_role=tuple((names.index(r), n) for r, n in shape.need_role if r in names),
+            request=request,
+            allowed=allowed,
+            room=np.maximum(state.room, 0),
+            groups=groups,
+            wholes=self._wholes(groups),
+            limits=(
+                *self._ceiling_limits(groups, [*ceilings, *claims]),
+                *self._floors(gang, groups, state),
+                *self._budgets(groups, state),
+            ),
+            lendings=tuple(self._lendings(gang, groups, state, request)),
+        )
+
+    def _allowed(self, task_class: I64, state: State) -> Bool:
+        problem = self.problem
+        sound: Bool = np.logical_and((state.room >= 0).all(axis=1), problem.ready)
+        allowed = np.tile(sound, (len(task_class), 1))
+        for e, c in enumerate(task_class.tolist()):
+            mask = static_mask(problem, self._rules.masking, c)
+            if mask is not None:
+                allowed[e] &= mask
+        return allowed
+
+    def _useful(self, candidates: Bool, allowed: Bool, request: I64) -> Bool:
+        """(V,) candidates on nodes that help, and all others of their gangs."""
+        running = self.running
+        asked = request.any(axis=0)
+        open_nodes = np.logical_or.reduce(allowed)
+        helps = candidates & open_nodes[running.node_of]
+        helps &= (running.request[:, asked] > 0).any(axis=1)
+        gangs = np.zeros(self.problem.num_gangs, np.bool_)
+        gangs[running.gang_of[helps]] = True
+        together: Bool = candidates & gangs[running.gang_of]
+        return together
+
+    # --- who may go ------------------------------------------------------------------------------
+
+    def _candidates(
+        self, gang: int, state: State, request: I64, need: int
+    ) -> tuple[Bool, Bool, list[tuple[int, int, int]]]:
+        """(V,) who may go, (V,) who would be reclaimed, and what the claiming side may hold."""
+        problem, running = self.problem, self.running
+        queue = int(problem.queue_of[gang])
+        free = ~self._spared & ~state.evicted & (running.gang_of != gang) & (running.queue_of >= 0)
+        own = running.queue_of == queue
+        found = np.zeros(len(running), np.bool_)
+        if "preempt" in self._reach:
+            found |= free & own & (problem.priority[running.gang_of] < problem.priority[gang])
+        reclaimed = np.zeros(len(running), np.bool_)
+        claims: dict[tuple[int, int], int] = {}
+        if "reclaim" in self._reach and self._due is not None:
+            asked = np.flatnonzero(request.any(axis=0))
+            least = self._least(gang)
+            for lender in np.unique(running.queue_of[free & ~own]).tolist():
+                rows = self._claim(queue, lender, state, asked)
+                if self._reclaimable[lender] and rows and self._within(rows, least):
+                    reclaimed |= free & (running.queue_of == lender)
+                    claims |= {(a, r): most for a, r, most in rows}
+        rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
+        return found | reclaimed, reclaimed, rows
+
+    def _least(self, gang: int) -> I64:
+        """(R,) what the least that is worth having takes."""
+        problem = self.problem
+        number = int(problem.shape_of[gang])
+        start, end = problem.shapes.start[number], problem.shapes.start[number + 1]
+        request = problem.classes.request[problem.shapes.class_of[start:end]]
+        shape = problem.shapes.shapes[number]
+        if shape.is_rigid:
+            total: I64 = problem.shapes.count[start:end] @ request
+            return total
+        smallest: I64 = request.min(axis=0) * max(shape.need, 1)
+        return smallest
+
+    def _claim(
+        self, queue: int, lender: int, state: State, asked: I64
+    ) -> list[tuple[int, int, int]]:
+        """What the claimer and those above it may gain, up to where the two queues meet.
+
+        (queue, resource, amount); empty where nothing that is asked for is due.
+        """
+        assert self._due is not None  # noqa: S101  the caller has looked
+        apart = self._above[queue] & ~self._above[lender]
+        return [
+            (a, r, int(self._due[a, r]) - self._used(a, r, state))
+            for a in np.flatnonzero(apart).tolist()
+            for r in asked.tolist()
+            if self._due[a, r] > 0
+        ]
+
+    def _used(self, queue: int, resource: int, state: State) -> int:
+        below = self.problem.queues.subtree[queue]
+        return int(state.used[below, resource].sum())
+
+    @staticmethod
+    def _within(rows: Sequence[tuple[int, int, int]], least: I64) -> bool:
+        return all(least[r] <= most for _, r, most in rows)
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def _groups(self, tasks: I64, reclaimed: Bool) -> Groups:
+        running, problem = self.running, self.problem
+        gang_of = running.gang_of[tasks]
+        single = self._held[gang_of] == 1
+        members = np.unique(gang_of[~single])
+        gang = np.where(single, -1, np.searchsorted(members, gang_of))
+        role = np.zeros(len(tasks), np.int64)
+        for i in np.flatnonzero(~single).tolist():
+            task = running.tasks[int(tasks[i])]
+            minimums = [r for r, _ in problem.snapshot.gangs[int(gang_of[i])].min_role]
+            role[i] = minimums.index(task.role) + 1 if task.role in minimums else 0
+        columns = [
+            running.node_of[tasks],
+            gang,
+            running.queue_of[tasks],
+            role,
+            problem.priority[gang_of],
+            self._lost[tasks],
+            *running.request[tasks].T,
+            *self._cover[:, tasks],
+        ]
+        of_task, first = row_groups(columns)
+        at = tasks[first]
+        return Groups(
+            of_task=of_task,
+            tasks=tasks,
+            node=running.node_of[at],
+            queue=running.queue_of[at],
+            priority=problem.priority[running.gang_of[at]],
+            lost=self._lost[at],
+            count=np.bincount(of_task, minlength=len(first)).astype(np.int64),
+            gang=gang[first],
+            role=role[first],
+            reclaimed=reclaimed[at],
+            request=running.request[at],
+        )
+
+    def _wholes(self, groups: Groups) -> tuple[Whole, ...]:
+        problem, running = self.problem, self.running
+        found = []
+        for j in range(int(groups.gang.max(initial=-1)) + 1):
+            mine = groups.gang == j
+            number = int(running.gang_of[groups.tasks[mine[groups.of_task]][0]])
+            gang = problem.snapshot.gangs[number]
+            held = int(self._held[number])
+            surplus = min(max(int(problem.num_ready[number]) - gang.min_member, 0), held)
+            binding = gang.min_member >= sum(n for _, n in gang.min_role)
+            roles = [(i + 1, *item) for i, item in enumerate(gang.min_role)] if binding else []
+            by_role = []
+            for i, role, least in roles:
+                ready = [t for t in gang.tasks if t.status.counts_as_ready and t.role == role]
+                here = sum(t.status.holds_resources for t in ready)
+                by_role.append((i, here, min(max(len(ready) - least, 0), here)))
+            leaves = int(groups.count[mine].sum()) == held
+            found.append(Whole(number, held, surplus, tuple(by_role), leaves))
+        return tuple(found)
+
+    # --- limits ----------------------------------------------------------------------------------
+
+    def _ceilings(self, gang: int, state: State) -> list[tuple[int, int, int]]:
+        """(queue, resource, room) below the ceilings of a gang's queue and those above it."""
+        problem = self.problem
+        queue = int(problem.queue_of[gang])
+        ceiling = problem.queues.capability
+        found = [
+            (a, r, int(ceiling[a, r]) - self._used(a, r, state))
+            for a in np.flatnonzero(self._above[queue]).tolist()
+            for r in np.flatnonzero(ceiling[a] < UNLIMITED).tolist()
+        ]
+        shares = self._rules.find("proportion")
+        if shares is not None and shares.binds and self._due is not None:
+            due = self._due[queue]
+            found += [
+                (queue, r, int(due[r]) - self._used(queue, r, state))
+                for r in np.flatnonzero(due > 0).tolist()
+            ]
+        return [(a, r, most) for a, r, most in found if self._asks(gang, r)]
+
+    def _asks(self, gang: int, resource: int) -> bool:
+        problem = self.problem
+        number = int(problem.shape_of[gang])
+        start, end = problem.shapes.start[number], problem.shapes.start[number + 1]
+        classes = problem.shapes.class_of[start:end]
+        return bool(problem.classes.request[classes, resource].any())
+
+    def _ceiling_limits(self, groups: Groups, rows: Sequence[tuple[int, int, int]]) -> list[Limit]:
+        subtree = self.problem.queues.subtree
+        found = []
+        for a, r, most in rows:
+            below = np.flatnonzero(subtree[a][groups.queue])
+            found.append(Limit(below, -groups.request[below, r], most, r))
+        return found
+
+    def _floors(self, gang: int, groups: Groups, state: State) -> list[Limit]:
+        """A lender keeps what is guaranteed to it and to those above it."""
+        queues = self.problem.queues
+        mine = self._above[int(self.problem.queue_of[gang])]
+        lenders = np.unique(groups.queue[groups.reclaimed])
+        found = []
+        apart = self._above[lenders].any(axis=0) & ~mine
+        for a in np.flatnonzero(apart).tolist():
+            below = np.flatnonzero(queues.subtree[a][groups.queue])
+            for r in np.flatnonzero(queues.guarantee[a]).tolist():
+                most = self._used(a, r, state) - int(queues.guarantee[a, r])
+                found.append(Limit(below, groups.request[below, r], max(most, 0)))
+        return found
+
+    def _budgets(self, groups: Groups, state: State) -> list[Limit]:
+        found = []
+        for b, budget in enumerate(self.problem.snapshot.budgets):
+            covered = self._cover[b, groups.tasks]
+            mine = np.unique(groups.of_task[covered])
+            if len(mine):
+                most = max(budget.allowed - int(state.spent[b]), 0)
+                found.append(Limit(mine, np.ones(len(mine), np.int64), most))
+        return found
+
+    def _lendings(self, gang: int, groups: Groups, state: State, request: I64) -> list[Lending]:
+        if self._due is None:
+            return []
+        mine = self._above[int(self.problem.queue_of[gang])]
+        asked = np.flatnonzero(request.any(axis=0)).tolist()
+        found = []
+        for lender in np.unique(groups.queue[groups.reclaimed]).tolist():
+            theirs = np.flatnonzero(groups.reclaimed & (groups.queue == lender))
+            for a in np.flatnonzero(self._above[lender] & ~mine).tolist():
+                named = [r for r in asked if self._due[a, r] > 0]
+                below = np.flatnonzero(self.problem.queues.subtree[a][groups.queue])
+                options = tuple(
+                    (r, size, below, self._used(a, r, state) - int(self._due[a, r]) - 1 + size)
+                    for r in named
+                    for size in np.unique(groups.request[theirs, r]).tolist()
+                    if size > 0
+                )
+                if named:
+                    found.append(Lending(theirs, options))
+        return found
+
+
+def _spared(problem: Problem, rules: RuleSet) -> Bool:
+    spared = np.zeros(len(running_tasks(problem)), np.bool_)
+    for rule in rules.guarding:
+        mine = rule.spares(problem)
+        if mine is not None:
+            spared |= mine
+    return spared
+
+
+def lost_steps(problem: Problem) -> I64:
+    """(V,) what is lost with each running task, in steps that each double it.
+
+    That is the part of the cluster that it holds (its dominant share, in thousandths) times the
+    seconds since it began or last saved its work.
+    """
+    running = running_tasks(problem)
+    now_ms = problem.snapshot.taken_ms
+    since = np.array([max(t.started_ms, t.saved_ms) or now_ms for t in running.tasks], np.int64)
+    seconds = np.maximum(now_ms - since, 0) // _MS
+    total = np.maximum(problem.total, 1)
+    share = (running.request * 1000 // total).max(axis=1, initial=0)
+    lost = seconds * np.maximum(share, 1)
+    steps: I64 = np.ceil(np.log2(lost + 1.0)).astype(np.int64)
+    return steps

@@ -1,0 +1,193 @@
+"""A bid as a level model: start, tasks, victims, their importance and their lost work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import Sense
+from optsched.engines.cpsat.model import LevelModel, Objective
+from optsched.problem.linear import Expression, LinearModel
+
+if TYPE_CHECKING:
+    from optsched.engines.victims.bids import Bid, Lending
+    from optsched.engines.victims.packing import Packed
+    from optsched.problem.arrays import I64
+
+START, TASKS, VICTIMS, IMPORTANCE, LOST = "start", "tasks", "victims", "importance", "lost work"
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A level model and where in its solutions the answer stands.
+
+    Attributes
+    ----------
+    levels
+        Names of the objectives.
+    evict
+        (K,) variable of each group of victims.
+    entry, node, place
+        (X,) parallel: variable `place` counts tasks of an entry on a node.
+
+    """
+
+    model: LevelModel
+    levels: tuple[str, ...]
+    evict: I64
+    entry: I64
+    node: I64
+    place: I64
+
+
+def encode_bid(bid: Bid, packed: Packed | None) -> Encoded:
+    """Write a bid as a model; `packed` is a known answer to start from."""
+    model, groups = LinearModel(), bid.groups
+    evict = model.add_variables(0, groups.count)
+    entry, node, most = _places(bid)
+    place = model.add_variables(0, most)
+    (start,) = model.add_variables(1 if bid.is_started else 0, 1)
+    whole = model.add_variables(0, np.array([int(w.may_leave) for w in bid.wholes], np.int64))
+    _room_rows(model, bid, evict, (entry, node, place))
+    _start_rows(model, bid, int(start), (entry, place))
+    _whole_rows(model, bid, evict, whole)
+    _limit_rows(model, bid, evict, (entry, place))
+    for lending in bid.lendings:
+        _lending_rows(model, bid, evict, lending)
+    levels, objectives = _objectives(bid, int(start), evict, place)
+    lower, upper = model.bounds
+    hint = lower.copy()
+    if packed is not None:
+        hint[evict], hint[place], hint[start] = packed.evicted, packed.placed[entry, node], 1
+        hint[whole] = packed.left
+    kin = np.full(len(lower), -1, np.int64)
+    levels_of = LevelModel(lower, upper, model.rows, tuple(objectives), hint, kin)
+    return Encoded(levels_of, tuple(levels), evict, entry, node, place)
+
+
+def _places(bid: Bid) -> tuple[I64, I64, I64]:
+    """Entries, nodes and the most tasks there could be with every victim gone."""
+    groups = bid.groups
+    room = bid.room.copy()
+    np.add.at(room, groups.node, groups.count[:, None] * groups.request)
+    most = np.zeros(bid.allowed.shape, np.int64)
+    for e, request in enumerate(bid.request):
+        asked = np.flatnonzero(request)
+        fits = (room[:, asked] // request[asked]).min(axis=1, initial=2**40)
+        most[e] = np.where(bid.allowed[e], np.minimum(fits, bid.most[e]), 0)
+    entry, node = np.nonzero(most > 0)
+    return entry, node, most[entry, node]
+
+
+def _room_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64, I64]) -> None:
+    """Σ request·x − Σ request·evicted ≤ room, by node and resource."""
+    entry, node, place = places
+    groups = bid.groups
+    used = np.unique(node)
+    at = np.full(bid.room.shape[0], -1, np.int64)
+    at[used] = np.arange(len(used))
+    here = np.flatnonzero(at[groups.node] >= 0)
+    for r in np.flatnonzero(bid.request.any(axis=0)).tolist():
+        takes = np.flatnonzero(bid.request[entry, r])
+        gives = here[groups.request[here, r] > 0]
+        model.add_rows(
+            np.concatenate([at[node[takes]], at[groups.node[gives]]]),
+            np.concatenate([place[takes], evict[gives]]),
+            np.concatenate([bid.request[entry[takes], r], -groups.request[gives, r]]),
+            upper=bid.room[used, r],
+        )
+
+
+def _start_rows(model: LinearModel, bid: Bid, start: int, places: tuple[I64, I64]) -> None:
+    """Σ x ≤ most·y by entry; Σ x ≥ need·y in all and by role."""
+    entry, place = places
+    for e, most in enumerate(bid.most.tolist()):
+        mine = place[entry == e]
+        model.add_rows(0, np.append(mine, start), np.append(np.ones_like(mine), -most), upper=0)
+    needs = [(np.ones(len(entry), np.bool_), bid.need)]
+    needs += [(bid.role[entry] == role, least) for role, least in bid.need_role]
+    for chosen, least in needs:
+        if least and not bid.is_started:
+            mine = place[chosen]
+            factors = np.append(np.ones_like(mine), -least)
+            model.add_rows(0, np.append(mine, start), factors, lower=0)
+
+
+def _whole_rows(model: LinearModel, bid: Bid, evict: I64, whole: I64) -> None:
+    """A gang gives up to its surplus, or everything."""
+    groups = bid.groups
+    for j, gang in enumerate(bid.wholes):
+        mine = np.flatnonzero(groups.gang == j)
+        ones = np.ones(len(mine), np.int64)
+        variables = np.append(evict[mine], whole[j])
+        rest = gang.held - gang.surplus
+        model.add_rows(0, variables, np.append(ones, -rest), upper=gang.surplus)
+        if gang.may_leave:
+            model.add_rows(0, variables, np.append(ones, -gang.held), lower=0)
+        for role, held, surplus in gang.by_role:
+            some = mine[groups.role[mine] == role]
+            model.add_rows(
+                0,
+                np.append(evict[some], whole[j]),
+                np.append(np.ones(len(some), np.int64), surplus - held),
+                upper=surplus,
+            )
+
+
+def _limit_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64]) -> None:
+    entry, place = places
+    for limit in bid.limits:
+        variables, factors = evict[limit.groups], limit.weights
+        if limit.resource >= 0:
+            variables = np.concatenate([variables, place])
+            factors = np.concatenate([factors, bid.request[entry, limit.resource]])
+        model.add_rows(0, variables, factors, upper=limit.most)
+
+
+def _lending_rows(model: LinearModel, bid: Bid, evict: I64, lending: Lending) -> None:
+    """Some resource is still held above what is due before the last victim goes."""
+    groups = bid.groups
+    if not lending.options:
+        model.add_rows(0, evict[lending.groups], 1, upper=0)
+        return
+    if len(lending.options) == 1:
+        r, _, below, most = lending.options[0]
+        model.add_rows(0, evict[below], groups.request[below, r], upper=max(most, 0))
+        return
+    (lends,) = model.add_variables(0, 1)
+    total = int(groups.count[lending.groups].sum())
+    ones = np.ones(len(lending.groups), np.int64)
+    model.add_rows(0, np.append(evict[lending.groups], lends), np.append(ones, -total), upper=0)
+    chosen = model.add_variables(0, np.ones(len(lending.options), np.int64))
+    picks = np.append(np.ones(len(chosen), np.int64), -1)
+    model.add_rows(0, np.append(chosen, lends), picks, lower=0)
+    for pick, (r, size, below, most) in zip(chosen.tolist(), lending.options, strict=True):
+        weights = groups.request[below, r]
+        largest = int((weights * groups.count[below]).sum())
+        slack = max(largest - most, 0)
+        model.add_rows(
+            0, np.append(evict[below], pick), np.append(weights, slack), upper=most + slack
+        )
+        last = lending.groups[groups.request[lending.groups, r] >= size]
+        enough = np.append(np.ones(len(last), np.int64), -1)
+        model.add_rows(0, np.append(evict[last], pick), enough, lower=0)
+
+
+def _objectives(bid: Bid, start: int, evict: I64, place: I64) -> tuple[list[str], list[Objective]]:
+    groups = bid.groups
+    found: list[tuple[str, Objective]] = []
+    if not bid.is_started:
+        found.append((START, Objective(Expression.of([start], [1]), Sense.MAX)))
+    if bid.is_started or bid.need < int(bid.most.sum()):
+        found.append((TASKS, Objective(Expression.of(place, np.ones_like(place)), Sense.MAX)))
+    costs = [
+        (VICTIMS, np.ones(len(groups), np.int64)),
+        (IMPORTANCE, groups.priority - groups.priority.min(initial=0)),
+        (LOST, groups.lost),
+    ]
+    for name, cost in costs:
+        if name == VICTIMS or len(np.unique(cost)) > 1:
+            found.append((name, Objective(Expression.of(evict, cost), Sense.MIN)))
+    return [name for name, _ in found], [objective for _, objective in found]

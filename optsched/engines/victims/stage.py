@@ -1,0 +1,274 @@
+"""Gang by gang, from the most important: who makes room for those that stay out.
+
+What is decided for one gang stands when the next one is looked at. Gangs of lower tiers that were
+placed in this session give way, for nothing of them runs yet; they are decided on again afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import Evict, LevelResult, LevelStatus, Sense
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.victims.bids import Bidding, State
+from optsched.engines.victims.encode import START, TASKS, VICTIMS, encode_bid
+from optsched.engines.victims.packing import Packed, pack
+from optsched.rules.entitled import PREEMPT, RECLAIM
+from optsched.rules.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from optsched.engines.cpsat.solver import Solver
+    from optsched.engines.victims.bids import Bid
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.seats import Seats
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.ruleset import RuleSet
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the search for victims may use.
+
+    Attributes
+    ----------
+    solver
+        None for greedy answers alone.
+    left_ms
+        Wall time that is left, None where no clock may be read.
+    limits
+        What one solve may spend.
+
+    """
+
+    solver: Solver | None
+    left_ms: Callable[[], int | None]
+    limits: Limits
+
+
+@dataclass(frozen=True, eq=False)
+class Clearing:
+    """Who leaves, and for whom.
+
+    Attributes
+    ----------
+    evictions
+        In the order of the gangs that they make room for.
+    seats
+        Where the tasks of those gangs go, by gang number, in the order of the gangs.
+    results
+        How many leave, against the least that is possible.
+    hopeless
+        Gangs that no eviction helps, proved.
+
+    """
+
+    evictions: tuple[Evict, ...] = ()
+    seats: Mapping[int, Seats] = field(default_factory=dict)
+    results: tuple[LevelResult, ...] = ()
+    hopeless: frozenset[int] = frozenset()
+
+    def unseated(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
+        """Gangs that room was made for and that some decisions do not seat in full."""
+        placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
+        count = np.bincount(problem.gang_of[placed], minlength=problem.num_gangs)
+        wanted = {g: sum(n for _, _, n in seats) for g, seats in self.seats.items()}
+        return frozenset(g for g, number in wanted.items() if count[g] < number)
+
+    def without(self, problem: Problem, gangs: Collection[int]) -> Clearing:
+        """The same without what was done for some gangs; the fewest possible is then unknown."""
+        keys = {problem.snapshot.gangs[g].key for g in gangs}
+        evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
+        seats = {g: s for g, s in self.seats.items() if g not in gangs}
+        return Clearing(evictions, seats, _weighed(evictions, 0), self.hopeless)
+
+
+def make_room(
+    problem: Problem,
+    rules: RuleSet,
+    tiers: Tiers,
+    decisions: Decisions,
+    reach: frozenset[str],
+    means: Means,
+) -> Clearing:
+    """Find victims for the gangs that some decisions leave out.
+
+    Parameters
+    ----------
+    problem, rules, tiers
+        What is decided, under which rules, and who comes first.
+    decisions
+        What is placed without evictions.
+    reach
+        Which of preempt and reclaim may be used.
+    means
+        Solver and time.
+
+    """
+    outcome = Outcome(problem, decisions)
+    waiting = (outcome.num_pending > 0) & (problem.shape_of >= 0)
+    waiting[problem.gang_of[decisions.nominated >= 0]] = False
+    gangs = np.flatnonzero(waiting)
+    order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
+    if not len(order) or not reach:
+        return Clearing()
+    stage = _Stage(Bidding(problem, rules, reach), tiers, decisions, means)
+    return stage.run(order.tolist())
+
+
+class _Stage:
+    def __init__(self, bidding: Bidding, tiers: Tiers, decisions: Decisions, means: Means) -> None:
+        self._problem = problem = bidding.problem
+        self._tiers = tiers
+        self._decisions = decisions
+        self._bidding = bidding
+        self._means = means
+        self._evictions: list[Evict] = []
+        self._seats: dict[int, Seats] = {}
+        self._hopeless: set[int] = set()
+        self._least = 0
+        self._all_known = True
+        self._state = State(
+            room=problem.allocatable - problem.used + problem.releasing,
+            used=problem.queues.allocated.copy(),
+            evicted=np.zeros(len(bidding.running), np.bool_),
+            spent=np.zeros(len(problem.snapshot.budgets), np.int64),
+        )
+        self._tier = -1
+
+    def run(self, gangs: list[int]) -> Clearing:
+        refused: dict[tuple[int, int, int], bool] = {}
+        for gang in gangs:
+            self._settle_up_to(int(self._tiers.of[gang]))
+            problem = self._problem
+            alike = (
+                int(problem.shape_of[gang]),
+                int(problem.queue_of[gang]),
+                int(self._tiers.of[gang]),
+            )
+            if alike in refused:
+                # What was too little for its like is no more now.
+                if refused[alike]:
+                    self._hopeless.add(gang)
+                continue
+            if self._left_ms() <= 0:
+                self._all_known = False
+                break
+            if not self._clear(gang):
+                refused[alike] = gang in self._hopeless
+        return Clearing(
+            tuple(self._evictions), self._seats, self._results(), frozenset(self._hopeless)
+        )
+
+    def _left_ms(self) -> float:
+        left = self._means.left_ms()
+        return float("inf") if left is None else left
+
+    def _settle_up_to(self, tier: int) -> None:
+        """Take into account what gangs of a tier and those above it got in this session."""
+        problem, node_of = self._problem, self._decisions.node_of
+        for answer in (node_of, self._decisions.nominated):
+            tasks = np.flatnonzero(answer >= 0)
+            of = self._tiers.of[problem.gang_of[tasks]]
+            fresh = tasks[(of > self._tier) & (of <= tier)]
+            request = problem.classes.request[problem.task_class[fresh]]
+            np.subtract.at(self._state.room, answer[fresh], request)
+            np.add.at(self._state.used, problem.queue_of[problem.gang_of[fresh]], request)
+        self._tier = max(self._tier, tier)
+
+    # --- one gang --------------------------------------------------------------------------------
+
+    def _clear(self, gang: int) -> bool:
+        """Evict for one gang; False when it stays out."""
+        bid = self._bidding.bid(gang, self._state)
+        if bid is None:
+            return False
+        packed = pack(bid)
+        found, least = self._solved(bid, packed) if self._means.solver else (packed, None)
+        if found is None:
+            if least is not None:
+                self._hopeless.add(gang)
+            else:
+                self._all_known = False
+            return False
+        if not found.evicted.any():
+            return False
+        self._all_known &= least is not None
+        self._least += least or 0
+        self._take(bid, found)
+        return True
+
+    def _solved(self, bid: Bid, packed: Packed | None) -> tuple[Packed | None, int | None]:
+        """The best answer known, and the fewest victims possible; see `_proved`."""
+        assert self._means.solver is not None  # noqa: S101  the caller asks only then
+        encoded = encode_bid(bid, packed)
+        left = self._means.left_ms()
+        limits = self._means.limits
+        if left is not None:
+            limits = Limits(min(left, limits.budget_ms or left), num_workers=limits.num_workers)
+        solved = self._means.solver.solve(encoded.model, limits)
+        updates = {encoded.levels[u.level]: u for u in solved.updates}
+        if any(updates[name].bound == 0 for name in (START, TASKS) if name in updates):
+            return None, 0
+        last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
+        if last is None or last.solution is None:
+            return packed, None
+        placed = np.zeros(bid.allowed.shape, np.int64)
+        placed[encoded.entry, encoded.node] = last.solution[encoded.place]
+        evicted = last.solution[encoded.evict]
+        found = Packed(evicted, placed, np.zeros(len(bid.wholes), np.bool_))
+        victims = updates.get(VICTIMS)
+        if victims is None or not placed.any():
+            return packed, None
+        return found, victims.bound
+
+    def _take(self, bid: Bid, found: Packed) -> None:
+        problem, running, state = self._problem, self._bidding.running, self._state
+        gang = bid.gang
+        chosen = _choose(self._bidding, bid, found.evicted)
+        state.evicted[chosen] = True
+        state.spent += self._bidding.covered(chosen)
+        np.add.at(state.room, running.node_of[chosen], running.request[chosen])
+        np.subtract.at(state.used, running.queue_of[chosen], running.request[chosen])
+        entry, node = np.nonzero(found.placed)
+        counts = found.placed[entry, node]
+        taken = counts[:, None] * bid.request[entry]
+        np.subtract.at(state.room, node, taken)
+        state.used[problem.queue_of[gang]] += taken.sum(axis=0)
+        seats = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
+        self._seats[gang] = tuple(seats)
+        own = running.queue_of[chosen] == problem.queue_of[gang]
+        for v, is_own in zip(chosen.tolist(), own.tolist(), strict=True):
+            task, action = running.tasks[v], PREEMPT if is_own else RECLAIM
+            key = problem.snapshot.gangs[gang].key
+            self._evictions.append(Evict(task.key, task.node, action, key))
+
+    def _results(self) -> tuple[LevelResult, ...]:
+        return _weighed(self._evictions, self._least if self._all_known else 0)
+
+
+def _weighed(evictions: Sequence[Evict], least: int) -> tuple[LevelResult, ...]:
+    """How many leave, against the fewest that could; no level where nobody does."""
+    if not evictions:
+        return ()
+    value = len(evictions)
+    status = LevelStatus.OPTIMAL if value == least else LevelStatus.FEASIBLE
+    return (LevelResult(VICTIMS, "tasks", Sense.MIN, value, least, status),)
+
+
+def _choose(bidding: Bidding, bid: Bid, evicted: I64) -> I64:
+    """Which of alike victims leave: those that were created last."""
+    running, groups = bidding.running, bid.groups
+    born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
+    order = np.lexsort((groups.tasks, -born, groups.of_task))
+    rank = np.arange(len(order)) - np.searchsorted(
+        groups.of_task[order], groups.of_task[order], side="left"
+    )
+    leaves: Bool = rank < evicted[groups.of_task[order]]
+    return np.sort(groups.tasks[order[leaves]])

@@ -1,0 +1,39 @@
+"""Where the tasks of a gang are to go: room that was made for it and is kept until it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from optsched.problem.problem import Problem
+
+Seats: TypeAlias = tuple[tuple[int, int, int], ...]
+"""(entry of the gang's shape, node, tasks), in order of entry and node."""
+
+
+def nominated_seats(problem: Problem) -> dict[int, Seats]:
+    """The seats of gangs whose pending tasks are nominated to nodes, by gang, oldest first.
+
+    A nomination is `status.nominatedNodeName` of a pod; one for a node that does not exist any more
+    is void.
+    """
+    named = [(i, t.nominated_node) for i, t in enumerate(problem.tasks) if t.nominated_node]
+    if not named:
+        return {}
+    index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
+    ends = problem.shapes.count
+    counts: dict[int, dict[tuple[int, int], int]] = {}
+    for task, name in named:
+        gang = int(problem.gang_of[task])
+        if name not in index_of or problem.shape_of[gang] < 0:
+            continue
+        first = int(problem.shapes.start[problem.shape_of[gang]])
+        left, entry = task - int(problem.task_start[gang]), 0
+        while left >= ends[first + entry]:
+            left -= int(ends[first + entry])
+            entry += 1
+        of_gang = counts.setdefault(gang, {})
+        seat = (entry, index_of[name])
+        of_gang[seat] = of_gang.get(seat, 0) + 1
+    order = sorted(counts, key=lambda g: (int(problem.created_ms[g]), g))
+    return {g: tuple((e, n, k) for (e, n), k in sorted(counts[g].items())) for g in order}

@@ -1,0 +1,234 @@
+"""Evictions end to end: who goes, for whom, and why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.domain.cluster import Budget, GangPhase, Queue
+from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
+from optsched.domain.eviction import leaving
+from optsched.domain.selectors import LabelSelector, Operator, Requirement
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import parse_policy
+from optsched.session.session import Surroundings, run_session
+from tests.support.small import GPU, cluster, gang, node, running, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.domain.cluster import Gang, Node, Snapshot
+    from optsched.domain.decisions import Plan
+
+MODEL = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: test
+meaning: For tests.
+actions: [enqueue, allocate, preempt, reclaim, backfill]
+tiers:
+- rules: [{name: priority}, {name: gang}, {name: conformance}]
+- rules: [{name: drf}, {name: predicates}, {name: SHARES}, {name: nodeorder}]
+levels: [guarantee, admission, fair-share, tasks, node-score]
+solver: {engine: cpsat, budget: 400ms}
+"""
+LIMITS = Limits(budget_ms=None, num_workers=1)
+
+
+def decide(snapshot: Snapshot, shares: str = "capacity", *, solver: bool = True) -> Plan:
+    policy = parse_policy(MODEL.replace("SHARES", shares), "test.yaml")
+    around = Surroundings(solver=InProcess() if solver else None, limits=LIMITS)
+    report = run_session(snapshot, policy, around)
+    assert report.trace.violations == ()
+    return report.plan
+
+
+def runs(which: Gang, *where: str) -> Gang:
+    tasks = tuple(running(t, n) for t, n in zip(which.tasks, where, strict=True))
+    return replace(which, tasks=tasks, phase=GangPhase.RUNNING)
+
+
+def evicted(plan: Plan) -> list[str]:
+    return sorted(a.task.removeprefix("ns/") for a in plan.actions if isinstance(a, Evict))
+
+
+def nominated(plan: Plan) -> dict[str, str]:
+    return {a.task.removeprefix("ns/"): a.node for a in plan.actions if isinstance(a, Nominate)}
+
+
+def nodes(number: int, gpu: int = 8) -> list[Node]:
+    return [node(f"n{i}", cpu=64, gpu=gpu) for i in range(number)]
+
+
+@pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "greedy"])
+def test_the_more_important_gang_of_a_queue_takes_the_room_of_the_less_important(solver: bool):
+    low = runs(gang("low", ("w", 1, shape(1, 8)), priority=1), "n0")
+    high = gang("high", ("w", 1, shape(1, 8)), priority=2)
+    plan = decide(cluster(nodes(1), [low, high]), solver=solver)
+    assert evicted(plan) == ["low-w-0"]
+    assert nominated(plan) == {"high-w-0": "n0"}
+    assert plan.pending["ns/high"].code.value == "WaitingForReleasedResources"
+
+
+def test_equals_do_not_preempt_each_other():
+    first = runs(gang("first", ("w", 1, shape(1, 8)), priority=1), "n0")
+    second = gang("second", ("w", 1, shape(1, 8)), priority=1)
+    assert evicted(decide(cluster(nodes(1), [first, second]))) == []
+
+
+def test_fewest_victims_go_first_and_among_as_few_the_least_important():
+    many = [runs(gang(f"small{i}", ("w", 1, shape(1, 1)), priority=1), "n0") for i in range(8)]
+    one = runs(gang("big", ("w", 1, shape(1, 8)), priority=3), "n1")
+    other = runs(gang("other", ("w", 1, shape(1, 8)), priority=2), "n2")
+    want = gang("want", ("w", 1, shape(1, 8)), priority=9)
+    plan = decide(cluster(nodes(3), [*many, one, other, want]))
+    assert evicted(plan) == ["other-w-0"]
+    level = next(r for r in plan.certificate.levels if r.name == "victims")
+    assert (level.value, level.bound, level.status) == (1, 1, LevelStatus.OPTIMAL)
+
+
+def test_a_gang_gives_its_surplus_or_leaves_as_a_whole():
+    elastic = runs(gang("elastic", ("w", 4, shape(1, 2)), least=3, priority=1), *["n0"] * 4)
+    rigid = runs(gang("rigid", ("w", 4, shape(1, 2)), priority=1), *["n1"] * 4)
+    small = gang("want", ("w", 1, shape(1, 2)), priority=2)
+    assert len(evicted(decide(cluster(nodes(2), [elastic, rigid, small])))) == 1
+    large = gang("want", ("w", 1, shape(1, 8)), priority=2)
+    gone = evicted(decide(cluster(nodes(2), [elastic, rigid, large])))
+    assert len(gone) == 4
+    assert len({key.partition("-")[0] for key in gone}) == 1
+
+
+def test_a_gang_that_can_not_be_helped_costs_nobody_anything():
+    low = runs(gang("low", ("w", 1, shape(1, 8)), priority=1), "n0")
+    high = gang("high", ("w", 2, shape(1, 8)), priority=2)
+    assert evicted(decide(cluster(nodes(1), [low, high]))) == []
+
+
+@pytest.mark.parametrize(
+    "spared",
+    [
+        {"preemptable": False},
+        {"started_ms": 1, "cooldown_ms": 10_000_000},
+        {"priority": 2_000_000_000},
+    ],
+    ids=["says so", "cooling down", "keeps the cluster up"],
+)
+def test_whom_nobody_may_evict(spared: dict[str, int]):
+    low = runs(gang("low", ("w", 1, shape(1, 8)), priority=1), "n0")
+    low = replace(low, tasks=tuple(replace(t, **spared) for t in low.tasks))
+    high = gang("high", ("w", 1, shape(1, 8)), priority=2)
+    assert evicted(decide(cluster(nodes(1), [low, high], now_ms=1000))) == []
+
+
+def test_who_never_preempts_waits():
+    low = runs(gang("low", ("w", 1, shape(1, 8)), priority=1), "n0")
+    high = gang("high", ("w", 1, shape(1, 8)), priority=2)
+    high = replace(high, tasks=tuple(replace(t, preempts=False) for t in high.tasks))
+    assert evicted(decide(cluster(nodes(1), [low, high]))) == []
+
+
+def test_a_disruption_budget_holds():
+    lows = [
+        runs(gang(f"low{i}", ("w", 1, shape(1, 4)), priority=1, labels={"app": "x"}), "n0")
+        for i in range(2)
+    ]
+    high = gang("high", ("w", 1, shape(1, 8)), priority=2)
+    some = LabelSelector((Requirement("app", Operator.IN, ("x",)),))
+    before = cluster(nodes(1), [*lows, high])
+    for allowed, gone in ((1, 0), (2, 2)):
+        budget = Budget("ns/b", some, allowed)
+        assert len(evicted(decide(replace(before, budgets=(budget,))))) == gone
+
+
+def queues(**deserved: int) -> list[Queue]:
+    return [Queue(name, deserved=((GPU, n),)) for name, n in deserved.items()]
+
+
+def test_a_queue_takes_back_what_is_due_to_it_and_no_more():
+    jobs = [runs(gang(f"a{i}", ("w", 1, shape(1, 1)), queue="a"), f"n{i // 8}") for i in range(16)]
+    want = gang("b", ("w", 8, shape(1, 1)), queue="b")
+    plan = decide(cluster(nodes(2), [*jobs, want], queues(a=8, b=8)))
+    assert len(evicted(plan)) == 8
+    assert all(a.action == "reclaim" for a in plan.actions if isinstance(a, Evict))
+    more = gang("b", ("w", 9, shape(1, 1)), queue="b")
+    assert evicted(decide(cluster(nodes(2), [*jobs, more], queues(a=8, b=8)))) == []
+
+
+def test_the_lender_keeps_what_is_due_to_it():
+    jobs = [runs(gang(f"a{i}", ("w", 1, shape(1, 1)), queue="a"), "n0") for i in range(8)]
+    want = gang("b", ("w", 3, shape(1, 1)), queue="b")
+    assert evicted(decide(cluster(nodes(1), [*jobs, want], queues(a=6, b=3)))) == []
+    assert len(evicted(decide(cluster(nodes(1), [*jobs, want], queues(a=5, b=3))))) == 3
+
+
+def test_a_queue_that_is_not_reclaimable_keeps_everything():
+    jobs = [runs(gang(f"a{i}", ("w", 1, shape(1, 1)), queue="a"), "n0") for i in range(8)]
+    want = gang("b", ("w", 3, shape(1, 1)), queue="b")
+    a, b = queues(a=1, b=8)
+    closed = [replace(a, reclaimable=False), b]
+    assert evicted(decide(cluster(nodes(1), [*jobs, want], closed))) == []
+
+
+def test_an_elastic_gang_reclaims_all_that_is_due_and_not_its_minimum_alone():
+    jobs = [runs(gang(f"a{i}", ("w", 1, shape(1, 1)), queue="a"), "n0") for i in range(8)]
+    want = gang("b", ("w", 6, shape(1, 1)), least=1, queue="b")
+    assert len(evicted(decide(cluster(nodes(1), [*jobs, want], queues(a=4, b=4))))) == 4
+
+
+def test_nothing_is_evicted_twice_for_the_same_room():
+    low = runs(gang("low", ("w", 1, shape(1, 8)), priority=1), "n0")
+    high = gang("high", ("w", 1, shape(1, 8)), priority=2)
+    before = cluster(nodes(1), [low, high])
+    plan = decide(before)
+    waiting = leaving(before, {"ns/low-w-0"})
+    named = tuple(replace(t, nominated_node="n0") for t in high.tasks)
+    gangs = tuple(replace(g, tasks=named) if g.key == high.key else g for g in waiting.gangs)
+    again = decide(replace(waiting, gangs=gangs))
+    assert evicted(plan) == ["low-w-0"]
+    assert evicted(again) == []
+    assert nominated(again) == {"high-w-0": "n0"}
+
+
+def test_room_that_was_made_is_not_for_a_third_gang():
+    high = gang("high", ("w", 1, shape(1, 8)), priority=2)
+    named = replace(high, tasks=tuple(replace(t, nominated_node="n0") for t in high.tasks))
+    thief = gang("thief", ("w", 1, shape(1, 8)), priority=5, created_ms=-1)
+    plan = decide(cluster(nodes(1), [named, thief]))
+    assert [a.task for a in plan.actions if isinstance(a, Allocate)] == ["ns/high-w-0"]
+
+
+def test_a_void_nomination_binds_nobody():
+    high = gang("high", ("w", 1, shape(1, 8)), priority=2)
+    named = replace(high, tasks=tuple(replace(t, nominated_node="gone") for t in high.tasks))
+    plan = decide(cluster(nodes(1), [named]))
+    assert [a.node for a in plan.actions if isinstance(a, Allocate)] == ["n0"]
+
+
+def test_affinity_holds_after_the_evictions():
+    app = LabelSelector((Requirement("app", Operator.IN, ("x",)),))
+    from optsched.domain.task import PodTerm
+
+    term = PodTerm(app, ("ns",), None, "kubernetes.io/hostname")
+    keeper = runs(gang("keeper", ("w", 1, shape(1)), priority=9, labels={"app": "x"}), "n0")
+    lows = [runs(gang(f"low{i}", ("w", 1, shape(1, 8)), priority=1), f"n{i}") for i in range(2)]
+    high = gang("high", ("w", 1, shape(1, 8, pod_anti_affinity=(term,))), priority=5)
+    plan = decide(cluster(nodes(2), [keeper, *lows, high]))
+    assert nominated(plan) in ({"high-w-0": "n1"}, {})
+    assert set(evicted(plan)) <= {"low1-w-0"}
+
+
+def chosen(plans: Sequence[Plan]) -> list[tuple[object, ...]]:
+    return [plan.actions for plan in plans]
+
+
+def test_the_same_snapshot_gives_the_same_victims():
+    lows = [
+        runs(gang(f"low{i}", ("w", 1, shape(1, 2)), priority=1), f"n{i % 3}") for i in range(12)
+    ]
+    high = gang("high", ("w", 2, shape(1, 6)), priority=5)
+    before = cluster(nodes(3), [*lows, high])
+    first, second = chosen([decide(before), decide(before)])
+    assert first == second
