@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from optsched.problem.shapes import GangRow, GangShape, Relation
 
 
-_ClassKey: TypeAlias = "tuple[TaskShape, Relation, str]"
+_ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str]"
+"""Shape, relation, queue and label of a class, see `TaskClasses`."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
@@ -214,7 +215,8 @@ def _shape_arrays(
 ) -> tuple[GangShapes, dict[_ClassKey, int]]:
     number: dict[_ClassKey, int] = {}
     entries = [e for s in shapes for e in s.entries]
-    class_of = [number.setdefault((e.shape, e.relation, e.queue), len(number)) for e in entries]
+    keys = [(e.shape, e.relation, e.queue, s.label) for s in shapes for e in s.entries]
+    class_of = [number.setdefault(key, len(number)) for key in keys]
     lengths = [0, *(len(s.entries) for s in shapes)]
     least = [[dict(s.min_resources).get(r, 0) for r in resources] for s in shapes]
     arrays = GangShapes(
@@ -232,11 +234,12 @@ def _shape_arrays(
 def _class_arrays(
     number: Mapping[_ClassKey, int], resources: Sequence[str], task_class: I64
 ) -> TaskClasses:
-    shapes = tuple(s for s, _, _ in number)
+    shapes = tuple(s for s, _, _, _ in number)
     return TaskClasses(
         shapes=shapes,
-        relations=tuple(r for _, r, _ in number),
-        queues=tuple(q for _, _, q in number),
+        relations=tuple(r for _, r, _, _ in number),
+        queues=tuple(q for _, _, q, _ in number),
+        labels=tuple(label for _, _, _, label in number),
         request=_requests(shapes, resources),
         num_pending=np.bincount(task_class, minlength=len(number)).astype(np.int64),
     )

@@ -38,6 +38,8 @@ class TaskClasses:
         (C,) numbers of the terms of other pods that select the class.
     queues
         (C,) queue of a class whose queue narrows the choice of nodes; empty for the others.
+    labels
+        (C,) node label that their gangs ask to be bound by instead of HyperNodes; mostly empty.
     request
         (C, R) base units, one pod included.
     num_pending
@@ -48,6 +50,7 @@ class TaskClasses:
     shapes: tuple[TaskShape, ...]
     relations: tuple[Relation, ...]
     queues: tuple[str, ...]
+    labels: tuple[str, ...]
     request: I64
     num_pending: I64
 

@@ -94,6 +94,11 @@ class GangShape:
         return sum(e.count for e in self.entries)
 
     @property
+    def label(self) -> str:
+        """The node label that takes the place of HyperNodes; empty for HyperNodes."""
+        return "" if self.topology is None else self.topology.label
+
+    @property
     def is_rigid(self) -> bool:
         """Whether it starts whole or not at all."""
         return self.need == self.num_tasks and not self.is_started

@@ -139,8 +139,13 @@ class Bounds:
 
     @property
     def problem(self) -> Reason | None:
-        """Why nothing can be placed at all; a part that can not be placed holds up the gang."""
+        """Why the gang, or a part of it, can not be placed at all; None when all can."""
         return next((b.problem for b in self.all if b.problem is not None), None)
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether there is a rule among them."""
+        return any(b.is_hard for b in self.all)
 
 
 @dataclass(frozen=True, eq=False)

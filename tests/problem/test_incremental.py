@@ -54,6 +54,7 @@ def in_words(problem: Problem, resources: tuple[str, ...]) -> dict[str, object]:
         "nodes": [amounts(table) for table in nodes],
         "ready": problem.ready.tolist(),
         "classes": (problem.classes.shapes, problem.classes.relations, problem.classes.queues),
+        "labels": problem.classes.labels,
         "requests": amounts(problem.classes.request),
         "num_pending": problem.classes.num_pending.tolist(),
         "shapes": problem.shapes.shapes,

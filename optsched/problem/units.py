@@ -1,0 +1,113 @@
+"""What has a place in the network: gangs, and smaller groups in them, that ask something of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.arrays import frozen
+from optsched.problem.parts import NO_PART
+from optsched.problem.topology import NOWHERE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.problem.topology import Bound
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Axis U of gangs that can be decided on, and of their parts, with a bound each.
+
+    Attributes
+    ----------
+    gang, part
+        (U,) gang, and its part or NO_PART for the whole of it.
+    bounds
+        (U,) what each may use.
+    task, unit_of
+        (k,) pending tasks, and the unit that each counts for; a task may be in two units.
+
+    """
+
+    gang: I64
+    part: I64
+    bounds: tuple[Bound, ...]
+    task: I64
+    unit_of: I64
+
+    def __post_init__(self) -> None:
+        frozen(self.gang, self.part, self.task, self.unit_of)
+
+
+def units_of(problem: Problem) -> Units:
+    """The units of a problem, made once."""
+    return problem.derived(_units)
+
+
+def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
+    """The pending tasks of an entry of a gang, on axis T."""
+    shape = int(problem.shape_of[gang])
+    at = int(problem.shapes.start[shape]) + entry
+    first = int(problem.task_start[gang] + problem.shapes.offset[at])
+    return range(first, first + int(problem.shapes.count[at]))
+
+
+def holders(problem: Problem, node_of: I64) -> I64:
+    """(U,) the lowest domain that holds each unit once tasks are on nodes (T,); NOWHERE for none.
+
+    Running tasks count.
+    """
+    units = units_of(problem)
+    placed = node_of[units.task] >= 0
+    task, unit = units.task[placed], units.unit_of[placed]
+    found = np.array([b.held for b in units.bounds], np.int64)
+    first = np.full(len(found), np.iinfo(np.int64).max)
+    last = np.full(len(found), NOWHERE, np.int64)
+    for number, forest in enumerate(problem.topology.forests):
+        mine = np.array([b.forest == number for b in units.bounds], np.bool_)[unit]
+        leaves = forest.leaf_of[node_of[task[mine]]]
+        np.minimum.at(first, unit[mine], leaves)
+        np.maximum.at(last, unit[mine], leaves)
+    for u in np.flatnonzero(last >= 0).tolist():
+        forest = problem.topology.forest(units.bounds[u])
+        domain = forest.meet(int(first[u]), int(last[u]))
+        found[u] = domain if found[u] < 0 else forest.meet(domain, int(found[u]))
+    return found
+
+
+def _units(problem: Problem) -> Units:
+    gang: list[int] = []
+    part: list[int] = []
+    bounds: list[Bound] = []
+    task: list[int] = []
+    unit_of: list[int] = []
+    for g, p, bound in _bound_units(problem):
+        entries = problem.shapes.shapes[int(problem.shape_of[g])].entries
+        for e, entry in enumerate(entries):
+            if p in (NO_PART, entry.part):
+                tasks = entry_tasks(problem, g, e)
+                task.extend(tasks)
+                unit_of.extend([len(bounds)] * len(tasks))
+        gang.append(g)
+        part.append(p)
+        bounds.append(bound)
+    numbers = (np.array(values, np.int64) for values in (gang, part, task, unit_of))
+    of_gang, of_part, tasks_of, units = numbers
+    return Units(of_gang, of_part, tuple(bounds), tasks_of, units)
+
+
+def _bound_units(problem: Problem) -> Iterator[tuple[int, int, Bound]]:
+    """Gang, part and bound of every unit."""
+    bounds = problem.topology.bounds
+    asking = np.array([bool(b.all) for b in bounds], np.bool_)
+    gangs = problem.open_gangs
+    for g in gangs[asking[problem.shape_of[gangs]]].tolist() if len(bounds) else ():
+        mine = bounds[int(problem.shape_of[g])]
+        for p, bound in ((NO_PART, mine.whole), *enumerate(mine.parts)):
+            if bound is not None:
+                yield g, p, bound
