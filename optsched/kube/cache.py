@@ -33,7 +33,7 @@ from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.volumes import Storage, parse_claim
 from optsched.kube.ordered import Ordered
-from optsched.kube.pods import PodShelf
+from optsched.kube.pods import PodShelf, ToBeBound, ToBeNominated, ToLeave
 from optsched.kube.versions import Versions
 from optsched.kube.watch import Changed, Deleted, Listed
 
@@ -130,10 +130,29 @@ class ClusterCache:
     def assume(self, task: str, node: str) -> str:
         """Count a pending task as bound until a watch or `forget` says otherwise; its uid."""
         self.version += 1
-        return self._pods.assume(task, node)
+        return self._pods.assume(task, ToBeBound(node))
+
+    def assume_leaving(self, task: str, node: str) -> str | None:
+        """Count a task that runs on a node as on its way out; its uid, None where it runs not."""
+        pod = self._pods.get(task)
+        if pod is None or pod.task.node != node or not _runs(pod.task):
+            return None
+        self.version += 1
+        return self._pods.assume(task, ToLeave())
+
+    def assume_nominated(self, task: str, node: str) -> bool:
+        """Count a pending task as nominated to a node, or to none; False where nothing changes."""
+        pod = self._pods.get(task)
+        if pod is None or pod.task.status is not TaskStatus.PENDING:
+            return False
+        if pod.task.nominated_node == node:
+            return False
+        self.version += 1
+        self._pods.assume(task, ToBeNominated(node))
+        return True
 
     def forget(self, task: str) -> None:
-        """Do not assume any more that a task is bound."""
+        """Do not assume anything of a task any more."""
         self.version += 1
         self._pods.forget(task)
 
@@ -386,6 +405,10 @@ class ClusterCache:
         if claims != self._claims:
             self._claims = claims
         self._touched_claims.clear()
+
+
+def _runs(task: Task) -> bool:
+    return task.status in (TaskStatus.BOUND, TaskStatus.RUNNING)
 
 
 def _key(kind: Kind, obj: Raw) -> str:

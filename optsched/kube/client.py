@@ -139,6 +139,18 @@ class Client:
         }
         await self._send(_Request("POST", path, body, limits=_BINDING))
 
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        """See `Api`."""
+        path = object_path(POD, namespace, name, "eviction")
+        only = {"deleteOptions": {"preconditions": {"uid": uid}}} if uid else {}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            **only,
+        }
+        await self._send(_Request("POST", path, body, limits=_BINDING))
+
     async def close(self) -> None:
         """Close every connection."""
         await self._rest.close()

@@ -25,6 +25,7 @@ from optsched.kube.clock import SystemClock
 from optsched.kube.dumps import Dumps
 from optsched.kube.errors import KubeError
 from optsched.kube.events import COMPONENT, EventRecorder, EventType, Note
+from optsched.kube.evictor import Evictor
 from optsched.kube.follower import Follower
 from optsched.kube.lease import Elector, LeaseTimes
 from optsched.kube.metrics import Metrics
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from optsched.kube.binder import Bind, Failure
     from optsched.kube.client import Client
+    from optsched.kube.evictor import Victim
     from optsched.kube.server import Address
     from optsched.policy.reload import PolicyWatch
 
@@ -125,6 +127,7 @@ class _Live:
         self._binder = self._make_binder()
         self._events = EventRecorder(client, self._clock, self._waiting, self._events_turn)
         self._writes = self._make_outbox()
+        self._evictor = self._make_evictor()
         self._policies = self._make_policies()
         self._solver = SolverKeeper(WorkerProcess(), self._waiting)
         if self._policies.current().solver is SolverKind.CPSAT:
@@ -157,6 +160,17 @@ class _Live:
         write = writer(self._client, lambda: leadership.is_leading)
         return Outbox(write, self._waiting, on_failure=_report_write)
 
+    def _make_evictor(self) -> Evictor:
+        leadership = self._leadership
+        return Evictor(
+            self._client,
+            self._cache,
+            self._writes,
+            self,
+            self._waiting,
+            lambda: leadership.is_leading,
+        )
+
     def _make_policies(self) -> Policies:
         return Policies(
             self._settings.policy,
@@ -170,6 +184,7 @@ class _Live:
         return Parts(
             cache=self._cache,
             binder=self._binder,
+            evictor=self._evictor,
             writes=self._writes,
             events=self._events,
             metrics=self.metrics,
@@ -203,6 +218,7 @@ class _Live:
         )
         yield follower.run()
         yield self._binder.run()
+        yield self._evictor.run()
         yield self._writes.run()
         yield self._events.run()
         if self._elector is not None:
@@ -213,6 +229,7 @@ class _Live:
         log.info("stopping: %d binds are left", self._binder.num_waiting)
         await _at_most(DRAIN_S, self._binder.until_idle())
         self._binder.withdraw()
+        self._evictor.withdraw()
         await _at_most(LAST_WORDS_S, self._writes.until_idle())
         await _at_most(LAST_WORDS_S, self._events.until_idle())
 
@@ -241,12 +258,24 @@ class _Live:
         self._events.note(notices.not_bound(bind, failure))
         self.scheduler.wake()
 
+    def evicted(self, victim: Victim) -> None:
+        """See `EvictionListener`."""
+        self.metrics.evicted(victim.eviction.action)
+        self._events.note(notices.evicted(victim))
+
+    def not_evicted(self, victim: Victim, error: KubeError) -> None:
+        """See `EvictionListener`."""
+        log.warning("%s not evicted: %s", victim.eviction.task, error)
+        self._events.note(notices.not_evicted(victim, error))
+        self.scheduler.wake()
+
     def _on_verdict(self, problems: str) -> None:
         self.metrics.policy_rejected.set(bool(problems))
         if problems:
             about = _own_object(self._settings.election, os.environ)
+            uid = os.environ.get("POD_UID", "") if about.kind is POD else ""
             kind = EventType.WARNING
-            self._events.note(Note(about, "", kind, "PolicyRejected", problems, problems))
+            self._events.note(Note(about, uid, kind, "PolicyRejected", problems, problems))
 
 
 def _own_object(election: Election | None, environment: Mapping[str, str]) -> Ref:

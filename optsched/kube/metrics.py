@@ -173,6 +173,7 @@ class Metrics:
         self._broken = total("optsched_session_errors", "Sessions that raised an error")
         self._violations = total("optsched_violations", "Rules broken by plans, none bound")
         self._bind_failures = total("optsched_bind_failures", "Failed binds by why", "reason")
+        self._evictions = total("optsched_evictions", "Evicted pods by action", "action")
         self._watch_failures = total("optsched_watch_failures", "Failed watches", "kind")
         self._phases = Histogram(
             "optsched_session_seconds",
@@ -232,6 +233,10 @@ class Metrics:
         """A task could not be bound."""
         self._attempts.labels("error").inc()
         self._bind_failures.labels(word).inc()
+
+    def evicted(self, action: str) -> None:
+        """A pod was evicted."""
+        self._evictions.labels(action).inc()
 
     def dropped(self, events: int) -> None:
         """So many events have been given up in all."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
     from optsched.kube.binder import Bind, Failure
+    from optsched.kube.errors import KubeError
+    from optsched.kube.evictor import Victim
     from optsched.kube.status import Outcome
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,20 @@ def not_bound(bind: Bind, failure: Failure) -> Note:
     """A pod could not be bound."""
     message = f"binding to {bind.node} failed: {failure.message}"
     return Note(bind.ref, bind.uid, EventType.WARNING, "FailedScheduling", message, failure.word)
+
+
+def evicted(victim: Victim) -> Note:
+    """A pod has to go for others."""
+    eviction = victim.eviction
+    message = f"evicted by {eviction.action}: its room is for {eviction.preemptor}"
+    return Note(victim.ref, victim.uid, EventType.NORMAL, "Evict", message, eviction.preemptor)
+
+
+def not_evicted(victim: Victim, error: KubeError) -> Note:
+    """A pod should have gone and stays."""
+    eviction = victim.eviction
+    message = f"{eviction.action} for {eviction.preemptor} failed: {error}"
+    return Note(victim.ref, victim.uid, EventType.WARNING, "FailedEvict", message)
 
 
 def unschedulable(gang: Gang, reason: Reason) -> Iterator[Note]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import wellknown
 from optsched.domain.task import Task, TaskStatus
@@ -21,6 +21,52 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
+class ToBeBound:
+    """A pending task is about to be bound to a node."""
+
+    node: str
+
+    def of(self, told: Task) -> Task:
+        """The task as it counts."""
+        return replace(told, status=TaskStatus.BOUND, node=self.node)
+
+    def is_open(self, told: Task) -> bool:
+        """Whether the server has yet to say how it ends."""
+        return told.status is TaskStatus.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class ToLeave:
+    """A running task is about to be evicted."""
+
+    def of(self, told: Task) -> Task:
+        """See `ToBeBound`."""
+        return replace(told, status=TaskStatus.RELEASING)
+
+    def is_open(self, told: Task) -> bool:
+        """See `ToBeBound`."""
+        return told.status in (TaskStatus.BOUND, TaskStatus.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class ToBeNominated:
+    """A pending task is about to be told which node it waits for."""
+
+    node: str
+
+    def of(self, told: Task) -> Task:
+        """See `ToBeBound`."""
+        return replace(told, nominated_node=self.node)
+
+    def is_open(self, told: Task) -> bool:
+        """See `ToBeBound`."""
+        return told.status is TaskStatus.PENDING
+
+
+Assumption: TypeAlias = ToBeBound | ToLeave | ToBeNominated
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod.
 
@@ -30,6 +76,8 @@ class Pod:
         The task as the server has it.
     task
         The task as it counts: bound already where that is assumed, else the very same.
+    assumed
+        What is about to become true of it; None for nothing.
     annotations
         Those that its gang takes from it.
     spec
@@ -44,11 +92,7 @@ class Pod:
     annotations: Mapping[str, str]
     spec: Mapping[str, Any]
     raw: Raw | None
-
-    @property
-    def is_assumed(self) -> bool:
-        """Whether it counts as bound although the server has not said so."""
-        return self.task is not self.told
+    assumed: Assumption | None = None
 
     def says_the_same(self, other: Pod) -> bool:
         """Whether its gang would be the same with the other."""
@@ -117,8 +161,11 @@ class PodShelf:
             self._remove(told.key)
             return
         before = self._pods.get(told.key)
-        told, task = (told, told) if before is None else _reconciled(before, told)
-        self._file(before, self._pod(told, task, raw))
+        assumed = None
+        if before is not None:
+            told, assumed = _reconciled(before, told)
+        task = before.task if before is not None and before.told is told else _as(told, assumed)
+        self._file(before, replace(self._pod(told, task, raw), assumed=assumed))
 
     def drop(self, key: str) -> None:
         """The pod does not exist any more."""
@@ -132,17 +179,17 @@ class PodShelf:
         self._unsettled.discard(key)
         self._unfile(before.task)
 
-    def assume(self, key: str, node: str) -> str:
-        """Count a pending task as bound to a node; its uid."""
+    def assume(self, key: str, assumption: Assumption) -> str:
+        """Count a task as what it is about to be; its uid."""
         pod = self._pods[key]
-        self._file(pod, replace(pod, task=_bound(pod.told, node)))
+        self._file(pod, replace(pod, task=assumption.of(pod.told), assumed=assumption))
         return pod.told.uid
 
     def forget(self, key: str) -> None:
         """Count a task as the server has it."""
         pod = self._pods.get(key)
-        if pod is not None and pod.is_assumed:
-            self._file(pod, replace(pod, task=pod.told))
+        if pod is not None and pod.assumed is not None:
+            self._file(pod, replace(pod, task=pod.told, assumed=None))
 
     def set_priorities(self, table: Priorities) -> None:
         """Read again what priority classes decide on."""
@@ -211,22 +258,21 @@ class PodShelf:
             self.touched_nodes.add(task.node)
 
 
-def _reconciled(before: Pod, told: Task) -> tuple[Task, Task]:
-    """What the server tells and what counts, the objects known before where they are equal."""
+def _reconciled(before: Pod, told: Task) -> tuple[Task, Assumption | None]:
+    """What the server tells, and what is still assumed; what was known before stays the same."""
     if told == before.told:
-        return before.told, before.task
-    if not before.is_assumed:
-        return told, told
+        return before.told, before.assumed
+    if before.assumed is None:
+        return told, None
     if told == before.task:
-        return before.task, before.task
-    # Nothing but a binding, an end or another pod of that name contradicts a bind under way.
-    if told.uid == before.told.uid and told.status is TaskStatus.PENDING:
-        return told, _bound(told, before.task.node)
-    return told, told
+        return before.task, None
+    # Nothing but its end, or another pod of that name, contradicts what is under way.
+    is_same = told.uid == before.told.uid
+    return told, before.assumed if is_same and before.assumed.is_open(told) else None
 
 
-def _bound(task: Task, node: str) -> Task:
-    return replace(task, status=TaskStatus.BOUND, node=node)
+def _as(told: Task, assumed: Assumption | None) -> Task:
+    return told if assumed is None else assumed.of(told)
 
 
 def _take_out(files: dict[str, dict[str, Task]], name: str, key: str) -> None:

@@ -71,5 +71,8 @@ class Api(Protocol):
     async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
         """Merge into an object or a subresource of it (RFC 7386); returns it as it is kept."""
 
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        """Evict a pod, if it is that very pod and no disruption budget is against it."""
+
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         """Bind a pod to a node, if it is that very pod and bound to none."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from optsched.kube.cache import ClusterCache
     from optsched.kube.dumps import Dumps
     from optsched.kube.events import EventRecorder
+    from optsched.kube.evictor import Evictor
     from optsched.kube.metrics import Metrics
     from optsched.kube.outbox import Outbox
     from optsched.kube.policies import Policies
@@ -76,6 +77,7 @@ class Parts:
 
     cache: ClusterCache
     binder: LiveBinder
+    evictor: Evictor
     writes: Outbox[Ref, Write]
     events: EventRecorder
     metrics: Metrics
@@ -170,6 +172,7 @@ class Scheduler:
         else:
             log.warning("another process may schedule from now on")
             parts.binder.withdraw()
+            parts.evictor.withdraw()
             parts.writes.clear()
             parts.metrics.stood_down()
         return leads
@@ -239,6 +242,7 @@ class Scheduler:
         self._previous = report.problem
         self._answer = self._kept(snapshot, policy, report.plan)
         if self._leads():
+            self._parts.evictor.carry_out(report.plan, snapshot)
             self._parts.binder.carry_out(report.plan)
         self._number += 1
         self._parts.metrics.session(report, policy, self._parts.clock.monotonic() - began_s)

@@ -133,6 +133,17 @@ class FakeApi:
         self.put({**pod, "spec": {**pod["spec"], "nodeName": node}})
         self._end("bind")
 
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        ref = Ref(POD, namespace, name)
+        await self._begin("evict", ref)
+        pod = self._get(ref)
+        if pod["metadata"].get("uid", "") != uid:
+            raise Conflict(409, "Conflict", "another uid")
+        self.put(
+            {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2025-06-15T15:00:00Z"}}
+        )
+        self._end("evict")
+
     async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
         await self._begin("list", kind)
         found = self.of(kind)

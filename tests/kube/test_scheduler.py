@@ -16,6 +16,7 @@ from optsched.kube.cache import ClusterCache
 from optsched.kube.dumps import Dumps
 from optsched.kube.errors import Forbidden
 from optsched.kube.events import EventRecorder
+from optsched.kube.evictor import Evictor
 from optsched.kube.metrics import Metrics
 from optsched.kube.outbox import Outbox
 from optsched.kube.policies import Policies
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.kube.binder import Bind, Failure
+    from optsched.kube.errors import KubeError
+    from optsched.kube.evictor import Victim
 
 PERIOD_S = 0.005
 
@@ -66,11 +69,13 @@ class Plant:
         around = Surroundings(self.clock, self, leads, ways)
         self.binder = LiveBinder(self.api, self.cache, around)
         self.writes = Outbox(writer(self.api, leads), ways, on_failure=lambda *_: None)
+        self.evictor = Evictor(self.api, self.cache, self.writes, self, ways, leads)
         self.events = EventRecorder(self.api, self.clock, ways, self.binder.until_idle)
         watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n")
         parts = Parts(
             cache=self.cache,
             binder=self.binder,
+            evictor=self.evictor,
             writes=self.writes,
             events=self.events,
             metrics=self.metrics,
@@ -88,10 +93,17 @@ class Plant:
     def failed(self, bind: Bind, failure: Failure) -> None:
         """See `BindListener`."""
 
+    def evicted(self, victim: Victim) -> None:
+        """See `EvictionListener`."""
+
+    def not_evicted(self, victim: Victim, error: KubeError) -> None:
+        """See `EvictionListener`."""
+
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[Self]:
         """The scheduler works, and has heard of everything."""
-        async with running(self.binder.run(), self.writes.run(), self.events.run()):
+        services = (self.binder, self.evictor, self.writes, self.events)
+        async with running(*(service.run() for service in services)):
             loop = asyncio.create_task(self.scheduler.run())
             try:
                 self.tell()

@@ -1,0 +1,153 @@
+"""Carries out what a plan takes away: evicts victims, and says whose room it will be.
+
+Victims count as leaving, and the tasks that wait for their room as nominated, from the moment they
+are planned. Nominations are written first: a scheduler that is started in between finds them in
+`status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
+server itself has the last word on disruption budgets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from optsched.api.kinds import POD
+from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.kube.errors import Conflict, KubeError, NotFound, Rejected, TooMany
+from optsched.kube.outbox import Outbox
+from optsched.kube.ports import Ref
+from optsched.kube.status import StatusPatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.kube.cache import ClusterCache
+    from optsched.kube.ports import Api
+    from optsched.kube.waiting import Waiting
+    from optsched.kube.writes import Write
+
+AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A pod that is to go, and for whom."""
+
+    eviction: Evict
+    uid: str
+
+    @property
+    def ref(self) -> Ref:
+        """The pod."""
+        return _pod(self.eviction.task)
+
+
+class EvictionListener(Protocol):
+    """Is told how evictions end."""
+
+    def evicted(self, victim: Victim) -> None:
+        """A pod has been told to go, or is gone."""
+
+    def not_evicted(self, victim: Victim, error: KubeError) -> None:
+        """A pod stays."""
+
+
+class Evictor:
+    """Evicts on a cluster; `run` has to be running for anything to happen."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: ClusterCache,
+        writes: Outbox[Ref, Write],
+        listener: EvictionListener,
+        waiting: Waiting,
+        may_evict: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._writes = writes
+        self._listener = listener
+        self._may_evict = may_evict
+        self._victims: dict[str, Victim] = {}
+        self._outbox: Outbox[str, Victim] = Outbox(
+            lambda _, victim: self._evict(victim),
+            waiting,
+            at_once=AT_ONCE,
+            on_failure=self._failed,
+        )
+
+    def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Begin to do what a plan says beside binding; snapshot: what it was made from."""
+        seated = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
+        for action in plan.actions:
+            if isinstance(action, Nominate):
+                self._nominate(action.task, action.node)
+        for gang in snapshot.gangs:
+            if gang.key not in seated:
+                for task in gang.tasks:
+                    if task.nominated_node:
+                        self._nominate(task.key, "")
+        for action in plan.actions:
+            if isinstance(action, Evict):
+                self._begin(action)
+
+    def withdraw(self) -> None:
+        """Give up every eviction that has not been asked for yet."""
+        self._outbox.clear()
+        for task in tuple(self._victims):
+            self._cache.forget(task)
+        self._victims.clear()
+
+    async def run(self) -> None:
+        """Evict until cancelled."""
+        await self._outbox.run()
+
+    async def until_idle(self) -> None:
+        """Wait until every eviction has been answered."""
+        await self._outbox.until_idle()
+
+    # --- one pod ---------------------------------------------------------------------------------
+
+    def _nominate(self, task: str, node: str) -> None:
+        if self._cache.assume_nominated(task, node):
+            body = {"status": {"nominatedNodeName": node or None}}
+            self._writes.put(_pod(task), StatusPatch(_pod(task), body, "status"))
+
+    def _begin(self, eviction: Evict) -> None:
+        uid = self._cache.assume_leaving(eviction.task, eviction.node)
+        if uid is not None:
+            self._victims[eviction.task] = Victim(eviction, uid)
+            self._outbox.put(eviction.task, self._victims[eviction.task])
+
+    async def _evict(self, victim: Victim) -> None:
+        await self._writes.until_idle()
+        if not self._may_evict():
+            self._drop(victim)
+            return
+        ref = victim.ref
+        try:
+            await self._api.evict(ref.namespace, ref.name, victim.uid)
+        except (NotFound, Conflict):
+            pass  # that very pod is gone, or another has its name
+        except TooMany as e:
+            raise Rejected(e.code, e.reason, e.message) from e
+        self._victims.pop(victim.eviction.task, None)
+        self._listener.evicted(victim)
+
+    def _failed(self, task: str, error: KubeError) -> None:
+        victim = self._victims.get(task)
+        if victim is not None:
+            self._drop(victim)
+            self._listener.not_evicted(victim, error)
+
+    def _drop(self, victim: Victim) -> None:
+        self._victims.pop(victim.eviction.task, None)
+        self._cache.forget(victim.eviction.task)
+
+
+def _pod(task: str) -> Ref:
+    namespace, _, name = task.partition("/")
+    return Ref(POD, namespace, name)

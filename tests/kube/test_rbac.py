@@ -1,0 +1,178 @@
+"""The role of the scheduler: all that it asks for, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from optsched.api.kinds import KINDS, POD, POD_GROUP
+from optsched.formats.index import READ_KINDS
+from optsched.formats.text import Document, read_yaml
+from optsched.kube.errors import Unreachable
+from optsched.kube.events import EventRecorder, EventType, Note
+from optsched.kube.lease import Elector, LeaseTimes
+from optsched.kube.ports import Api, Ref
+from optsched.kube.status import StatusPatch
+from optsched.kube.writes import BUILTIN_QUEUES, writer
+from optsched.local.files import shipped
+from tests.formats.objects import group, pod
+from tests.kube.fakes import FakeApi, FakeClock, running, waiting
+from tests.kube.test_binder import World
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from optsched.api.kinds import Kind
+
+Access = tuple[str, str, str]
+"""API group, resource, verb."""
+
+VERBS: Final = {
+    "read": "get",
+    "create": "create",
+    "patch": "patch",
+    "bind": "create",
+    "evict": "create",
+}
+KIND_OF: Final = {kind.kind: kind for kind in KINDS}
+LOCK: Final = ("volcano-system", "volcano")
+
+
+def objects(name: str) -> dict[str, dict[str, Any]]:
+    """The objects of a manifest by kind."""
+    found = read_yaml(shipped("manifests", name).read_text())
+    return {part.value["kind"]: part.value for part in found if isinstance(part, Document)}
+
+
+RBAC: Final = objects("scheduler-rbac.yaml")
+DEPLOYMENT: Final = objects("scheduler.yaml")["Deployment"]
+
+
+def granted(role: str) -> list[Access]:
+    return [
+        (api_group, resource, verb)
+        for rule in RBAC[role]["rules"]
+        for api_group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+
+
+def access(kind: Kind, verb: str, subresource: str = "") -> Access:
+    resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
+    return (kind.group, resource, verb)
+
+
+_SUBRESOURCE: Final = {"bind": "binding", "evict": "eviction"}
+
+
+def asked(api: FakeApi) -> Iterator[Access]:
+    """What the calls of a stand-in would have needed."""
+    for call in api.calls:
+        method, kind, _, *rest = call.split()
+        subresource = _SUBRESOURCE.get(method) or "".join(rest)
+        yield access(KIND_OF[kind], VERBS[method], subresource)
+
+
+# --- everything that is written, each way that it can go -----------------------------------------
+
+
+async def binds() -> FakeApi:
+    world = World("a")
+    world.api.lose("bind", Unreachable("cut"))
+    await world.carry_out("ns/a-0")
+    return world.api
+
+
+async def evictions() -> FakeApi:
+    api = FakeApi(pod("a"))
+    await api.evict("ns", "a", "uid-a")
+    write = writer(api, lambda: True)
+    nomination = StatusPatch(Ref(POD, "ns", "a"), {"status": {}}, "status")
+    await write(nomination.ref, nomination)
+    return api
+
+
+async def writes() -> FakeApi:
+    api = FakeApi(group("g"))
+    write = writer(api, lambda: True)
+    for creation in BUILTIN_QUEUES:
+        await write(creation.ref, creation)
+        await write(creation.ref, StatusPatch(creation.ref, {"status": {}}, "status"))
+    patch = StatusPatch(Ref(POD_GROUP, "ns", "g"), {"status": {}}, "")
+    await write(patch.ref, patch)
+    return api
+
+
+async def events() -> FakeApi:
+    async def at_once() -> None:
+        """Nothing more urgent is to do."""
+
+    api = FakeApi()
+    for _ in range(2):
+        recorder = EventRecorder(api, FakeClock(), waiting(FakeClock()), at_once)
+        recorder.note(Note(Ref(POD, "ns", "p"), "u", EventType.WARNING, "Unschedulable", "no"))
+        async with running(recorder.run()):
+            await recorder.until_idle()
+    return api
+
+
+async def election() -> FakeApi:
+    api, clock = FakeApi(), FakeClock()
+    for name in ("a", "b"):
+        elector = Elector(api, LOCK, name, LeaseTimes(), (clock, waiting(clock)))
+        for _ in range(2):
+            await elector.step()
+        await elector.release()
+    return api
+
+
+def needed(*parts: Callable[[], Awaitable[FakeApi]]) -> set[Access]:
+    async def together() -> set[Access]:
+        return {each for part in parts for each in asked(await part())}
+
+    return asyncio.run(together())
+
+
+# --- the manifests -------------------------------------------------------------------------------
+
+
+def test_the_cluster_role_is_what_is_asked_for() -> None:
+    reads = {access(kind, verb) for kind in READ_KINDS for verb in ("list", "watch")}
+    found = granted("ClusterRole")
+    assert set(found) == reads | needed(binds, evictions, writes, events)
+    assert len(found) == len(set(found))
+
+
+def test_the_role_is_for_the_lease_alone() -> None:
+    assert set(granted("Role")) == needed(election)
+    named = [rule for rule in RBAC["Role"]["rules"] if rule["verbs"] != ["create"]]
+    assert [rule["resourceNames"] for rule in named] == [[LOCK[1]]]
+    assert RBAC["Role"]["metadata"]["namespace"] == LOCK[0]
+
+
+def test_there_is_no_other_way_to_write() -> None:
+    methods = {name for name in vars(Api) if not name.startswith("_")}
+    assert methods == VERBS.keys()
+
+
+@pytest.mark.parametrize(
+    ("binding", "role"), [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")]
+)
+def test_roles_are_bound_to_the_account(binding: str, role: str) -> None:
+    account = RBAC["ServiceAccount"]["metadata"]
+    subject = {"kind": "ServiceAccount", **account}
+    assert RBAC[binding]["subjects"] == [subject]
+    assert RBAC[binding]["roleRef"]["kind"] == role
+    assert RBAC[binding]["roleRef"]["name"] == RBAC[role]["metadata"]["name"]
+    assert account["namespace"] == RBAC["Namespace"]["metadata"]["name"]
+
+
+def test_the_deployment_runs_as_that_account_with_that_lease() -> None:
+    meta, spec = DEPLOYMENT["metadata"], DEPLOYMENT["spec"]["template"]["spec"]
+    account = {"name": spec["serviceAccountName"], "namespace": meta["namespace"]}
+    assert account == RBAC["ServiceAccount"]["metadata"]
+    flags = dict(arg.split("=", 1) for arg in spec["containers"][0]["args"][1:])
+    assert (flags["--lock-namespace"], flags["--lock-name"]) == LOCK
