@@ -115,7 +115,7 @@ class NodeTerm:
         )
 
     def __str__(self) -> str:
-        return ",".join([str(r) for r in self.labels] + [str(r) for r in self.names])
+        return ",".join(map(str, (*self.labels, *self.names))) or "<nothing>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +129,4 @@ class NodeSelector:
         return any(t.matches(name, labels) for t in self.terms)
 
     def __str__(self) -> str:
-        return " or ".join(map(str, self.terms))
+        return " or ".join(map(str, self.terms)) or "<nothing>"

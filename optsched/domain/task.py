@@ -98,7 +98,7 @@ class PodTerm:
     topology_key: str
 
     def __str__(self) -> str:
-        return f"pods with {self.selector} per {self.topology_key}"
+        return f"{_selected(self.selector)} per {self.topology_key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,12 @@ class SpreadTerm:
     honour_taints: bool = False
 
     def __str__(self) -> str:
-        return f"spread of pods with {self.selector} per {self.topology_key} within {self.max_skew}"
+        pods = _selected(self.selector)
+        return f"spread of {pods} per {self.topology_key} within {self.max_skew}"
+
+
+def _selected(selector: LabelSelector | None) -> str:
+    return "no pods" if selector is None else f"pods with {selector}"
 
 
 @dataclass(frozen=True, slots=True)

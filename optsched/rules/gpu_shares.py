@@ -42,7 +42,9 @@ class GpuShares(Rule):
             whole = sum(amount_of(s.request, GPU) for s in shapes)
             devices = amount_of(node.allocatable, GPU) - whole
             if parts and not packs(parts, devices):
-                detail = f"parts of {parts} thousandths do not fit {devices} devices"
+                asked = ", ".join(map(str, parts))
+                room = counted(max(devices, 0), "device")
+                detail = f"parts of {asked} thousandths do not fit {room}"
                 yield Violation(self.name, f"node {name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:

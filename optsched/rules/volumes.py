@@ -36,7 +36,8 @@ class Volumes(Rule):
             for key in task.shape.claims:
                 claim = world.snapshot.claims.get(key)
                 if claim is None or claim.problem:
-                    detail = claim.problem if claim else f"claim {key} does not exist"
+                    problem = f": {claim.problem}" if claim else " does not exist"
+                    detail = f"claim {key}{problem}"
                     yield Violation(self.name, f"task {task.key}", detail)
                 elif claim.nodes is not None and not claim.nodes.matches(node.name, node.labels):
                     detail = f"claim {key} can not be reached from node {node.name}"

@@ -112,3 +112,5 @@ def test_selectors_read_as_kubectl_writes_them() -> None:
     assert str(LabelSelector((zone, gpu))) == "zone=a,gpu"
     assert str(LabelSelector()) == "<everything>"
     assert str(NodeSelector((NodeTerm((zone,)), NodeTerm((gpu,))))) == "zone=a or gpu"
+    assert str(NodeSelector((NodeTerm(), NodeTerm((gpu,))))) == "<nothing> or gpu"
+    assert str(NodeSelector()) == "<nothing>"

@@ -165,3 +165,11 @@ def test_tasks_come_by_priority_then_index_then_age_then_name() -> None:
 def test_keys_have_a_namespace_and_a_name() -> None:
     task = Task("team/job-0", PLAIN, TaskStatus.PENDING)
     assert (task.namespace, task.name) == ("team", "job-0")
+
+
+def test_terms_read_as_what_they_ask_for() -> None:
+    assert str(POD_TERM) == f"pods with {SELECTOR} per zone"
+    assert str(PodTerm(None, ("ns",), None, "zone")) == "no pods per zone"
+    spread = SpreadTerm(2, "zone", SELECTOR, "ns")
+    assert str(spread) == f"spread of pods with {SELECTOR} per zone within 2"
+    assert str(replace(spread, selector=None)) == "spread of no pods per zone within 2"
