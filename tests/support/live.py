@@ -27,6 +27,7 @@ SCHEDULING = "scheduling.volcano.sh/v1beta1"
 QUEUES = f"/apis/{SCHEDULING}/queues"
 SITE_LABEL = "site"
 COMPLETE = "optsched.io/complete"
+FAIL = "optsched.io/fail"
 BEGIN_S = 30.0
 END_S = 30.0
 
@@ -182,9 +183,9 @@ class Site:
         self.members(name, range(size), **more)
         return name
 
-    def group(self, name: str, min_member: int, queue: str = "default") -> None:
+    def group(self, name: str, min_member: int, queue: str = "default", **more: Any) -> None:
         """A PodGroup alone."""
-        spec = {"minMember": min_member, "queue": queue}
+        spec = {"minMember": min_member, "queue": queue, **more}
         self.api.post(self._groups(), {**_named(SCHEDULING, "PodGroup", name), "spec": spec})
 
     def members(self, gang: str, indices: range, **more: Any) -> None:
@@ -219,13 +220,24 @@ class Site:
     def complete(self, *gangs: str) -> None:
         """Let the pods of gangs end well, and wait until they have."""
         for pod in [pod for gang in gangs for pod in self.story.pods(gang)]:
-            patch = {"metadata": {"annotations": {COMPLETE: ""}}}
-            self.api.patch(self._in("pods", pod.name), patch)
+            self.end_pod(pod.name)
         for gang in gangs:
             self.story.until(
                 lambda story, gang=gang: all(p.phase == "Succeeded" for p in story.pods(gang)),
                 f"{gang} has ended",
             )
+
+    def end_pod(self, name: str, how: str = COMPLETE) -> None:
+        """Let a pod end."""
+        self.change_pod(name, {"metadata": {"annotations": {how: ""}}})
+
+    def change_pod(self, name: str, patch: Raw) -> None:
+        """Change a pod by a merge patch."""
+        self.api.patch(self._in("pods", name), patch)
+
+    def change_group(self, name: str, **spec: Any) -> None:
+        """Change fields of a PodGroup."""
+        self.api.patch(self._groups(name), {"spec": spec})
 
     def delete_pod(self, name: str) -> None:
         """Delete a pod at once."""
@@ -261,21 +273,21 @@ class Site:
     def await_waits(self, group: str, reason: str) -> Raw:
         """Wait until a PodGroup says that it waits, and why; the condition."""
 
-        def waits() -> Raw | None:
+        def waits() -> Raw:
             condition = self.condition(group, "Unschedulable")
             is_so = (condition.get("status"), condition.get("reason")) == ("True", reason)
-            return condition if is_so else None
+            return condition if is_so else {}
 
-        return until(waits, f"{group} waits for {reason}: {self.group_status(group)}") or {}
+        return until(waits, f"{group} waits, {reason}")
 
     def await_phase(self, group: str, phase: str) -> Raw:
         """Wait until a PodGroup is in a phase; its status."""
 
-        def reached() -> Raw | None:
+        def reached() -> Raw:
             status = self.group_status(group)
-            return status if status.get("phase") == phase else None
+            return status if status.get("phase") == phase else {}
 
-        return until(reached, f"{group} is {phase}") or {}
+        return until(reached, f"{group} is {phase}")
 
     def await_running(self, group: str, number: int) -> None:
         """Wait until a PodGroup says how many of its pods run."""
