@@ -1,0 +1,81 @@
+"""The scheduler works with the rights of deploy/manifests/scheduler-rbac.yaml and no others."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.local.files import shipped
+from optsched.local.kubectl import Kubectl, KubectlError
+from tests.support.api import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from optsched.local.plane import ControlPlane
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+MANIFEST = shipped("manifests", "scheduler-rbac.yaml")
+NAMESPACE, ACCOUNT = "volcano-system", "optsched-scheduler"
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """The administrator's kubeconfig with a token of the scheduler's account in his place."""
+    kubectl = control_plane.kubectl
+    kubectl("apply", "-f", str(MANIFEST))
+    token = kubectl("create", "token", ACCOUNT, "-n", NAMESPACE, "--duration=1h").strip()
+    config = json.loads(control_plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    path = tmp_path_factory.mktemp("account") / "kubeconfig"
+    path.write_text(json.dumps(config))
+    yield path
+    kubectl("delete", "-f", str(MANIFEST), "--wait=false")
+
+
+def test_it_binds_tells_and_leads(site: Site, kubeconfig: Path) -> None:
+    site.nodes(1)
+    site.gang("fits", 2)
+    site.gang("waits", 9)
+    election = ("--leader-elect", "--lock-namespace", NAMESPACE, "--lock-name", "volcano")
+    scheduler = site.scheduler(*election, kubeconfig=kubeconfig)
+    site.await_bound("fits", 2)
+    site.await_phase("fits", "Running")
+    site.await_waits("waits", "Impossible")
+    until(lambda: site.events("fits-0", "Scheduled"), "binds are told")
+    until(lambda: site.events("waits", "Unschedulable"), "waiting is told")
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/volcano"
+    holder = site.api.get(lease)["spec"]["holderIdentity"]
+    assert holder
+    scheduler.stop()
+    assert site.api.get(lease)["spec"]["holderIdentity"] == ""
+    assert "403" not in scheduler.log
+
+
+def test_it_may_do_nothing_else(control_plane: ControlPlane, kubeconfig: Path) -> None:
+    user = Kubectl(control_plane.kubectl.binary, kubeconfig)
+    assert user("auth", "can-i", "list", "pods", "--all-namespaces").strip() == "yes"
+    for verb, what in (
+        ("get", "secrets"),
+        ("list", "secrets"),
+        ("delete", "pods"),
+        ("create", "pods"),
+        ("patch", "nodes"),
+        ("list", "configmaps"),
+        ("delete", "queues"),
+    ):
+        with pytest.raises(KubectlError, match="can-i"):
+            user("auth", "can-i", verb, what, "--all-namespaces")
+
+
+def test_the_deployment_is_accepted(control_plane: ControlPlane, kubeconfig: Path) -> None:
+    manifest = str(shipped("manifests", "scheduler.yaml"))
+    shown = control_plane.kubectl("apply", "--dry-run=server", "-f", manifest, "-o", "name")
+    assert shown.strip() == f"deployment.apps/{ACCOUNT}"
