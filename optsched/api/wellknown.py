@@ -48,7 +48,7 @@ NETWORK_TOPOLOGY_HIGHEST_TIER: Final = "volcano.sh/network-topology-highest-tier
 NUMA_TOPOLOGY_POLICY: Final = "volcano.sh/numa-topology-policy"
 TOPOLOGY_DECISION: Final = "volcano.sh/topology-decision"
 SCORING_TYPE: Final = "volcano.sh/resource-strategy-scoring-type"
-SCORING_WEIGHT: Final = "volcano.sh/resource-strategy-scoring-weight"
+SCORING_WEIGHT: Final = "volcano.sh/resource-strategy-weight"
 QOS_LEVEL: Final = "volcano.sh/qos-level"
 
 # Pods: devices.

@@ -160,6 +160,8 @@ class TaskShape:
         (weight, term) of preferred node affinity.
     claims
         Keys `namespace/name` of persistent volume claims.
+    notes
+        (annotation, value) of the pod that rules look at, in order.
     """
 
     request: Amounts
@@ -174,6 +176,7 @@ class TaskShape:
     host_ports: tuple[HostPort, ...] = ()
     claims: tuple[str, ...] = ()
     device: DeviceRequest | None = None
+    notes: tuple[tuple[str, str], ...] = ()
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -190,6 +193,7 @@ class TaskShape:
             self.host_ports,
             self.claims,
             self.device,
+            self.notes,
         )
         object.__setattr__(self, "_hash", hash(key))
 

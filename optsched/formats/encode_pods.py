@@ -113,7 +113,7 @@ def is_missing(gang: Gang) -> bool:
 
 def _task_marks(task: Task, priority: int) -> dict[str, str]:
     """The annotations that say what labels and name of the pod do not say already."""
-    marks: dict[str, str] = {}
+    marks: dict[str, str] = dict(task.shape.notes)
     if task.role != task.labels.get(wellknown.TASK_SPEC, ""):
         marks[wellknown.TASK_SPEC] = task.role
     if task.index != task_index(ObjectMeta(task.name, labels=task.labels)):

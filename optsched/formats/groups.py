@@ -27,6 +27,7 @@ from optsched.formats.marks import (
     without,
 )
 from optsched.formats.nodegroups import node_groups
+from optsched.formats.notes import NOTES
 from optsched.formats.problems import sentence
 from optsched.formats.topology import sub_group_rule, topology_request
 from optsched.units import FieldError
@@ -54,6 +55,7 @@ POD_MARKS: Final = frozenset(
         wellknown.TASK_INDEX,
         wellknown.TASK_PRIORITY,
         *wellknown.GROUP_NAME_ANNOTATIONS,
+        *NOTES,
     }
 )
 """Annotations of a pod that are read into fields of its task or its gang."""

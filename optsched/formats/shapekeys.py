@@ -11,6 +11,7 @@ import marshal
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.formats.marks import DEVICE
+from optsched.formats.notes import written
 
 if TYPE_CHECKING:
     from optsched.api.meta import ObjectMeta
@@ -29,7 +30,8 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
     try:
         spec, status = pod.get("spec"), pod.get("status")
         spec, status = {} if spec is None else spec, {} if status is None else status
-        parts = (*_asked(spec), _related(spec, meta), _held(status), meta.annotations.get(DEVICE))
+        marks = (meta.annotations.get(DEVICE), *written(meta.annotations))
+        parts = (*_asked(spec), _related(spec, meta), _held(status), marks)
         return marshal.dumps(parts, _FORMAT)
     except (AttributeError, TypeError, ValueError):
         return None

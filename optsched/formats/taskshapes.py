@@ -15,6 +15,7 @@ from optsched.domain.task import (
     TaskShape,
     Toleration,
 )
+from optsched.formats.notes import notes
 from optsched.formats.requests import is_sidecar, pod_request
 from optsched.formats.schemas import POD
 from optsched.formats.selectors import label_selector, node_selector, node_term, with_label_keys
@@ -56,6 +57,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         spread=tuple(_spread(each, meta) for each in spec.records("topologySpreadConstraints")),
         host_ports=_host_ports(spec),
         claims=_claims(spec, meta),
+        notes=notes(meta.annotations),
     )
     # Some lists are gone through more than once, each time with the same complaints.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())

@@ -32,7 +32,12 @@ def is_preemptable(meta: ObjectMeta) -> bool:
     text = meta.annotations.get(wellknown.PREEMPTABLE)
     if text is None:
         text = meta.labels.get(wellknown.PREEMPTABLE)
-    return text is None or text in _TRUE
+    return text is None or is_true(text)
+
+
+def is_true(text: str | None) -> bool:
+    """Whether a text is a truth value that is true."""
+    return text in _TRUE
 
 
 def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:

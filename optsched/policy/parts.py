@@ -63,7 +63,9 @@ def _value_of(argument: Argument, node: Node, findings: Findings) -> Value | Non
             return number_of(unquoted(node), findings, argument.least)
         case Kind.NAMES:
             return _names_of(node, findings)
-        case Kind.ANY:
+        case Kind.CHOICE:
+            return choice_of(node, argument.choices, argument.name, findings)
+        case Kind.ANY | Kind.MAPPING:
             return None
 
 
@@ -77,6 +79,11 @@ def read_arguments(
         if argument is None:
             likely = nearest(name, (a.name for a in known if not a.name.endswith("*")))
             findings.error(key, f"{owner} has no such argument", likely)
+            continue
+        if argument.kind is Kind.MAPPING:
+            inner = fields_of(node, None, findings)
+            held = read_arguments(inner, argument.fields, f"{name} of {owner}", findings)
+            found += [(f"{name}.{key_of}", value) for key_of, value in held]
             continue
         value = _value_of(argument, node, findings)
         if not argument.is_available and (value or argument.kind is Kind.ANY):
@@ -153,6 +160,8 @@ class TierReader:
         arguments = read_arguments(given, plugin.arguments, owner, self.findings)
         if plugin.name == "binpack":
             self._check_weights(dict(arguments), given)
+        if plugin.name == "resource-strategy-fit" and "resources" in given:
+            self._check_patterns(given["resources"].node)
         if plugin.name == "drf" and Face.HIERARCHY in faces:
             self.findings.warn(node.spot, "shares of hierarchies are not available yet")
         return TierPlugin(plugin.name, arguments, faces)
@@ -209,6 +218,12 @@ class TierReader:
                 message = f"has no effect: binpack.resources does not name {resource}"
                 self.findings.warn(given[name].key, message)
 
+    def _check_patterns(self, resources: Node) -> None:
+        for name, (key, _) in fields_of(resources, None, self.findings).items():
+            if "*" in name[:-1] or name == "*":
+                message = "an asterisk stands at the end only, after what all names begin with"
+                self.findings.error(key, message)
+
     def _check_company(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
         """Plugins that Volcano does not let stand together."""
         if "proportion" not in self.spots:
@@ -233,7 +248,7 @@ LEVEL_ORDER = ("guarantee", "admission", "fair-share", "tasks", "node-score")
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
     "guarantee": ("proportion", "capacity"),
     "fair-share": ("drf", "proportion", "capacity"),
-    "node-score": ("nodeorder", "binpack", "nodegroup"),
+    "node-score": ("nodeorder", "binpack", "nodegroup", "resource-strategy-fit"),
 }
 """Levels that are nothing without one of these plugins."""
 

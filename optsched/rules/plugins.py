@@ -26,7 +26,9 @@ from optsched.rules.overcommit import Overcommit
 from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
 from optsched.rules.proportion import Proportion
+from optsched.rules.proportions import KeptPerDevice, Proportions
 from optsched.rules.spread import Spread
+from optsched.rules.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
 from optsched.rules.taints import Taints
 from optsched.rules.volumes import Volumes
 from optsched.units import CPU, MEMORY
@@ -46,6 +48,8 @@ class Kind(Enum):
     WHOLE = "a whole number"
     NUMBER = "a number"
     NAMES = "resource names with commas between them"
+    CHOICE = "one of some words"
+    MAPPING = "a mapping of further arguments"
     ANY = "anything: it is not read"
 
 
@@ -59,6 +63,10 @@ class Argument:
         The smallest number that is accepted; None without one.
     is_available
         Whether it has an effect already.
+    fields
+        Of a mapping. What it holds is told by dotted names: `sra.enable`.
+    choices
+        The words of which one may be chosen.
 
     """
 
@@ -68,6 +76,8 @@ class Argument:
     meaning: str
     least: float | None = 0
     is_available: bool = True
+    fields: tuple[Argument, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def accepts(self, name: str) -> bool:
         """Whether an argument of this name is meant."""
@@ -142,6 +152,56 @@ def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     )
 
 
+GIGABYTE = 10**9
+
+
+def _strategy_fit(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    sra, weights = bool(arguments.get("sra.enable", False)), "sra.resourceWeight."
+    fit = StrategyFit(
+        weight=_whole(arguments, "resourceStrategyFitWeight", 10),
+        shares=_shares(arguments),
+        scarce=tuple(
+            (name, _whole(arguments, f"{weights}{name}", 1))
+            for name in _names(arguments, "sra.resources")
+        ),
+        scarce_weight=_whole(arguments, "sra.weight", 1) if sra else 0,
+    )
+    if not arguments.get("proportional.enable", False):
+        return (fit,)
+    kept = (_kept(arguments, n) for n in _names(arguments, "proportional.resources"))
+    return (fit, Proportions(tuple(kept)))
+
+
+def _shares(arguments: Mapping[str, Value]) -> tuple[tuple[str, Share], ...]:
+    prefix = "resources."
+    own = [name.removeprefix(prefix) for name in arguments if name.startswith(prefix)]
+    names = dict.fromkeys(name.rpartition(".")[0] for name in own)
+    return (
+        tuple(
+            (
+                name,
+                Share(
+                    Strategy(str(arguments.get(f"{prefix}{name}.type", Strategy.LEAST))),
+                    _whole(arguments, f"{prefix}{name}.weight", 1),
+                ),
+            )
+            for name in names
+        )
+        or DEFAULT
+    )
+
+
+def _kept(arguments: Mapping[str, Value], device: str) -> KeptPerDevice:
+    prefix = f"proportional.resourceProportion.{device}"
+    cpus, gigabytes = (float(arguments.get(f"{prefix}.{r}", 1)) for r in (CPU, MEMORY))
+    return KeptPerDevice(device, round(cpus * 1000), round(gigabytes * GIGABYTE))
+
+
+def _names(arguments: Mapping[str, Value], name: str) -> list[str]:
+    listed = str(arguments.get(name, "")).split(",")
+    return [part.strip() for part in listed if part.strip()]
+
+
 def _whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
     return int(arguments.get(name, default))
 
@@ -152,6 +212,14 @@ def _weight(name: str, default: int, meaning: str) -> Argument:
 
 def _switch(name: str, meaning: str, *, default: bool = True) -> Argument:
     return Argument(name, Kind.SWITCH, default, meaning)
+
+
+def _mapping(name: str, meaning: str, *fields: Argument) -> Argument:
+    return Argument(name, Kind.MAPPING, "", meaning, fields=fields)
+
+
+def _choice(name: str, default: str, meaning: str, choices: tuple[str, ...]) -> Argument:
+    return Argument(name, Kind.CHOICE, default, meaning, choices=choices)
 
 
 def _later(argument: Argument) -> Argument:
@@ -240,6 +308,43 @@ _AVAILABLE = (
         ),
         _nodegroup,
     ),
+    Plugin(
+        "resource-strategy-fit",
+        "fills nodes in some resources and spreads in others",
+        (
+            _weight("resourceStrategyFitWeight", 10, "weight of the strategies"),
+            _mapping(
+                "resources",
+                "how resources count, without it CPU and memory; * ends a name that stands for all",
+                _mapping(
+                    "*",
+                    "a resource",
+                    _choice("type", Strategy.LEAST, "what makes a node good", tuple(Strategy)),
+                    Argument("weight", Kind.WHOLE, 1, "weight of the resource", least=1),
+                ),
+            ),
+            _mapping(
+                "sra",
+                "leaves nodes with scarce resources to those who need them",
+                _switch("enable", "whether it does", default=False),
+                Argument("resources", Kind.NAMES, "", "the scarce resources"),
+                _weight("weight", 1, "weight of the whole"),
+                _mapping("resourceWeight", "by resource", _weight("*", 1, "weight of a resource")),
+            ),
+            _mapping(
+                "proportional",
+                "keeps CPU and memory for idle devices",
+                _switch("enable", "whether it does", default=False),
+                Argument("resources", Kind.NAMES, "", "the devices"),
+                _mapping(
+                    "resourceProportion",
+                    "what goes with one device",
+                    Argument("*", Kind.NUMBER, 1, "DEVICE.cpu in CPUs, DEVICE.memory in GB"),
+                ),
+            ),
+        ),
+        _strategy_fit,
+    ),
 )
 
 _NOT_YET = {
@@ -250,7 +355,6 @@ _NOT_YET = {
     "pdb": "disruption budgets",
     "usage": "measured load of nodes",
     "rescheduling": "moving pods off busy nodes",
-    "resource-strategy-fit": "strategies by resource",
     "task-topology": "affinity between the roles of a job",
     "numa-aware": "NUMA topology",
     "deviceshare": "shared GPUs",

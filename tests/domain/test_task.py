@@ -92,6 +92,7 @@ OTHER_VALUE = {
     "host_ports": (HostPort("TCP", "0.0.0.0", 80),),
     "claims": ("ns/data",),
     "device": DeviceRequest(1, 500),
+    "notes": (("volcano.sh/revocable-zone", "*"),),
 }
 PLAIN = TaskShape((("cpu", 1000),))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from optsched.rules.levels import LEVELS
 from optsched.rules.plugins import ALIASES, PLUGINS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from optsched.rules.plugins import Argument
 
@@ -58,9 +59,17 @@ def rows() -> Iterator[str]:
     for plugin in PLUGINS.values():
         if plugin.build is not None:
             yield f"| `{plugin.name}` | {plugin.meaning} |"
-            yield from (row(plugin.name, a) for a in plugin.arguments)
+            yield from (row(plugin.name, a) for a in flat(plugin.arguments))
     for action in ACTIONS.values():
-        yield from (row(action.name, a) for a in action.arguments)
+        yield from (row(action.name, a) for a in flat(action.arguments))
+
+
+def flat(arguments: Iterable[Argument]) -> Iterator[Argument]:
+    """Arguments, those that a mapping holds with dotted names."""
+    for argument in arguments:
+        yield argument
+        for inner in flat(argument.fields):
+            yield replace(inner, name=f"{argument.name}.{inner.name}")
 
 
 def row(owner: str, argument: Argument) -> str:

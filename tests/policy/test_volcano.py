@@ -219,6 +219,47 @@ def test_plugins_not_yet_there_may_say_what_they_like() -> None:
     ]
 
 
+NESTED = """resource-strategy-fit
+    arguments:
+      resources:
+        nvidia.com/*: {{type: {}, weight: 2}}
+      sra: {{enable: true, resources: "a, b"}}
+"""
+
+
+LEAST = NESTED.format("LeastAllocated")
+
+
+def test_arguments_in_mappings_have_dotted_names() -> None:
+    policy = load(SHORT.format(NESTED.format("MostAllocated")))
+    assert policy.tiers[0][0].arguments == (
+        ("resources.nvidia.com/*.type", "MostAllocated"),
+        ("resources.nvidia.com/*.weight", 2),
+        ("sra.enable", True),
+        ("sra.resources", "a, b"),
+    )
+    assert warnings(policy) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        (NESTED.format("MostAlocated"), "resources.nvidia.com/*.type", 'no type "MostAlocated"'),
+        (
+            NESTED.format("LeastAllocated").replace("nvidia.com/*", "*.com"),
+            "resources.*.com",
+            "ast",
+        ),
+        (NESTED.format("LeastAllocated").replace("enable:", "enabled:"), "sra.enabled", "argument"),
+        ("resource-strategy-fit\n    arguments: {sra: true}", "sra", "must be a mapping"),
+    ],
+)
+def test_mistakes_in_mappings_are_found_there(text: str, place: str, message: str) -> None:
+    found = [p for p in problems(SHORT.format(text)) if p[0].endswith(f"arguments.{place}")]
+    assert len(found) == 1
+    assert message in found[0][1]
+
+
 def test_metrics_alone_are_no_reason_to_warn() -> None:
     policy = load(SHORT.format("gang") + "metrics:\n  elasticsearch.password: secret\n")
     assert warnings(policy) == []
