@@ -245,12 +245,8 @@ def test_arguments_in_mappings_have_dotted_names() -> None:
     ("text", "place", "message"),
     [
         (NESTED.format("MostAlocated"), "resources.nvidia.com/*.type", 'no type "MostAlocated"'),
-        (
-            NESTED.format("LeastAllocated").replace("nvidia.com/*", "*.com"),
-            "resources.*.com",
-            "ast",
-        ),
-        (NESTED.format("LeastAllocated").replace("enable:", "enabled:"), "sra.enabled", "argument"),
+        (LEAST.replace("nvidia.com/*", "n*.com"), "resources.n*.com", "an asterisk"),
+        (LEAST.replace("enable:", "enabled:"), "sra.enabled", "no such argument"),
         ("resource-strategy-fit\n    arguments: {sra: true}", "sra", "must be a mapping"),
     ],
 )
