@@ -242,6 +242,7 @@ class Site:
     def delete_pod(self, name: str) -> None:
         """Delete a pod at once."""
         self.api.delete(self._in("pods", name))
+        self.story.until(lambda s: name not in {pod.name for pod in s.pods()}, f"{name} is gone")
 
     def await_bound(self, gang: str, number: int, seconds: float = PATIENCE_S) -> None:
         """Wait until so many pods of a gang are bound."""

@@ -162,6 +162,9 @@ class Proxy:
             ) as answer:
                 return await self._forward(request, answer)
         except aiohttp.ClientError:
+            # As broken for whoever asks as it is here.
+            if request.transport is not None:
+                request.transport.abort()
             return web.Response(status=502)
 
     async def _forward(
@@ -186,9 +189,8 @@ class Proxy:
 
 
 async def _copy(answer: aiohttp.ClientResponse, out: web.StreamResponse) -> None:
-    with suppress(aiohttp.ClientError, ConnectionError):
-        async for chunk in answer.content.iter_any():
-            await out.write(chunk)
+    async for chunk in answer.content.iter_any():
+        await out.write(chunk)
 
 
 def is_binding(method: str, path: str) -> bool:

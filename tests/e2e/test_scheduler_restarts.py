@@ -1,0 +1,105 @@
+"""The API server goes away and comes back, on a plane of its own so that nobody else suffers."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.local.components import API_SERVER
+from optsched.local.files import shipped
+from optsched.local.kubectl import install_crds
+from optsched.local.plane import ControlPlane
+from tests.support.api import Api, until
+from tests.support.live import Site
+from tests.support.proxy import is_binding, is_watch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from optsched.local.assets import Assets
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("restarts")]
+
+AGAIN_S = 60.0
+"""Watches begin again after growing pauses, 15 seconds at most."""
+
+_SITES = count(1)
+
+
+@pytest.fixture(scope="module")
+def plane(assets: Assets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane.start(tmp_path_factory.mktemp("restarted"), assets) as plane:
+        install_crds(plane.kubectl, shipped("crds"))
+        yield plane
+
+
+@pytest.fixture
+def own_site(plane: ControlPlane, tmp_path: Path) -> Iterator[Site]:
+    api = Api(plane.kubeconfig)
+    with Site(f"site-{next(_SITES)}", api, plane.kubeconfig, tmp_path) as site:
+        yield site
+    api.close()
+
+
+def test_an_api_server_that_crashes_between_binds_loses_and_doubles_nothing(
+    plane: ControlPlane, own_site: Site
+) -> None:
+    site = own_site
+    site.nodes(4)
+    proxy = site.proxy()
+    scheduler = site.scheduler(kubeconfig=proxy.kubeconfig)
+    site.gang("before", 4)
+    site.await_running("before", 4)
+    gate = proxy.hold(is_binding)
+    site.gang("during", 6)
+    gate.await_held(6)
+    plane.kill(API_SERVER)
+    site.api.close()
+    proxy.open(gate)
+    until(lambda: "can not be followed" in scheduler.log, "the scheduler notices")
+    assert scheduler.ask("/healthz") == (200, "ok")
+    plane.start_component(API_SERVER)
+
+    site.await_bound("during", 6, AGAIN_S)
+    site.gang("after", 6)
+    site.await_bound("after", 6, AGAIN_S)
+    site.gang("rest", 1)
+    site.await_waits("rest", "NotEnoughResources")
+    site.complete("before")
+    site.await_bound("rest", 1, AGAIN_S)
+    site.await_running("during", 6)
+    scheduler.await_metric(17, "volcano_schedule_attempts_total", result="scheduled")
+    site.story.assert_bound_once()
+    site.story.assert_within(site.cpus)
+
+
+def test_what_changes_while_a_watch_can_not_go_on_is_listed(
+    plane: ControlPlane, own_site: Site
+) -> None:
+    site = own_site
+    site.nodes(2)
+    proxy = site.proxy()
+    scheduler = site.scheduler(kubeconfig=proxy.kubeconfig)
+    site.gang("before", 4)
+    site.await_running("before", 4)
+    gate = proxy.hold(is_watch_of("pods"))
+    proxy.end_watches("pods")
+    gate.await_held(1)
+    site.delete_pod("before-0")
+    site.complete("before")
+    site.gang("waits", 9)
+    # A server keeps no events from before its start.
+    plane.kill(API_SERVER)
+    site.api.close()
+    plane.start_component(API_SERVER)
+    site.gang("fits", 8)
+    proxy.open(gate)
+
+    site.await_bound("fits", 8, AGAIN_S)
+    assert "pods: can not be followed: 410 Expired: too old resource version" in scheduler.log
+    site.await_waits("waits", "Impossible")
+    site.story.assert_bound_once()
+    site.story.assert_within(site.cpus)
