@@ -12,6 +12,7 @@ import json
 import os
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 from urllib.request import getproxies
@@ -220,8 +221,11 @@ async def connect(kubeconfig: str = "") -> AsyncIterator[Client]:
 
 async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no types there
     """Fill a configuration; returns what can renew it, or None."""
+    is_inside = not kubeconfig and _is_in_cluster(os.environ)
+    if not is_inside:
+        _require_file(kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
     try:
-        if not kubeconfig and _is_in_cluster(os.environ):
+        if is_inside:
             config.load_incluster_config(client_configuration=configuration)
             return None
         return await config.load_kube_config(
@@ -229,7 +233,16 @@ async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no
         )
     except Exception as e:
         # The package raises whatever it meets in a file that is not as it should be.
-        raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {e}") from e
+        problem = " ".join(str(e).split())
+        raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}") from e
+
+
+def _require_file(places: str) -> None:
+    """places: one or more paths, as in KUBECONFIG."""
+    if not any(Path(place).expanduser().is_file() for place in places.split(os.pathsep)):
+        raise ConfigError(
+            f"{places}: there is no such file, so nothing says how to reach the cluster"
+        )
 
 
 def _is_in_cluster(environment: Mapping[str, str]) -> bool:

@@ -204,6 +204,20 @@ async def test_without_a_server_there_is_no_answer(tmp_path: Path) -> None:
 async def test_an_unusable_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"kubeconfig can not be used: ."):
+    with pytest.raises(ConfigError, match=r"kubeconfig can not be used: .") as caught:
         async with connect(str(path)):
             pass
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.asyncio
+async def test_a_kubeconfig_that_does_not_exist_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    missing = str(tmp_path / "missing")
+    monkeypatch.setenv("KUBECONFIG", f"{missing}:{missing}-too")
+    for given, named in ((missing, missing), ("", f"{missing}:{missing}-too")):
+        with pytest.raises(ConfigError, match=f"^{named}: there is no such file"):
+            async with connect(given):
+                pass
