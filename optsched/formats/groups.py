@@ -30,10 +30,10 @@ from optsched.formats.nodegroups import node_groups
 from optsched.formats.notes import NOTES
 from optsched.formats.problems import sentence
 from optsched.formats.topology import sub_group_rule, topology_request
-from optsched.units import FieldError
+from optsched.units import DurationError, FieldError, parse_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
@@ -88,7 +88,19 @@ def gang_of_group(
         sub_groups=tuple(sub_group_rule(policy) for policy in group.sub_groups),
         problem=_group_problem(group),
     )
-    return gang, (missing,) if value is None else ()
+    remarks = (missing,) if value is None else ()
+    return gang, (*remarks, *_unread_waiting_time(group.meta.annotations))
+
+
+def _unread_waiting_time(annotations: Mapping[str, str]) -> Iterator[FieldError]:
+    """A waiting time that has no reading and is passed over, as in Volcano."""
+    key = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
+    if key is None:
+        return
+    try:
+        parse_duration_ms(annotations[key])
+    except DurationError as e:
+        yield e.at(f"metadata.annotations[{key}]")
 
 
 def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:

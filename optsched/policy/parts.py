@@ -53,20 +53,28 @@ def _names_of(node: Node, findings: Findings) -> str | None:
     return "" if node.value == "" else text_of(node, findings)
 
 
+def _duration_text(node: Node, findings: Findings) -> str | None:
+    return None if duration_of(node, findings) is None else node.text
+
+
 def _value_of(argument: Argument, node: Node, findings: Findings) -> Value | None:
+    value: Value | None = None
     match argument.kind:
         case Kind.SWITCH:
-            return flag_of(unquoted(node), findings)
+            value = flag_of(unquoted(node), findings)
         case Kind.WHOLE:
-            return whole_of(unquoted(node), findings, argument.least)
+            value = whole_of(unquoted(node), findings, argument.least)
         case Kind.NUMBER:
-            return number_of(unquoted(node), findings, argument.least)
+            value = number_of(unquoted(node), findings, argument.least)
+        case Kind.DURATION:
+            value = _duration_text(node, findings)
         case Kind.NAMES:
-            return _names_of(node, findings)
+            value = _names_of(node, findings)
         case Kind.CHOICE:
-            return choice_of(node, argument.choices, argument.name, findings)
+            value = choice_of(node, argument.choices, argument.name, findings)
         case Kind.ANY | Kind.MAPPING:
-            return None
+            pass
+    return value
 
 
 def read_arguments(

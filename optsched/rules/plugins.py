@@ -27,11 +27,12 @@ from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
 from optsched.rules.proportion import Proportion
 from optsched.rules.proportions import KeptPerDevice, Proportions
+from optsched.rules.sla import Sla
 from optsched.rules.spread import Spread
 from optsched.rules.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
 from optsched.rules.taints import Taints
 from optsched.rules.volumes import Volumes
-from optsched.units import CPU, MEMORY
+from optsched.units import CPU, MEMORY, parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,6 +47,7 @@ class Kind(Enum):
 
     SWITCH = "true or false"
     WHOLE = "a whole number"
+    DURATION = "a duration such as 90s or 1h30m"
     NUMBER = "a number"
     NAMES = "resource names with commas between them"
     CHOICE = "one of some words"
@@ -202,6 +204,10 @@ def _names(arguments: Mapping[str, Value], name: str) -> list[str]:
     return [part.strip() for part in listed if part.strip()]
 
 
+def _duration_ms(arguments: Mapping[str, Value], name: str) -> int | None:
+    return parse_duration_ms(str(arguments[name])) if name in arguments else None
+
+
 def _whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
     return int(arguments.get(name, default))
 
@@ -212,6 +218,10 @@ def _weight(name: str, default: int, meaning: str) -> Argument:
 
 def _switch(name: str, meaning: str, *, default: bool = True) -> Argument:
     return Argument(name, Kind.SWITCH, default, meaning)
+
+
+def _duration(name: str, default: str, meaning: str) -> Argument:
+    return Argument(name, Kind.DURATION, default, meaning)
 
 
 def _mapping(name: str, meaning: str, *fields: Argument) -> Argument:
@@ -345,11 +355,16 @@ _AVAILABLE = (
         ),
         _strategy_fit,
     ),
+    Plugin(
+        "sla",
+        "longest waiting times",
+        (_duration("sla-waiting-time", "", "of gangs that do not say it themselves"),),
+        lambda a: (Sla(_duration_ms(a, "sla-waiting-time")),),
+    ),
 )
 
 _NOT_YET = {
     "resourcequota": "quotas of namespaces",
-    "sla": "longest waiting times",
     "tdm": "nodes lent at certain hours",
     "cdp": "a cooldown before eviction",
     "pdb": "disruption budgets",

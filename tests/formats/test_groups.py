@@ -214,3 +214,14 @@ def test_priority_classes():
         None,
         2_000_000_000,
     ]
+
+
+def test_a_waiting_time_without_a_reading_is_remarked_on() -> None:
+    key = "volcano.sh/sla-waiting-time"
+    for text, paths in (("3m", []), ("soon", [f"metadata.annotations[{key}]"])):
+        obj = {"metadata": {"name": "g", "namespace": "ns", "annotations": {key: text}}}
+        group, _ = parse_podgroup(obj)
+        assert group is not None
+        gang, remarks = gang_of_group(group, (), priorities([]))
+        assert [r.path for r in remarks] == paths
+        assert gang.problem is None

@@ -31,9 +31,7 @@ def test_examples_load() -> None:
     lab = parse_policy(model, "lab.yaml")
     assert (lab.name, lab.solver, lab.warnings) == ("lab", SolverKind.CPSAT, ())
     conf = parse_policy(volcano, "volcano-scheduler.conf")
-    assert [w.message for w in conf.warnings] == [
-        "action reclaim is not available yet and has no effect"
-    ]
+    assert conf.warnings == ()
 
 
 def test_the_example_of_mistakes_is_what_is_printed() -> None:

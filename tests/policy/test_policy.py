@@ -25,11 +25,11 @@ def test_a_policy_can_be_read_in_words() -> None:
     assert describe(policy) == (
         "scheduler.conf (conf/scheduler.conf)\n"
         "\n"
-        "actions    enqueue, allocate, reclaim (not available yet)\n"
+        "actions    enqueue, allocate, reclaim\n"
         "tier 1     gang      gangs start together or not at all; enablePreemptable: false\n"
         "tier 2     capacity  queues deserve fixed parts and may borrow beyond them; "
         "enableHierarchy: true\n"
-        "           sla       longest waiting times (not available yet)\n"
+        "           sla       longest waiting times\n"
         "           binpack   fills nodes that are in use; binpack.weight = 3\n"
         "levels     1. guarantee   what queues are guaranteed, ask for and miss\n"
         "           2. admission   gangs that start, from the highest priority to the lowest\n"

@@ -91,7 +91,7 @@ def test_crater_override_loads() -> None:
     assert [p.name for p in policy.tiers[1]][-3:] == ["capacity", "nodeorder", "binpack"]
     assert policy.rules.has("gang", Face.JOB_READY)
     assert not policy.rules.has("gang", Face.PREEMPTABLE)
-    assert warnings(policy) == ["action reclaim is not available yet and has no effect"]
+    assert warnings(policy) == []
 
 
 # --- meaning -------------------------------------------------------------------------------------
@@ -367,3 +367,14 @@ def test_damaged_files_load_or_say_why(at: int, number: int, text: str) -> None:
     except PolicyError as e:
         assert str(e)  # noqa: PT017
         assert all(p.file == "volcano-scheduler.conf" for p in e.problems)  # noqa: PT017
+
+
+@pytest.mark.parametrize(("text", "likely"), [("1", "1s"), ("soon", ""), ("-3m", "")])
+def test_a_waiting_time_is_a_duration(text: str, likely: str) -> None:
+    conf = SHORT.format(f"sla\n    arguments: {{sla-waiting-time: {text}}}")
+    (problem,) = problems(conf)
+    assert problem[0] == "tiers[0].plugins[0].arguments.sla-waiting-time"
+    assert problem[2] == likely
+    assert load(conf.replace(f": {text}", ": 3m")).tiers[0][0].arguments == (
+        ("sla-waiting-time", "3m"),
+    )
