@@ -514,7 +514,7 @@ def _groups(draw: DrawFn, key: str, queue: str, members: tuple[Task, ...]) -> Ga
         waiting_since_ms=draw(st.just(created_ms) | times_ms()),
         phase=draw(st.sampled_from(list(GangPhase))),
         tasks=tuple(sorted(members, key=lambda task: task.order)),
-        annotations=draw(labels("sla-waiting-time", "volcano.sh/preemptable")),
+        annotations=draw(labels("note", "volcano.sh/preemptable")),
         topology=draw(st.none() | topology_requests()),
         sub_groups=tuple(draw(st.lists(sub_group_rules(), max_size=2))),
         problem=draw(problems(ReasonCode.INVALID_POD_GROUP)),
