@@ -310,6 +310,12 @@ _AVAILABLE = (
         lambda a: (Overcommit(float(a.get("overcommit-factor", 1.2))),),
     ),
     Plugin(
+        "sla",
+        "longest waiting times",
+        (_duration("sla-waiting-time", "", "of gangs that do not say it themselves"),),
+        lambda a: (Sla(_duration_ms(a, "sla-waiting-time")),),
+    ),
+    Plugin(
         "nodegroup",
         "queues bound to groups of nodes",
         (
@@ -354,12 +360,6 @@ _AVAILABLE = (
             ),
         ),
         _strategy_fit,
-    ),
-    Plugin(
-        "sla",
-        "longest waiting times",
-        (_duration("sla-waiting-time", "", "of gangs that do not say it themselves"),),
-        lambda a: (Sla(_duration_ms(a, "sla-waiting-time")),),
     ),
 )
 
