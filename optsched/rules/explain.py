@@ -200,12 +200,17 @@ class _Ask:
             return Reason(
                 ReasonCode.IMPOSSIBLE,
                 f"{self._what()}: no node that it may use offers more than "
-                f"{amount_text(name, int(largest[r]))}",
+                f"{amount_text(name, int(largest[r]))}{self._others()}",
             )
         return Reason(
             ReasonCode.IMPOSSIBLE,
-            f"{self._what()}: even with the cluster empty there is room for {view.most_ever} only",
+            f"{self._what()}: even with the cluster empty there is room for {view.most_ever} only"
+            f"{self._others()}",
         )
+
+    def _others(self) -> str:
+        """Why not all nodes are among those that it may use."""
+        return f"; {_list(self.view.refusals)}" if self.view.refusals else ""
 
     def lacking(self) -> Reason:
         """What is missing on the nodes that it may use."""
