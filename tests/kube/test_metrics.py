@@ -112,6 +112,7 @@ def test_what_happens_is_counted() -> None:
     metrics.skipped()
     metrics.broken()
     metrics.watch_failed("pods")
+    metrics.evicted("reclaim")
     metrics.dropped(5)
     metrics.dropped(7)
     metrics.policy_rejected.set(True)
@@ -123,6 +124,7 @@ def test_what_happens_is_counted() -> None:
     assert found[name, ("Bound",)] == 20
     assert found["optsched_bind_failures_total", ("Forbidden",)] == 1
     assert found["optsched_watch_failures_total", ("pods",)] == 1
+    assert found["optsched_evictions_total", ("reclaim",)] == 1
     assert found["optsched_events_dropped_total", ()] == 7
     for name in ("sessions_skipped_total", "session_errors_total", "policy_rejected", "leading"):
         assert found[f"optsched_{name}", ()] == 1

@@ -3,10 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from optsched.domain.decisions import Evict
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.kube.binder import Bind, Failure
+from optsched.kube.errors import TooMany
 from optsched.kube.events import EventType, Note
-from optsched.kube.notices import Notices, not_bound, scheduled
+from optsched.kube.evictor import Victim
+from optsched.kube.notices import Notices, evicted, not_bound, not_evicted, scheduled
 from optsched.kube.status import Outcome
 from tests.support.small import cluster, gang, node, running, shape
 
@@ -114,4 +117,16 @@ def test_binds_are_told_with_kubernetes_own_words() -> None:
         "u",
         "FailedScheduling",
         "binding to n1 failed: you may not",
+    )
+
+
+def test_evictions_are_told_with_for_whom() -> None:
+    victim = Victim(Evict("ns/old-0", "n1", "reclaim", "ns/g"), "u")
+    note = evicted(victim)
+    assert (str(note.about), note.uid, note.type) == ("Pod ns/old-0", "u", EventType.NORMAL)
+    assert (note.reason, note.message) == ("Evict", "evicted by reclaim: its room is for ns/g")
+    note = not_evicted(victim, TooMany(429, "TooManyRequests", "the budget says no"))
+    assert (note.reason, note.message) == (
+        "FailedEvict",
+        "reclaim for ns/g failed: 429 TooManyRequests: the budget says no",
     )

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.api.kinds import POD
+from optsched.domain.decisions import Allocate, Certificate, Evict, Nominate, Plan
+from optsched.domain.task import TaskStatus
+from optsched.kube.cache import ClusterCache
+from optsched.kube.errors import Forbidden, NotFound, TooMany, Unreachable
+from optsched.kube.evictor import Evictor
+from optsched.kube.outbox import Outbox
+from optsched.kube.ports import Ref
+from optsched.kube.writes import writer
+from tests.formats.objects import group, node, pod
+from tests.kube.fakes import FakeApi, FakeClock, running, waiting
+
+if TYPE_CHECKING:
+    from optsched.domain.decisions import Action
+    from optsched.domain.task import Task
+    from optsched.kube.errors import KubeError
+    from optsched.kube.evictor import Victim
+
+EVICT = Evict("ns/old-0", "n1", "reclaim", "ns/new")
+NOMINATE = Nominate("ns/new-0", "n1", "ns/new")
+BUDGET = TooMany(429, "TooManyRequests", "Cannot evict pod as it would violate the budget", 10.0)
+
+
+def member(name: str, **spec: Any) -> dict[str, Any]:
+    mark = {"scheduling.k8s.io/group-name": name.partition("-")[0]}
+    status = {"phase": "Running"} if spec else {}
+    return pod(name, spec, status, annotations=mark)
+
+
+class World:
+    """A gang that runs, one that waits, and an evictor."""
+
+    def __init__(self) -> None:
+        gangs = (group("old"), group("new"))
+        self.api = FakeApi(node("n1"), *gangs, member("old-0", nodeName="n1"), member("new-0"))
+        self.cache = ClusterCache()
+        self.api.tell(self.cache)
+        self.leads = True
+        self.gone: list[str] = []
+        self.stays: dict[str, str] = {}
+        self.slept: list[float] = []
+        ways = waiting(FakeClock(), self.slept)
+        self.writes = Outbox(writer(self.api, lambda: self.leads), ways, on_failure=print)
+        self.evictor = Evictor(self.api, self.cache, self.writes, self, ways, lambda: self.leads)
+
+    def evicted(self, victim: Victim) -> None:
+        self.gone.append(victim.eviction.task)
+
+    def not_evicted(self, victim: Victim, error: KubeError) -> None:
+        self.stays[victim.eviction.task] = str(error)
+
+    def begin(self, *actions: Action) -> None:
+        snapshot = self.cache.snapshot(0)
+        self.evictor.carry_out(Plan(actions, Certificate((), "greedy", 0.0, "")), snapshot)
+
+    async def carry_out(self, *actions: Action) -> None:
+        self.begin(*actions)
+        async with running(self.evictor.run(), self.writes.run()):
+            await self.evictor.until_idle()
+            await self.writes.until_idle()
+
+    def task(self, key: str) -> Task:
+        """A task as the next session sees it."""
+        tasks = {task.key: task for gang in self.cache.snapshot(0).gangs for task in gang.tasks}
+        return tasks[key]
+
+    @property
+    def nominated(self) -> str | None:
+        """What the server knows of the nomination."""
+        status = self.api.objects[Ref(POD, "ns", "new-0")]["status"]
+        return status.get("nominatedNodeName")
+
+
+@pytest.mark.asyncio
+async def test_what_is_planned_counts_at_once() -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    assert world.task("ns/old-0").status is TaskStatus.RELEASING
+    assert world.task("ns/new-0").nominated_node == "n1"
+    assert world.api.calls == []
+
+
+@pytest.mark.asyncio
+async def test_the_room_is_nominated_before_it_is_made() -> None:
+    world = World()
+    await world.carry_out(NOMINATE, EVICT)
+    assert world.api.calls == ["patch Pod ns/new-0 status", "evict Pod ns/old-0"]
+    assert world.nominated == "n1"
+    assert world.gone == ["ns/old-0"]
+
+
+@pytest.mark.asyncio
+async def test_a_nomination_that_stands_is_not_written_again() -> None:
+    world = World()
+    await world.carry_out(NOMINATE)
+    await world.carry_out(NOMINATE)
+    assert len(world.api.writes) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_nomination_ends_when_its_gang_has_no_place_any_more() -> None:
+    world = World()
+    await world.carry_out(NOMINATE)
+    await world.carry_out(Allocate("ns/new-0", "n1", "ns/new"))
+    assert world.nominated == "n1"
+    await world.carry_out()
+    assert world.nominated is None
+    assert world.task("ns/new-0").nominated_node == ""
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_gone_has_gone() -> None:
+    world = World()
+    world.api.refuse("evict", NotFound(404, "NotFound", ""))
+    await world.carry_out(EVICT)
+    assert world.gone == ["ns/old-0"]
+
+
+@pytest.mark.asyncio
+async def test_a_lost_request_is_sent_again() -> None:
+    world = World()
+    world.api.refuse("evict", Unreachable("cut"))
+    await world.carry_out(EVICT)
+    assert world.gone == ["ns/old-0"]
+    assert world.slept == [0.5]
+
+
+@pytest.mark.parametrize("error", [BUDGET, Forbidden(403, "Forbidden", "you may not")])
+@pytest.mark.asyncio
+async def test_a_pod_that_may_not_go_counts_as_running_again(error: KubeError) -> None:
+    world = World()
+    world.api.refuse("evict", error)
+    await world.carry_out(EVICT)
+    assert world.stays == {"ns/old-0": str(error)}
+    assert world.gone == []
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_elsewhere_by_now_is_left_alone() -> None:
+    world = World()
+    await world.carry_out(Evict("ns/old-0", "n2", "reclaim", "ns/new"))
+    await world.carry_out(Evict("ns/none", "n1", "reclaim", "ns/new"))
+    assert world.api.calls == []
+
+
+@pytest.mark.asyncio
+async def test_who_does_not_lead_evicts_nobody() -> None:
+    world = World()
+    world.leads = False
+    await world.carry_out(EVICT)
+    assert world.api.calls == []
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
+
+
+@pytest.mark.asyncio
+async def test_what_has_not_begun_can_be_withdrawn() -> None:
+    world = World()
+    world.begin(EVICT)
+    world.evictor.withdraw()
+    await world.carry_out()
+    assert world.gone == []
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
