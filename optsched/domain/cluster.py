@@ -116,6 +116,8 @@ class Gang:
     sub_groups
         How smaller groups are formed inside it; a task is in a group of the first rule that means
         it.
+    is_loose
+        Whether its tasks may start one by one all the same: its minimum counts for evictions only.
     problem
         Why it can not be scheduled as it is, before any rule is asked; None when it can.
     """
@@ -133,6 +135,7 @@ class Gang:
     tasks: tuple[Task, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     is_implicit: bool = False
+    is_loose: bool = False
     topology: TopologyRequest | None = None
     sub_groups: tuple[SubGroupRule, ...] = ()
     problem: Reason | None = None

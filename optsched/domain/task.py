@@ -162,6 +162,8 @@ class TaskShape:
         Keys `namespace/name` of persistent volume claims.
     notes
         (annotation, value) of the pod that rules look at, in order.
+    preempts
+        Whether others may be evicted for it (`preemptionPolicy`).
     """
 
     request: Amounts
@@ -177,6 +179,7 @@ class TaskShape:
     claims: tuple[str, ...] = ()
     device: DeviceRequest | None = None
     notes: tuple[tuple[str, str], ...] = ()
+    preempts: bool = True
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -257,8 +260,6 @@ class Task:
         The node it is bound to; empty while pending.
     nominated_node
         The node it waits for (`status.nominatedNodeName`); empty when none.
-    preempts
-        Whether others may be evicted for it (`preemptionPolicy`).
     preemptable
         Whether it may be evicted for others (`volcano.sh/preemptable`).
     started_ms
@@ -283,7 +284,6 @@ class Task:
     labels: Mapping[str, str] = field(default_factory=dict)
     node: str = ""
     nominated_node: str = ""
-    preempts: bool = True
     preemptable: bool = True
     started_ms: int = 0
     saved_ms: int = 0
@@ -299,6 +299,11 @@ class Task:
     def name(self) -> str:
         """The pod's name."""
         return self.key.partition("/")[2]
+
+    @property
+    def preempts(self) -> bool:
+        """Whether others may be evicted for it."""
+        return self.shape.preempts
 
     @property
     def order(self) -> tuple[int, int, int, str]:

@@ -60,7 +60,6 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
         "spec": {
             "schedulerName": wellknown.DEFAULT_SCHEDULER_NAME if task.gang else OTHER_SCHEDULER,
             "priority": priority,
-            **({} if task.preempts else {"preemptionPolicy": "Never"}),
             **({"nodeName": task.node} if task.node else {}),
             **gates,
             **_shape_fields(task.shape),
@@ -141,6 +140,7 @@ def _shape_fields(shape: TaskShape) -> dict[str, Any]:
         "containers": [_container(shape)],
         "nodeSelector": dict(shape.node_selector),
         "affinity": _affinity(shape),
+        "preemptionPolicy": "" if shape.preempts else "Never",
         "tolerations": [_toleration(each) for each in shape.tolerations],
         "topologySpreadConstraints": [_spread(each) for each in shape.spread],
         "volumes": [

@@ -20,7 +20,6 @@ from optsched.formats.taskshapes import label_keys, task_shape
 from optsched.formats.victims import (
     cooldown_ms,
     is_preemptable,
-    preempts,
     saved_ms,
     started_ms,
 )
@@ -111,7 +110,6 @@ class PodDecoder:
             labels=meta.labels,
             node=node,
             nominated_node=_text(status, "status.nominatedNodeName", errors),
-            preempts=preempts(spec),
             preemptable=is_preemptable(meta),
             started_ms=started_ms(status),
             saved_ms=saved_ms(meta, remarks),

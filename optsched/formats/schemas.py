@@ -112,6 +112,7 @@ POD: Final = record(
         overhead=amounts(""),
         resources=_RESOURCES,
         nodeSelector=_TEXTS_BY_NAME,
+        preemptionPolicy=text("", enum=["Never", "PreemptLowerPriority"]),
         affinity=record(
             "", nodeAffinity=_NODE_TERMS, podAffinity=_POD_TERMS, podAntiAffinity=_POD_TERMS
         ),

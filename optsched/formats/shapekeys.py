@@ -49,6 +49,7 @@ def _asked(spec: dict[str, Any]) -> tuple[object, ...]:
         get("nodeSelector"),
         get("tolerations"),
         get("hostNetwork"),
+        get("preemptionPolicy"),
     )
 
 

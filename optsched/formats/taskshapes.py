@@ -57,6 +57,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         spread=tuple(_spread(each, meta) for each in spec.records("topologySpreadConstraints")),
         host_ports=_host_ports(spec),
         claims=_claims(spec, meta),
+        preempts=spec.text("preemptionPolicy") != "Never",
         notes=notes(meta.annotations),
     )
     # Some lists are gone through more than once, each time with the same complaints.

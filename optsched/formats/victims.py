@@ -1,4 +1,4 @@
-"""What a pod says about being evicted, and about others being evicted for it."""
+"""What a pod says about being evicted for others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,8 @@ if TYPE_CHECKING:
 
     from optsched.api.meta import ObjectMeta
 
-_NEVER: Final = "Never"
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 """What Go's `strconv.ParseBool` takes for true."""
-
-
-def preempts(spec: Mapping[str, Any]) -> bool:
-    """Whether others may be evicted for a pod."""
-    return spec.get("preemptionPolicy") != _NEVER
 
 
 def is_preemptable(meta: ObjectMeta) -> bool:

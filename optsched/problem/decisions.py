@@ -10,6 +10,7 @@ import numpy as np
 from optsched.problem.arrays import UNPLACED, frozen
 
 if TYPE_CHECKING:
+    from optsched.domain.decisions import Evict
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
 
@@ -29,6 +30,8 @@ class Decisions:
         (G,) pending gangs whose pods may be created.
     refused
         (G,) pending gangs that could not take part because the action enqueue refused them.
+    evictions
+        Running tasks that leave, in order.
 
     """
 
@@ -36,6 +39,7 @@ class Decisions:
     nominated: I64
     enqueued: Bool
     refused: Bool
+    evictions: tuple[Evict, ...] = ()
 
     def __post_init__(self) -> None:
         frozen(self.node_of, self.nominated, self.enqueued, self.refused)

@@ -187,6 +187,8 @@ def _taken(tasks: Iterable[Task]) -> Mapping[str, int]:
 
 def _needs(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:
     """Tasks that must still start together, in all and by role."""
+    if gang.is_loose:
+        return 0, ()
     need = max(0, gang.min_member - len(ready))
     if not gang.min_role or gang.min_member < sum(n for _, n in gang.min_role):
         return need, ()

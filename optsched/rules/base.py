@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    runtime_checkable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +38,14 @@ class Violation:
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.where}: {self.detail}"
+
+
+class Room(NamedTuple):
+    """Tasks of a class that a gang asks for at once, and (N,) how many each node has room for."""
+
+    task_class: int
+    number: int
+    counts: I64
 
 
 class Level(Protocol):
@@ -70,11 +85,22 @@ class NodeLevel(Level, Protocol):
         """(C, N) what one task of a class adds on a node."""
 
 
+@runtime_checkable
+class DomainLevel(Level, Protocol):
+    """A level over where in the network gangs and their parts go."""
+
+    def encode_places(self, form: Formulation, supplied: I64) -> Expression:
+        """The level as a linear form of the model node by node, with the choices it needs.
+
+        `supplied` is (C, N) as for `Rule.encode_nodes`, which has been called before.
+        """
+
+
 Scorer: TypeAlias = "Callable[[I64, I64], F64]"
 
 LiveScorer: TypeAlias = "Callable[[Bool], F64]"
 
-AnyLevel: TypeAlias = "GangLevel | NodeLevel"
+AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
 
 
 class Greedy:
@@ -130,6 +156,26 @@ class Greedy:
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """Take note of counts (m,) of tasks placed on nodes (m,); negative ones come back."""
+        raise NotImplementedError
+
+    def is_starving(self, gang: int) -> bool:
+        """Whether others may be evicted for a gang (Volcano `JobStarving`)."""
+        raise NotImplementedError
+
+    def may_reclaim(self, queue: int, task_class: int) -> bool:
+        """Whether a queue may claim back room for a task (Volcano `Preemptive`)."""
+        raise NotImplementedError
+
+    def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
+        """Order of queues that give back to another; before the reverse of their own order."""
+        raise NotImplementedError
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        """Of running tasks in the order given, those that may go for a gang; None abstains."""
+        raise NotImplementedError
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        """The same for a gang of another queue."""
         raise NotImplementedError
 
     def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
@@ -216,8 +262,18 @@ class Rule:
 
         """
 
+    def ties_gangs(self, problem: Problem) -> Bool | None:
+        """(G,) gangs that the rule ties to single nodes as a whole; None when there are none.
+
+        The same as `ties_nodes` for gangs, with other gangs of the same task classes left free.
+        """
+        return None
+
+    def encode_domains(self, form: Formulation) -> None:
+        """Choose in which domains of the network gangs lie, where single nodes are not seen."""
+
     def tells_apart(self, problem: Problem) -> Bool | None:
-        """(G,) gangs that the rule's levels must see one by one; None when there are none."""
+        """(G,) gangs that the rule's rows or levels must see one by one; None without any."""
         return None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
@@ -226,4 +282,8 @@ class Rule:
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """Why the rule keeps a gang waiting; None when it does not."""
+        return None
+
+    def explain_rooms(self, problem: Problem, gang: int, rooms: Sequence[Room]) -> Reason | None:
+        """Why the rule keeps a gang waiting although nodes have room; None when it does not."""
         return None

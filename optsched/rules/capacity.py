@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule
 from optsched.rules.shortfall import Shortfall
+from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +34,13 @@ class Capacity(Rule):
 
     name = "capacity"
 
+    def __init__(self, ancestor_level: int = 0) -> None:
+        """`ancestor_level`: up to how many queues above a leaf count when room is reclaimed."""
+        self._ancestor_level = ancestor_level
+
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Order(problem, ledger)
+        return _Order(problem, ledger, self._ancestor_level)
 
     def deserved(self, problem: Problem) -> I64:
         """See `Rule`."""
@@ -74,8 +80,12 @@ class _Order(Greedy):
     A queue that deserves nothing counts as fully used (`capacity.go`, updateShare).
     """
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+    def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
+        self._ancestor_level = ancestor_level
+        self._problem = problem
         self._ledger = ledger
+        self._guarantee: list[list[int]] = problem.queues.guarantee.tolist()
+        self._ceiling: list[list[int]] = problem.queues.capability.tolist()
         self._deserved: list[list[int]] = deserved_amounts(problem).tolist()
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
 
@@ -84,3 +94,75 @@ class _Order(Greedy):
         parts = [used / due for used, due in pairs if due]
         share = max(parts) if parts else 1.0
         return (self._priority[queue], share, 0.0 if parts else 1.0)
+
+    def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
+        """Queues that share more ancestors with the claimer come first (VictimQueueOrder)."""
+        subtree = self._problem.queues.subtree
+        return (-float((subtree[:, queue] & subtree[:, claimer]).sum()),)
+
+    def may_reclaim(self, queue: int, task_class: int) -> bool:
+        """Within the ceiling in all, and within what is deserved of something asked for."""
+        request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
+        asked = self._asked(request)
+        future = {r: used[r] + request[r] for r in asked}
+        if any(future[r] > self._ceiling[queue][r] for r in asked):
+            return False
+        for at in self._upwards(queue):
+            held = self._held(at)
+            if any(held[r] + request[r] <= self._deserved[at][r] for r in asked):
+                return True
+        return False
+
+    def _upwards(self, queue: int) -> list[int]:
+        """A queue and those above it, as many as count."""
+        found, parent_of = [queue], self._problem.queues.parent_of
+        while len(found) <= self._ancestor_level and parent_of[found[-1]] >= 0:
+            found.append(int(parent_of[found[-1]]))
+        return found
+
+    def _held(self, queue: int) -> list[int]:
+        """What a queue and all below it hold."""
+        below = np.flatnonzero(self._problem.queues.subtree[queue]).tolist()
+        rows = (self._ledger.queue_used[q] for q in below)
+        return [sum(column) for column in zip(*rows, strict=True)]
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks of queues above what they deserve of what is asked for; floors are kept."""
+        running = running_tasks(self._problem)
+        asked = self._asked(self._ledger.request[task_class])
+        left: dict[int, list[int]] = {}
+        chosen = []
+        for v in victims.tolist():
+            queue, request = int(running.queue_of[v]), running.request[v].tolist()
+            held = left.setdefault(queue, list(self._ledger.queue_used[queue]))
+            shared = [r for r in asked if request[r]]
+            if not shared:
+                continue
+            rest = [a - b for a, b in zip(held, request, strict=True)]
+            if any(a < floor for a, floor in zip(rest, self._guarantee[queue], strict=True)):
+                continue
+            taken = [a - b for a, b in zip(self._ledger.queue_used[queue], held, strict=True)]
+            if self._lends(queue, int(self._problem.queue_of[gang]), shared, taken):
+                left[queue] = rest
+                chosen.append(v)
+        return np.array(chosen, np.int64)
+
+    def _lends(self, queue: int, claimer: int, shared: list[int], taken: list[int]) -> bool:
+        """Whether a queue, less what was taken of it, is above what is due to it, and those above.
+
+        Only what the victim holds of what is asked for counts; nothing keeps a queue that deserves
+        nothing of it.
+        """
+        subtree = self._problem.queues.subtree
+        for at in self._upwards(queue):
+            due, held = self._deserved[at], self._held(at)
+            named = [r for r in shared if due[r]]
+            if subtree[at, claimer] or not named:
+                continue
+            if not any(held[r] - taken[r] > due[r] for r in named):
+                return False
+        return True
+
+    def _asked(self, request: Sequence[int]) -> list[int]:
+        pods = self._problem.index(PODS)
+        return [r for r, amount in enumerate(request) if amount and r != pods]

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.problem.running import running_tasks
-from optsched.rules.base import Rule, Violation
+from optsched.rules.base import Greedy, Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.domain.task import Task
-    from optsched.problem.arrays import Bool
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
+    from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
 
 SYSTEM_NAMESPACE = "kube-system"
@@ -38,9 +39,30 @@ class Conformance(Rule):
             if task.key in evicted and is_system(task):
                 yield Violation(self.name, f"task {task.key}", "evicted, but keeps the cluster up")
 
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        return _Sparing(problem)
+
     def spares(self, problem: Problem) -> Bool:
         """See `Rule`."""
         return np.array([is_system(t) for t in running_tasks(problem).tasks], np.bool_)
+
+
+class _Sparing(Greedy):
+    """Leaves out tasks that keep the cluster alive."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self._others(victims)
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self._others(victims)
+
+    def _others(self, victims: I64) -> I64:
+        tasks = running_tasks(self._problem).tasks
+        return np.array([v for v in victims.tolist() if not is_system(tasks[v])], np.int64)
 
 
 def is_system(task: Task) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from optsched.domain.decisions import Sense
 from optsched.problem.linear import Expression
+from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from optsched.rules.base import GangLevel
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
+
+_NEARLY = 1e-6
+"""Shares this close count as equal (`shareDelta`)."""
 
 GRID = 1000
 MOST_APART = 64
@@ -63,13 +67,35 @@ class _Order(Greedy):
     """Share ascending (Volcano `drf.go`, JobOrder)."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._problem = problem
         self._ledger = ledger
         total = problem.total.tolist()
         self._inverse = [1.0 / t if t else 0.0 for t in total]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
-        pairs = zip(self._ledger.gang_used(gang), self._inverse, strict=True)
-        return (max((used * inverse for used, inverse in pairs), default=0.0),)
+        return (self._share(self._ledger.gang_used(gang)),)
+
+    def _share(self, amounts: Sequence[int]) -> float:
+        pairs = zip(amounts, self._inverse, strict=True)
+        return max((used * inverse for used, inverse in pairs), default=0.0)
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks whose gangs hold no smaller share without them than the gang would hold."""
+        running = running_tasks(self._problem)
+        pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)
+        mine = self._share([used + asked for used, asked in pairs])
+        left: dict[int, list[int]] = {}
+        chosen = []
+        for v in victims.tolist():
+            of = int(running.gang_of[v])
+            held = left.setdefault(of, list(self._ledger.gang_used(of)))
+            left[of] = rest = [
+                a - b for a, b in zip(held, running.request[v].tolist(), strict=True)
+            ]
+            theirs = self._share(rest)
+            if mine < theirs or abs(mine - theirs) <= _NEARLY:
+                chosen.append(v)
+        return np.array(chosen, np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import numpy as np
 
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
+from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.wording import amount_text
@@ -196,6 +197,35 @@ class _Order(Greedy):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
         self._need: list[int] = (problem.min_member - problem.num_ready).tolist()
+        self._least_of: list[int] = problem.min_member.tolist()
+        self._ready: list[int] = problem.num_ready.tolist()
+        self._problem = problem
+
+    def is_starving(self, gang: int) -> bool:
+        return self._ledger.gang_placed[gang] < self._need[gang]
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self._surplus(victims)
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self._surplus(victims)
+
+    def _surplus(self, victims: I64) -> I64:
+        """Tasks that their gangs can do without, as long as they last."""
+        gang_of = running_tasks(self._problem).gang_of
+        spare: dict[int, int] = {}
+        chosen = []
+        for v in victims.tolist():
+            of = int(gang_of[v])
+            if of not in spare:
+                gone = self._ledger.gang_evicted[of]
+                spare[of] = (
+                    self._ready[of] + self._ledger.gang_placed[of] - gone - self._least_of[of]
+                )
+            if spare[of] > 0:
+                spare[of] -= 1
+                chosen.append(v)
+        return np.array(chosen, np.int64)
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         return (0.0,) if self._ledger.gang_placed[gang] < self._need[gang] else (1.0,)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.problem.problem import Problem
 
 
@@ -25,6 +27,8 @@ class Ledger:
         (Q, R) held by each queue's own gangs.
     gang_placed
         (G,) tasks placed in this session.
+    gang_evicted
+        (G,) running tasks that leave.
     idle_total
         (R,) free on all nodes together.
 
@@ -35,6 +39,7 @@ class Ledger:
         self.queue_of: list[int] = problem.queue_of.tolist()
         self.queue_used: list[list[int]] = problem.queues.allocated.tolist()
         self.gang_placed: list[int] = [0] * problem.num_gangs
+        self.gang_evicted: list[int] = [0] * problem.num_gangs
         self.idle_total: list[int] = problem.idle.sum(axis=0).tolist()
         self._rows = problem.rows
         self._resources = problem.resources
@@ -46,6 +51,14 @@ class Ledger:
             held = self._rows[gang].allocated
             self._gang_used[gang] = [held.get(r, 0) for r in self._resources]
         return self._gang_used[gang]
+
+    def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
+        """Record that a running task of a gang leaves; with sign -1 that it stays after all."""
+        self.gang_evicted[gang] += sign
+        of_queue, of_gang = self.queue_used[self.queue_of[gang]], self.gang_used(gang)
+        for r, amount in enumerate(request):
+            of_queue[r] -= sign * amount
+            of_gang[r] -= sign * amount
 
     def place(self, gang: int, task_class: int, number: int) -> None:
         """Record tasks of a class placed for a gang; a negative number takes them back."""

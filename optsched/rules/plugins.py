@@ -19,6 +19,7 @@ from optsched.rules.faces import Face
 from optsched.rules.gang import Gang
 from optsched.rules.guarantee import Guarantee
 from optsched.rules.host_ports import HostPorts
+from optsched.rules.network_topology import NetworkTopology
 from optsched.rules.node_affinity import NodeAffinity
 from optsched.rules.nodegroup import NodeGroup
 from optsched.rules.nodeorder import NodeOrder
@@ -30,6 +31,7 @@ from optsched.rules.proportions import KeptPerDevice, Proportions
 from optsched.rules.sla import Sla
 from optsched.rules.spread import Spread
 from optsched.rules.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
+from optsched.rules.sub_groups import SubGroups
 from optsched.rules.taints import Taints
 from optsched.rules.volumes import Volumes
 from optsched.units import CPU, MEMORY, parse_duration_ms
@@ -236,8 +238,25 @@ def _later(argument: Argument) -> Argument:
     return replace(argument, is_available=False)
 
 
+def _topology(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    prefix = "hypernode.binpack"
+    weights = {CPU: _whole(arguments, f"{prefix}.cpu", 1)}
+    weights[MEMORY] = _whole(arguments, f"{prefix}.memory", 1)
+    for name in str(arguments.get(f"{prefix}.resources", "")).split(","):
+        if name.strip():
+            weights[name.strip()] = _whole(arguments, f"{prefix}.resources.{name.strip()}", 1)
+    return (
+        NetworkTopology(
+            weight=_whole(arguments, "weight", 1),
+            resources=weights,
+            packs_others=bool(arguments.get(f"{prefix}.normal-pod.enable", True)),
+            fading=float(arguments.get(f"{prefix}.normal-pod.fading", 0.8)),
+        ),
+    )
+
+
 _AVAILABLE = (
-    Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(),)),
+    Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(), SubGroups())),
     Plugin("priority", "more important gangs first", (), lambda _: (Priority(),)),
     Plugin("conformance", "system pods are never evicted", (), lambda _: (Conformance(),)),
     Plugin("drf", "gangs with a small dominant share first", (), lambda _: (Drf(),)),
@@ -251,13 +270,17 @@ _AVAILABLE = (
         "capacity",
         "queues deserve fixed parts and may borrow beyond them",
         (
-            _later(_weight("ancestorReclaimLevel", 0, "levels of ancestors that reclaim looks at")),
+            _weight("ancestorReclaimLevel", 0, "levels of ancestors that reclaim looks at"),
             _later(
                 _switch("capacity.DynamicResourceAllocationEnable", "quota for DRA", default=False)
             ),
             _later(_switch("capacity.DRAConsumableCapacityEnable", "quota for DRA", default=False)),
         ),
-        lambda _: (Capacity(), Capability(), Guarantee()),
+        lambda arguments: (
+            Capacity(_whole(arguments, "ancestorReclaimLevel", 0)),
+            Capability(),
+            Guarantee(),
+        ),
     ),
     Plugin(
         "predicates",
@@ -361,6 +384,28 @@ _AVAILABLE = (
         ),
         _strategy_fit,
     ),
+    Plugin(
+        "network-topology-aware",
+        "gangs stay together in the network",
+        (
+            _weight("weight", 1, "weight of all its scores"),
+            _weight("hypernode.binpack.cpu", 1, "weight of CPU in scores of HyperNodes"),
+            _weight("hypernode.binpack.memory", 1, "weight of memory in them"),
+            Argument("hypernode.binpack.resources", Kind.NAMES, "", "further resources in them"),
+            _weight("hypernode.binpack.resources.*", 1, "weight of one of those"),
+            _switch("hypernode.binpack.normal-pod.enable", "HyperNodes in use first for all pods"),
+            Argument(
+                "hypernode.binpack.normal-pod.fading",
+                Kind.NUMBER,
+                0.8,
+                "times so much with every tier upwards",
+            ),
+            _later(
+                _weight("hypernode.gradient.evict.max-hypernodes", 8, "HyperNodes in evictions")
+            ),
+        ),
+        _topology,
+    ),
 )
 
 _NOT_YET = {
@@ -373,7 +418,6 @@ _NOT_YET = {
     "task-topology": "affinity between the roles of a job",
     "numa-aware": "NUMA topology",
     "deviceshare": "shared GPUs",
-    "network-topology-aware": "network topology",
     "extender": "an HTTP extender",
 }
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule
 
 if TYPE_CHECKING:
+    from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
 
@@ -20,13 +24,47 @@ class Priority(Rule):
 
     name = "priority"
 
-    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Order(problem) if len(set(problem.priority.tolist())) > 1 else None
+        several = len(set(problem.priority.tolist())) > 1
+        return _Order(problem, ledger) if several else _Standing(problem, ledger)
 
 
-class _Order(Greedy):
-    def __init__(self, problem: Problem) -> None:
+class _Standing(Greedy):
+    """Who may be evicted for whom, by the values of priority classes."""
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._problem = problem
+        self._ledger = ledger
+        self._num_pending: list[int] = np.diff(problem.task_start).tolist()
+
+    def is_starving(self, gang: int) -> bool:
+        return self._ledger.gang_placed[gang] < self._num_pending[gang]
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks of less important gangs, and less important tasks of the same gang."""
+        problem, running = self._problem, running_tasks(self._problem)
+        start, end = problem.task_start[gang], problem.task_start[gang + 1]
+        mine = [t.priority for t in problem.tasks[start:end]]
+        alike = problem.task_class[start:end] == task_class
+        own = max((p for p, is_one in zip(mine, alike.tolist(), strict=True) if is_one), default=0)
+        return np.array(
+            [
+                v
+                for v in victims.tolist()
+                if (
+                    running.tasks[v].priority < own
+                    if running.gang_of[v] == gang
+                    else problem.priority[running.gang_of[v]] < problem.priority[gang]
+                )
+            ],
+            np.int64,
+        )
+
+
+class _Order(_Standing):
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        super().__init__(problem, ledger)
         self._keys = [(-float(p),) for p in problem.priority.tolist()]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import UNLIMITED
+from optsched.problem.running import running_tasks
 from optsched.rules.asking import asked_next
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
@@ -178,6 +179,7 @@ class _Shares(Greedy):
     """Order by queue priority, then by the largest part of its deserved share that is in use."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._problem = problem
         self._ledger = ledger
         self._deserved: list[list[int]] = problem.derived(deserved_shares).tolist()
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
@@ -194,6 +196,25 @@ class _Shares(Greedy):
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         left = zip(self._deserved[queue], used, request, strict=True)
         return min((max(d - u, 0) // a for d, u, a in left if a), default=int(UNLIMITED))
+
+    def may_reclaim(self, queue: int, task_class: int) -> bool:
+        return self.room(queue, task_class) > 0
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks of queues that hold more than they deserve of anything, as long as they do."""
+        running = running_tasks(self._problem)
+        left: dict[int, list[int]] = {}
+        chosen = []
+        for v in victims.tolist():
+            queue = int(running.queue_of[v])
+            held = left.setdefault(queue, list(self._ledger.queue_used[queue]))
+            pods = self._problem.index(PODS)
+            pairs = enumerate(zip(held, self._deserved[queue], strict=True))
+            if any(used > due for r, (used, due) in pairs if r != pods):
+                asked = running.request[v].tolist()
+                left[queue] = [a - b for a, b in zip(held, asked, strict=True)]
+                chosen.append(v)
+        return np.array(chosen, np.int64)
 
 
 def _ratio(used: int, deserved: int) -> float:

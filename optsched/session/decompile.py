@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Action, ...]:
     """The actions in the order in which they are carried out.
 
-    Gangs are enqueued first. Then tasks are bound gang by gang, the most important tier and the
-    oldest gang first, so that a plan that is cut short leaves as few gangs half bound as it can.
+    Gangs are enqueued first, then victims leave. Then tasks are bound gang by gang, the most
+    important tier and the oldest gang first, so that a plan that is cut short leaves as few gangs
+    half bound as it can.
     """
     gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
     enqueued = [Enqueue(gangs[g].key) for g in np.flatnonzero(decisions.enqueued).tolist()]
@@ -40,7 +41,7 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
             action(problem.tasks[t].key, nodes[n].name, problem.tasks[t].gang)
             for t, n in zip(order.tolist(), node_of[order].tolist(), strict=True)
         )
-    return (*enqueued, *placed)
+    return (*enqueued, *decisions.evictions, *placed)
 
 
 def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:

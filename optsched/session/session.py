@@ -213,7 +213,7 @@ class _Session:
 
     def _clearing(self, first: _Round) -> Iterator[_Round]:
         """The round in which room was made for what stayed out, if there is any to be made."""
-        reach = frozenset(_REACH[a] for a in self._policy.actions if a in _REACH)
+        reach = _reach(self._policy)
         means = Means(self._around.solver, self._left_ms, self._limits)
         best = first.answers[0].decisions
         with self._watch("victims"):
@@ -282,12 +282,22 @@ def _has_gangs(policy: Policy) -> bool:
     return policy.rules.has("gang", Face.JOB_READY)
 
 
+def _reach(policy: Policy) -> frozenset[str]:
+    """Which of preempt and reclaim a policy allows: by its actions and the switches of plugins."""
+    named = {_REACH[action] for action in policy.actions if action in _REACH}
+    if not policy.rules.has("priority", Face.PREEMPTABLE):
+        named.discard(PREEMPT)
+    if not any(policy.rules.has(name, Face.RECLAIMABLE) for name in ("capacity", "proportion")):
+        named.discard(RECLAIM)
+    return frozenset(named)
+
+
 def without_gangs(snapshot: Snapshot) -> Snapshot:
     """The snapshot for a policy that does not know gangs: every task may start alone.
 
     What a gang needs at least still counts where rules vote on letting it in.
     """
-    gangs = tuple(replace(g, min_member=0, min_role=()) for g in snapshot.gangs)
+    gangs = tuple(replace(g, is_loose=True) for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
 
 

@@ -93,6 +93,7 @@ OTHER_VALUE = {
     "claims": ("ns/data",),
     "device": DeviceRequest(1, 500),
     "notes": (("volcano.sh/revocable-zone", "*"),),
+    "preempts": False,
 }
 PLAIN = TaskShape((("cpu", 1000),))
 

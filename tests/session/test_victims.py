@@ -126,7 +126,9 @@ def test_whom_nobody_may_evict(spared: dict[str, int]):
 def test_who_never_preempts_waits():
     low = runs(gang("low", ("w", 1, shape(1, 8)), priority=1), "n0")
     high = gang("high", ("w", 1, shape(1, 8)), priority=2)
-    high = replace(high, tasks=tuple(replace(t, preempts=False) for t in high.tasks))
+    high = replace(
+        high, tasks=tuple(replace(t, shape=replace(t.shape, preempts=False)) for t in high.tasks)
+    )
     assert evicted(decide(cluster(nodes(1), [low, high]))) == []
 
 

@@ -41,4 +41,4 @@ def test_what_a_gang_needs_still_decides_whether_it_is_let_in() -> None:
 def test_nothing_else_of_a_gang_is_lost() -> None:
     made = gang("g", ("w", 2, shape(1)), min_resources=((CPU, 1000),), priority=3)
     (left,) = without_gangs(cluster([], [made])).gangs
-    assert left == replace(made, min_member=0)
+    assert left == replace(made, is_loose=True)

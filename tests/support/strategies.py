@@ -225,6 +225,7 @@ def shapes(
         "host_ports": st.sets(host_ports(), max_size=2).map(_ports_in_order),
         "claims": keys.map(lambda found: tuple(sorted(found))),
         "device": st.none() | devices(),
+        "preempts": st.booleans(),
     }
     chosen = {name: constraints[name] for name in constraints if about is None or name in about}
     asked = some_amounts() if request is None else request
@@ -457,7 +458,6 @@ class _Cluster:
             labels=self._draw(labels()),
             node=self._node_of(status),
             nominated_node=self._draw(st.sampled_from(["", "n0"])),
-            preempts=self._draw(st.booleans()),
             preemptable=self._draw(st.booleans()),
             started_ms=self._draw(times_ms()),
             saved_ms=self._draw(times_ms()),

@@ -42,6 +42,24 @@ class _View:
     read: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Lens:
+    """What a gang sees of the nodes: (N,) those that it may use, and what to add to scores."""
+
+    nodes: Bool | None = None
+    bonus: F64 | None = None
+
+    def seen(self, score: F64) -> F64:
+        """(N,) scores as the gang sees them; the very same where it sees all."""
+        if self.bonus is not None:
+            score = score + self.bonus
+        return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
+
+
+CLEAR = Lens()
+"""Sees all nodes as they are."""
+
+
 class Book:
     """Room and scores of all nodes.
 
@@ -69,6 +87,16 @@ class Book:
         """(N,) score of the next task of a class; NOWHERE on nodes without room. Read only."""
         return self._view(task_class).score
 
+    def wishes(self, task_class: int) -> F64:
+        """(N,) score of the next task, room or not; NOWHERE where it may never be."""
+        problem, view = self._problem, self._view(task_class)
+        score = _total(view.scorers, self.used, problem.allocatable)
+        if view.base is not None:
+            score += view.base
+        if view.allowed is not None:
+            score[~view.allowed] = NOWHERE
+        return score
+
     def take(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Put tasks of a class on nodes (m,), each node once; negative counts take them back."""
         taken = counts[:, None] * self._problem.classes.request[task_class]
@@ -81,7 +109,7 @@ class Book:
         self.idle[nodes] -= amounts
         self._log.append(nodes)
 
-    def choose(self, task_class: int, number: int) -> tuple[I64, I64]:
+    def choose(self, task_class: int, number: int, lens: Lens = CLEAR) -> tuple[I64, I64]:
         """The nodes that placing tasks one by one, best score first, would choose.
 
         Returns
@@ -92,7 +120,7 @@ class Book:
 
         """
         view = self._view(task_class)
-        best = _best(view.score, number)
+        best = _best(lens.seen(view.score), number)
         if number == 1 or not len(best):
             return best, np.ones(len(best), np.int64)
         best.sort()
@@ -100,6 +128,8 @@ class Book:
         if most.max() == 1:
             return best, most
         ladder = self._ladder(task_class, view, best, most)
+        if lens.bonus is not None:
+            ladder = ladder + lens.bonus[best][:, None]
         return _merge(best, ladder, number)
 
     def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optsched.problem.arrays import UNLIMITED
 from optsched.rules.base import Greedy
 from optsched.rules.faces import Face
@@ -27,6 +29,7 @@ _SWITCH = {
     "holds": Face.JOB_READY,
     "enqueue_vote": Face.JOB_ENQUEUED,
     "live_mask": Face.PREDICATE,
+    "may_reclaim": Face.PREEMPTIVE,
     "live_scorer": Face.NODE_ORDER,
 }
 
@@ -49,7 +52,14 @@ class Faces:
         self._placed: list[Callable[[int, int, I64, I64], None]] = self._having("placed")
         self._promised: list[Callable[[int, I64, I64], None]] = self._having("promised")
         self._enqueued: list[Callable[[int], None]] = self._having("enqueued")
-        self._votes = self._vote_tiers()
+        self._votes = self._tiers("enqueue_vote", Face.JOB_ENQUEUED)
+        self._victim_queue_keys: list[Callable[[int, int], tuple[float, ...]]] = self._having(
+            "victim_queue_key"
+        )
+        self._starving = self._tiers("is_starving", Face.JOB_STARVING)
+        self._preemptable = self._tiers("preemptable", Face.PREEMPTABLE)
+        self._reclaimable = self._tiers("reclaimable", Face.RECLAIMABLE)
+        self._may_reclaim: list[Callable[[int, int], bool]] = self._having("may_reclaim")
 
     def _having(self, method: str) -> list[Any]:
         """The bound methods of rules that override one and have it switched on."""
@@ -61,14 +71,36 @@ class Faces:
             and (switch is None or switch in active.faces)
         ]
 
-    def _vote_tiers(self) -> list[list[Callable[[int], int]]]:
+    def _tiers(self, method: str, switch: Face) -> list[list[Any]]:
+        """The methods of rules that have one and are switched on, tier by tier."""
         voting = [
-            (active.tier, greedy.enqueue_vote)
+            (active.tier, getattr(greedy, method))
             for active, greedy in self._open
-            if type(greedy).enqueue_vote is not Greedy.enqueue_vote
-            and Face.JOB_ENQUEUED in active.faces
+            if getattr(type(greedy), method) is not getattr(Greedy, method)
+            and switch in active.faces
         ]
         return [[vote for _, vote in votes] for _, votes in groupby(voting, key=lambda v: v[0])]
+
+    def is_starving(self, gang: int) -> bool:
+        """Whether others may be evicted for a gang: the first tier with an opinion decides."""
+        return bool(self._starving) and all(asks(gang) for asks in self._starving[0])
+
+    def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
+        """Order of queues that give back: as rules say, then against their own order."""
+        asked = (key(queue, claimer) for key in self._victim_queue_keys)
+        return (*(part for key in asked for part in key), *(-p for p in self.queue_key(queue)))
+
+    def may_reclaim(self, queue: int, task_class: int) -> bool:
+        """Whether every rule lets a queue claim back room for a task."""
+        return all(asks(queue, task_class) for asks in self._may_reclaim)
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Which running tasks may go for a more important gang of their queue."""
+        return _first_answer(self._preemptable, gang, task_class, victims)
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Which running tasks may go for a gang of another queue."""
+        return _first_answer(self._reclaimable, gang, task_class, victims)
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         """Order of queues, smallest first."""
@@ -139,3 +171,16 @@ class Faces:
         """Tell every rule that a gang has been enqueued."""
         for note in self._enqueued:
             note(gang)
+
+
+def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:
+    """What all rules of a tier name, from the first tier that names any (`Preemptable`)."""
+    for tier in tiers:
+        named: I64 | None = None
+        for asks in tier:
+            found: I64 | None = asks(gang, task_class, victims)
+            if found is not None:
+                named = found if named is None else named[np.isin(named, found)]
+        if named is not None and len(named):
+            return named
+    return victims[:0]

@@ -7,14 +7,18 @@ name instead of chance; what Volcano asks task by task is asked here class by cl
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.domain.cluster import GangPhase
+from optsched.engines.greedy.domains import Domains
+from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.lines import Lines
 from optsched.engines.greedy.placing import Placing
 from optsched.problem.decisions import Decisions
+from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -61,6 +65,8 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
         ENQUEUE: pipeline.enqueue,
         ALLOCATE: pipeline.allocate,
         BACKFILL: pipeline.backfill,
+        PREEMPT: pipeline.preempt,
+        RECLAIM: pipeline.reclaim,
     }
     for action in options.actions:
         if action == ALLOCATE:
@@ -74,7 +80,9 @@ class _Pipeline:
     def __init__(self, problem: Problem, rules: RuleSet, options: GreedyOptions) -> None:
         self._problem = problem
         self._options = options
+        self._rules = rules
         self._placing = Placing(problem, rules)
+        self._domains = Domains(self._placing, rules)
         self._faces = self._placing.faces
         self._pending = np.array(
             [g.phase is GangPhase.PENDING for g in problem.snapshot.gangs], np.bool_
@@ -144,15 +152,15 @@ class _Pipeline:
 
     def _take_turn(self, gang: int, lines: Lines) -> bool:
         """Place what a gang may place now; False when it gets nothing."""
-        placing = self._placing
-        if not placing.cursor(gang).is_ready:
+        if not self._placing.cursor(gang).is_ready or not self._domains.has_groups(gang):
             return self._start(gang)
         return self._grow(gang, len(self._problem.tasks) if lines.is_last(gang) else 1)
 
     def _grow(self, gang: int, number: int) -> bool:
         """Place up to some more tasks; fewer where so many would break a rule."""
         placing = self._placing
-        grown = placing.grow(gang, number)
+        placer = self._domains if self._domains.guide(gang) else placing
+        grown = placer.grow(gang, number)
         if grown and self._faces.holds(gang):
             placing.keep()
             return True
@@ -164,6 +172,8 @@ class _Pipeline:
         placing = self._placing
         if not self._faces.may_start(gang):
             return False
+        if self._domains.guide(gang):
+            return self._domains.start(gang)
         if placing.could_start(gang):
             placing.start(gang)
             if placing.cursor(gang).is_ready and self._faces.holds(gang):
@@ -184,6 +194,25 @@ class _Pipeline:
             placing.hold(later)
         else:
             placing.undo(gang)
+
+    # --- preempt, reclaim ------------------------------------------------------------------------
+
+    def preempt(self) -> None:
+        """Make room within queues; see `evicting`."""
+        if self._options.gated:
+            self._evicting.preempt(self._short())
+
+    def reclaim(self) -> None:
+        """Make room between queues; see `evicting`."""
+        if self._options.gated:
+            self._evicting.reclaim(self._short(), self._faces.is_overused)
+
+    def _short(self) -> list[int]:
+        return [g for g in self._candidates() if self._placing.cursor(g).has_more]
+
+    @cached_property
+    def _evicting(self) -> Evicting:
+        return Evicting(self._placing, self._rules, self._gang_key)
 
     # --- backfill --------------------------------------------------------------------------------
 
@@ -211,4 +240,5 @@ class _Pipeline:
         has_tasks = np.diff(self._problem.task_start) > 0
         kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
         placing = self._placing
-        return Decisions(placing.node_of, placing.nominated, self._enqueued, kept_out)
+        evictions = tuple(self._evicting.evictions) if "_evicting" in vars(self) else ()
+        return Decisions(placing.node_of, placing.nominated, self._enqueued, kept_out, evictions)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.engines.greedy.book import NOWHERE, Book
+from optsched.engines.greedy.book import CLEAR, NOWHERE, Book
 from optsched.engines.greedy.faces import Faces
 from optsched.problem.arrays import UNPLACED
 from optsched.rules.ledger import Ledger
 
 if TYPE_CHECKING:
+    from optsched.engines.greedy.book import Lens
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats
@@ -96,6 +97,7 @@ class Placing:
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
         self._hard = rules.hard
+        self._rules = rules
         self._cursors: dict[int, Cursor] = {}
         self._steps: list[_Step] = []
         self._class_of: list[int] = problem.shapes.class_of.tolist()
@@ -181,6 +183,22 @@ class Placing:
         _use_up(cursor.runs, entry, placed)
         return placed
 
+    @property
+    def future(self) -> Book:
+        """`later`, even where nothing is leaving yet."""
+        if self.later is None:
+            self.later = Book(self.problem, self._rules, self.book.idle)
+            self.later.used[:] = self.book.used
+        return self.later
+
+    def frees(self, node: int, amounts: I64) -> None:
+        """A victim on a node gives back what it holds, once it has left."""
+        self._releasing[node] += amounts
+
+    def promise_one(self, gang: int, entry: int, node: int) -> bool:
+        """Keep room on a node for one task of an entry."""
+        return bool(self._seat(gang, (entry, node, 1), (self.future, self.nominated)))
+
     def _is_allowed(self, task_class: int, node: int) -> bool:
         allowed = self.faces.live_mask(task_class)
         return allowed is None or bool(allowed[node])
@@ -211,7 +229,7 @@ class Placing:
             entry, left = run
             wanted = min(left, max(cursor.need, cursor.need_role.get(roles[entry], 0)))
             if wanted > 0 and entry not in cursor.failed:
-                self._place(gang, run, wanted, (book, answer))
+                self.place(gang, run, wanted, (book, answer))
 
     def grow(self, gang: int, number: int) -> int:
         """Place up to some more tasks in order; returns how many found room."""
@@ -221,17 +239,26 @@ class Placing:
             entry, left = run
             if placed < number and left and entry not in cursor.failed:
                 here = (self.book, self.node_of)
-                placed += self._place(gang, run, min(left, number - placed), here)
+                placed += self.place(gang, run, min(left, number - placed), here)
         return placed
 
     def keep(self) -> None:
         """What has been placed stays."""
         self._steps.clear()
 
+    @property
+    def mark(self) -> int:
+        """How far things have come since the last `keep`."""
+        return len(self._steps)
+
     def undo(self, gang: int) -> None:
         """Take back everything that was placed for a gang since the last `keep`."""
+        self.back_to(gang, 0)
+
+    def back_to(self, gang: int, mark: int) -> None:
+        """Take back everything that was placed for a gang since a mark."""
         cursor = self.cursor(gang)
-        for step in reversed(self._steps):
+        for step in reversed(self._steps[mark:]):
             number = int(step.counts.sum())
             step.answer[step.first : step.first + number] = UNPLACED
             self._record(gang, step, -1)
@@ -239,7 +266,7 @@ class Placing:
             self._count(cursor, gang, step.entry, -number)
         for run, fresh in zip(cursor.runs, self._fresh_runs(gang, cursor), strict=True):
             run[1] = fresh
-        self._steps.clear()
+        del self._steps[mark:]
         cursor.failed.clear()
 
     def _fresh_runs(self, gang: int, cursor: Cursor) -> list[int]:
@@ -253,7 +280,14 @@ class Placing:
             left.append(number - taken)
         return left
 
-    def _place(self, gang: int, run: list[int], wanted: int, where: tuple[Book, I64]) -> int:
+    def place(
+        self,
+        gang: int,
+        run: list[int],
+        wanted: int,
+        where: tuple[Book, I64],
+        lens: Lens = CLEAR,
+    ) -> int:
         """Place tasks of one run in a book and an answer; returns how many found room."""
         entry = run[0]
         task_class = self.class_of(gang, entry)
@@ -261,12 +295,12 @@ class Placing:
         placed = 0
         if self._is_tied(task_class) or self.faces.live_scorers(gang, task_class):
             while placed < number:
-                chosen = self._choose_live(gang, task_class, where[0])
+                chosen = self._choose_live(gang, task_class, where[0], lens)
                 if not len(chosen[0]):
                     break
                 placed += self._put(gang, entry, chosen, where)
         elif number > 0:
-            placed = self._put(gang, entry, where[0].choose(task_class, number), where)
+            placed = self._put(gang, entry, where[0].choose(task_class, number, lens), where)
         run[1] -= placed
         if placed < wanted:
             self.cursor(gang).failed.add(entry)
@@ -289,9 +323,9 @@ class Placing:
         self._count(cursor, gang, entry, placed)
         return placed
 
-    def _choose_live(self, gang: int, task_class: int, book: Book) -> tuple[I64, I64]:
+    def _choose_live(self, gang: int, task_class: int, book: Book, lens: Lens) -> tuple[I64, I64]:
         """The one best node for a class whose nodes depend on what stands where."""
-        score = book.scores(task_class)
+        score = lens.seen(book.scores(task_class))
         allowed = self.faces.live_mask(task_class)
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
