@@ -197,6 +197,7 @@ class TaskShape:
             self.claims,
             self.device,
             self.notes,
+            self.preempts,
         )
         object.__setattr__(self, "_hash", hash(key))
 

@@ -8,6 +8,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from optsched.api.wellknown import HYPERCLUSTER
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -40,8 +42,8 @@ class TopologyRequest:
 
     @property
     def is_hard(self) -> bool:
-        """Whether it is a rule."""
-        return self.mode is TopologyMode.HARD
+        """Whether it is a rule that keeps tasks from any node."""
+        return self.mode is TopologyMode.HARD and self.highest_tier_name != HYPERCLUSTER
 
     def __str__(self) -> str:
         if self.label:
