@@ -211,7 +211,7 @@ class LiveBinder:
 
     async def _do(self, job: _Job) -> None:
         # Where one task of a gang can not be bound, the others do not take room for nothing.
-        if job.attempt.failure is not None or not self._around.may_bind():
+        if job.attempt.failure is not None:
             self._abandon(job)
             return
         try:

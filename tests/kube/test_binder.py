@@ -227,6 +227,15 @@ async def test_a_gang_is_held_longer_after_each_failure() -> None:
 
 
 @pytest.mark.asyncio
+async def test_binds_that_fail_together_are_one_failure_of_the_gang() -> None:
+    world = World("a")
+    world.api.refuse("bind", NO, NO)
+    await world.carry_out("ns/a-0", "ns/a-1")
+    assert set(world.failures) == {"ns/a-0", "ns/a-1"}
+    assert "tried again in 1 s" in world.problem("a")
+
+
+@pytest.mark.asyncio
 async def test_old_failures_are_forgotten() -> None:
     world = World("a")
     for _ in range(2):

@@ -151,6 +151,18 @@ async def test_it_can_be_released_after_a_renewal_that_failed() -> None:
     assert town.spec["holderIdentity"] == ""
 
 
+@pytest.mark.asyncio
+async def test_what_somebody_else_was_given_by_hand_is_not_released() -> None:
+    town = Town()
+    a = town.elector("a")
+    await leads(a)
+    town.api.put({**town.api.objects[REF], "spec": {"holderIdentity": "b"}})
+    with pytest.raises(Conflict):
+        await a.step()
+    await a.release()
+    assert town.spec["holderIdentity"] == "b"
+
+
 @pytest.mark.parametrize("error", [CUT, Conflict(409, "Conflict", ""), Forbidden(403, "", "")])
 @pytest.mark.asyncio
 async def test_a_failed_renewal_costs_nothing_if_the_next_one_works(error: KubeError) -> None:

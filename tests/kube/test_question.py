@@ -126,6 +126,12 @@ def test_a_task_that_goes_is_another_question() -> None:
         assert not asks_the_same(before, cluster([node("n1")], [replace(on_node, tasks=tasks)]))
 
 
+def test_a_pod_of_others_that_comes_is_another_question() -> None:
+    stranger = replace(running(SAMPLE.gangs[0].tasks[0], "n1"), key="ns/x", gang="")
+    filled = replace(SAMPLE.nodes[0], residents=(stranger,))
+    assert not asks_the_same(SAMPLE, replace(SAMPLE, nodes=(filled, *SAMPLE.nodes[1:])))
+
+
 # --- plans ---------------------------------------------------------------------------------------
 
 
