@@ -55,7 +55,7 @@ MANIFESTS = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def filled(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     """The plane with what the manifests say."""
     kubectl = control_plane.kubectl

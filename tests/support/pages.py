@@ -46,11 +46,13 @@ def links(page: Path) -> Iterator[str]:
 
 
 def examples(block: str) -> list[Example]:
-    """Commands in a block; a line that ends in a backslash goes on in the next."""
+    """Commands in a block; a line that ends in a backslash goes on, and so does one before EOF."""
     found = []
     for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
         lines = part.split("\n")
         last = next(i for i, line in enumerate(lines) if not line.endswith("\\"))
+        if lines[last].endswith("<<EOF"):
+            last = lines.index("EOF")
         command, output = lines[: last + 1], lines[last + 1 :]
         found.append(Example("\n".join(command), "\n".join(output).strip("\n")))
     return found
@@ -80,8 +82,8 @@ def run(commands: list[str], environment: Mapping[str, str]) -> list[str]:
     AssertionError when the shell ends before the last of them.
     """
     script = "".join(f"{command}\necho '{_MARK}'\n" for command in commands)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "TERM": "dumb", **environment}
+    given = {**os.environ, "TERM": "dumb", **environment}
+    env = {**given, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{given['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=ROOT,

@@ -107,8 +107,10 @@ class Proxy:
         self._answers.remove(rule)
 
     def end_watches(self, plural: str, last: dict[str, Any] | None = None) -> int:
-        """Send a last event into every watch of a kind and end it; how many there were."""
-        return self._do(self._end_watches(plural, last))
+        """Send a last event into every watch of a kind, of one at least, and end it; how many."""
+        until(lambda: self._watches_of(plural), f"{plural} are watched")
+        number: int = self._do(self._end_watches(plural, last))
+        return number
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -137,8 +139,11 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _watches_of(self, plural: str) -> list[Watching]:
+        return [w for w in self._watching if w.path.partition("?")[0].endswith(f"/{plural}")]
+
     async def _end_watches(self, plural: str, last: dict[str, Any] | None) -> int:
-        found = [w for w in self._watching if w.path.partition("?")[0].endswith(f"/{plural}")]
+        found = self._watches_of(plural)
         for watching in found:
             if last is not None:
                 await watching.answer.write(json.dumps(last).encode() + b"\n")
