@@ -83,13 +83,20 @@ def gang_of_group(
         waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
         phase=GangPhase(group.status.phase.value),
         tasks=_in_order(tasks),
-        annotations=without(group.meta.annotations, _GROUP_MARKS),
+        annotations=_kept_annotations(group),
         topology=topology_request(group.topology),
         sub_groups=tuple(sub_group_rule(policy) for policy in group.sub_groups),
         problem=_group_problem(group),
     )
     remarks = (missing,) if value is None else ()
     return gang, (*remarks, *_unread_waiting_time(group.meta.annotations))
+
+
+def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
+    """Those of the PodGroup; what a label says about being evicted counts like one."""
+    own = without(group.meta.annotations, _GROUP_MARKS)
+    label = group.meta.labels.get(wellknown.PREEMPTABLE)
+    return own if label is None else {wellknown.PREEMPTABLE: label, **own}
 
 
 def _unread_waiting_time(annotations: Mapping[str, str]) -> Iterator[FieldError]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.api import wellknown
-from optsched.formats.victims import is_true
+from optsched.api.truth import is_true
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

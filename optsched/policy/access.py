@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from optsched.policy.located import Located, core_scalar
 from optsched.policy.problem import nearest
-from optsched.units import DurationError, format_duration_ms, parse_duration_ms
+from optsched.units import (
+    DurationError,
+    HoursError,
+    format_duration_ms,
+    parse_duration_ms,
+    parse_hours,
+)
 from optsched.units.errors import shown
 
 if TYPE_CHECKING:
@@ -112,6 +118,19 @@ def _with_unit(node: Node) -> str:
     if isinstance(node.value, bool) or not isinstance(node.value, int) or node.value <= 0:
         return ""
     return f"{node.value}ms" if node.value >= 100 else f"{node.value}s"
+
+
+def hours_of(node: Node, findings: Findings) -> str | None:
+    """Hours of the day such as 8:30-18:00, as they are written."""
+    text = text_of(node, findings)
+    if text is None:
+        return None
+    try:
+        parse_hours(text)
+    except HoursError as e:
+        findings.error(node.spot, str(e))
+        return None
+    return text
 
 
 def choice_of(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:

@@ -13,6 +13,7 @@ from optsched.policy.access import (
     duration_of,
     fields_of,
     flag_of,
+    hours_of,
     items_of,
     number_of,
     text_of,
@@ -68,6 +69,8 @@ def _value_of(argument: Argument, node: Node, findings: Findings) -> Value | Non
             value = number_of(unquoted(node), findings, argument.least)
         case Kind.DURATION:
             value = _duration_text(node, findings)
+        case Kind.HOURS:
+            value = hours_of(node, findings)
         case Kind.NAMES:
             value = _names_of(node, findings)
         case Kind.CHOICE:

@@ -189,6 +189,8 @@ class Rule:
     name: ClassVar[str]
     hard_face: ClassVar[Face | None] = None
     """The switch that turns the hard part on: verify, encode, masks and room."""
+    mask_lasts: ClassVar[bool] = True
+    """Whether the mask stays as it is while objects do; False where time or load change it."""
 
     def verify(self, world: World) -> Iterable[Violation]:
         """Every place where the plan in `world` breaks the rule."""

@@ -127,7 +127,7 @@ class _View:
         self.open_nodes: Bool = self.problem.ready.copy()
         if not self.open_nodes.all():
             self.refusals.append((int((~self.open_nodes).sum()), "were not ready"))
-        lasting = [r for r in rules.masking if not standing.watches(r)]
+        lasting = [r for r in rules.masking if r.mask_lasts and not standing.watches(r)]
         for rule in lasting:
             self._exclude(rule, rule.mask(self.problem, task_class))
         self.largest: I64 = self.problem.allocatable[self.open_nodes]

@@ -33,8 +33,9 @@ from optsched.rules.spread import Spread
 from optsched.rules.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
 from optsched.rules.sub_groups import SubGroups
 from optsched.rules.taints import Taints
+from optsched.rules.tdm import Tdm
 from optsched.rules.volumes import Volumes
-from optsched.units import CPU, MEMORY, parse_duration_ms
+from optsched.units import CPU, MEMORY, parse_duration_ms, parse_hours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,6 +51,7 @@ class Kind(Enum):
     SWITCH = "true or false"
     WHOLE = "a whole number"
     DURATION = "a duration such as 90s or 1h30m"
+    HOURS = "hours of the day such as 8:30-18:00"
     NUMBER = "a number"
     NAMES = "resource names with commas between them"
     CHOICE = "one of some words"
@@ -154,6 +156,18 @@ def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             inherits=bool(arguments.get(Face.HIERARCHY.value, False)),
         ),
     )
+
+
+_ZONE = "tdm.revocable-zone."
+
+
+def _tdm(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    zones = {
+        name.removeprefix(_ZONE): parse_hours(text)
+        for name, text in arguments.items()
+        if name.startswith(_ZONE)
+    }
+    return (Tdm(zones),)
 
 
 GIGABYTE = 10**9
@@ -339,6 +353,15 @@ _AVAILABLE = (
         lambda a: (Sla(_duration_ms(a, "sla-waiting-time")),),
     ),
     Plugin(
+        "tdm",
+        "nodes lent at certain hours",
+        (
+            Argument("tdm.revocable-zone.*", Kind.HOURS, "", "when a zone is open, in UTC"),
+            _later(_duration("tdm.evict.period", "1m", "shortest time between two evictions")),
+        ),
+        _tdm,
+    ),
+    Plugin(
         "nodegroup",
         "queues bound to groups of nodes",
         (
@@ -410,7 +433,6 @@ _AVAILABLE = (
 
 _NOT_YET = {
     "resourcequota": "quotas of namespaces",
-    "tdm": "nodes lent at certain hours",
     "cdp": "a cooldown before eviction",
     "pdb": "disruption budgets",
     "usage": "measured load of nodes",

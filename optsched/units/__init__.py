@@ -18,6 +18,7 @@ from optsched.units.duration import (
     parse_time_ms,
 )
 from optsched.units.errors import FieldError, UnitError
+from optsched.units.hours import Hours, HoursError, parse_hours
 from optsched.units.quantity import (
     MAX_BASE,
     Quantity,
@@ -50,6 +51,8 @@ __all__ = [
     "STORAGE",
     "DurationError",
     "FieldError",
+    "Hours",
+    "HoursError",
     "Quantity",
     "QuantityError",
     "TimestampError",
@@ -64,6 +67,7 @@ __all__ = [
     "parse_amount",
     "parse_duration_ms",
     "parse_duration_ns",
+    "parse_hours",
     "parse_quantity",
     "parse_quantity_field",
     "parse_resource_list",

@@ -225,3 +225,10 @@ def test_a_waiting_time_without_a_reading_is_remarked_on() -> None:
         gang, remarks = gang_of_group(group, (), priorities([]))
         assert [r.path for r in remarks] == paths
         assert gang.problem is None
+
+
+def test_an_annotation_comes_before_a_label_about_being_evicted() -> None:
+    key = "volcano.sh/preemptable"
+    assert gang(group(labels={key: "true"})).annotations == {key: "true"}
+    both = gang(group(labels={key: "true"}, annotations={key: "false"}))
+    assert both.annotations == {key: "false"}

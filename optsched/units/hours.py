@@ -1,0 +1,48 @@
+"""Hours of the day, such as 22:00-6:00, as Volcano writes those at which nodes are lent."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from optsched.units.errors import UnitError
+
+_TIME: Final = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
+_HOURS: Final = re.compile(rf"\s*{_TIME}-{_TIME}\s*")
+_ACCEPTED: Final = "are not hours of the day: write two times such as 8:30-18:00"
+_DAY_S: Final = 24 * 3600
+
+
+class HoursError(UnitError):
+    """A text that does not say from when to when."""
+
+    def __init__(self, text: object) -> None:
+        super().__init__(text, _ACCEPTED)
+
+
+class Hours(NamedTuple):
+    """From one second of the day to another, both included; past midnight if it comes earlier."""
+
+    start_s: int
+    end_s: int
+
+    def __contains__(self, moment_ms: object) -> bool:
+        """Whether a moment, in milliseconds since 1970, is in the hours of its day in UTC."""
+        if not isinstance(moment_ms, int):
+            return False
+        second = moment_ms // 1000 % _DAY_S
+        if self.start_s < self.end_s:
+            return self.start_s <= second <= self.end_s
+        return second >= self.start_s or second <= self.end_s
+
+
+def parse_hours(text: object) -> Hours:
+    """Hours in a text; equal times are the whole day.
+
+    Raises `HoursError`. Grammar: two times as Go reads the layout 15:04, a hyphen between them.
+    """
+    match = _HOURS.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise HoursError(text)
+    hour, minute, last_hour, last_minute = (int(part) for part in match.groups())
+    return Hours((hour * 60 + minute) * 60, (last_hour * 60 + last_minute) * 60)
