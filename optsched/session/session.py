@@ -14,6 +14,7 @@ import numpy as np
 
 from optsched.domain.decisions import Certificate, Plan
 from optsched.domain.eviction import leaving
+from optsched.domain.reasons import ReasonCode
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
@@ -31,10 +32,11 @@ from optsched.rules.verify import verify_actions
 from optsched.session.decompile import actions_of, pending_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Action
+    from optsched.domain.reasons import Reason
     from optsched.engines.cpsat.solver import Solver
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
@@ -49,6 +51,10 @@ _REACH = {
     "gangreclaim": RECLAIM,
 }
 """What the actions of a policy allow where evictions are weighed as one problem."""
+
+_SHORT_OF_ROOM = frozenset(
+    {ReasonCode.RESOURCES, ReasonCode.FRAGMENTED, ReasonCode.OUTRANKED, ReasonCode.WAITING}
+)
 
 _TRIES = 3
 """How often room is looked for again when a gang can not sit where it was made."""
@@ -157,6 +163,7 @@ class _Session:
         self._policy = policy
         self._around = surroundings
         self._watch = Stopwatch(surroundings.clock)
+        self._hopeless: Mapping[int, Reason | None] = {}
         self._optimises = policy.solver is SolverKind.CPSAT
         self._rules = policy.rules
         if self._optimises:
@@ -218,6 +225,7 @@ class _Session:
         best = first.answers[0].decisions
         with self._watch("victims"):
             found = make_room(first.problem, self._rules, first.tiers, best, reach, means)
+        self._hopeless = found.hopeless
         for _ in range(_TRIES):
             if not found.evictions:
                 return
@@ -263,7 +271,18 @@ class _Session:
     def _plan(self, each: _Round, answer: Answer) -> Plan:
         with self._watch("explain"):
             pending = pending_of(each.problem, answer.decisions, self._policy.rules)
+            pending |= self._refused(pending)
         return Plan(self._actions(each, answer), self._certificate(each, answer), pending)
+
+    def _refused(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
+        """Why gangs wait that no eviction helps, where that says more than that room is short."""
+        gangs = self._snapshot.gangs
+        found = ((gangs[g].key, reason) for g, reason in self._hopeless.items())
+        return {
+            key: reason
+            for key, reason in found
+            if reason is not None and key in pending and pending[key].code in _SHORT_OF_ROOM
+        }
 
     def _certificate(self, each: _Round, answer: Answer) -> Certificate:
         pairs = list(zip(each.levels, answer.results, strict=False))

@@ -234,3 +234,14 @@ def test_the_same_snapshot_gives_the_same_victims():
     before = cluster(nodes(3), [*lows, high])
     first, second = chosen([decide(before), decide(before)])
     assert first == second
+
+
+def test_who_can_not_be_helped_is_told_whose_share_is_in_the_way():
+    jobs = [runs(gang(f"a{i}", ("w", 1, shape(1, 1)), queue="a"), "n0") for i in range(8)]
+    want = gang("b", ("w", 1, shape(1, 3)), queue="b")
+    reason = decide(cluster(nodes(1), [*jobs, want], queues(a=6, b=3))).pending["ns/b"]
+    assert reason.code.value == "QueueDeservedExceeded"
+    assert reason.message == (
+        "3 nvidia.com/gpu are asked for, 0 nvidia.com/gpu are free, queue a may give back "
+        "2 nvidia.com/gpu (a holds 8 nvidia.com/gpu, deserves 6 nvidia.com/gpu)"
+    )

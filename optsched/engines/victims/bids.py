@@ -130,6 +130,8 @@ class Lending:
 
     Attributes
     ----------
+    queue, due
+        The lender or one above it, and (resource, amount) that it keeps.
     groups
         Victims of the lender that this is about.
     options
@@ -138,6 +140,8 @@ class Lending:
 
     """
 
+    queue: int
+    due: tuple[tuple[int, int], ...]
     groups: I64
     options: tuple[tuple[int, int, I64, int], ...]
 
@@ -484,7 +488,8 @@ class Bidding:
                     if size > 0
                 )
                 if named:
-                    found.append(Lending(theirs, options))
+                    due = tuple((r, int(self._due[a, r])) for r in named)
+                    found.append(Lending(a, due, theirs, options))
         return found
 
 

@@ -16,12 +16,14 @@ from optsched.engines.cpsat.model import Limits
 from optsched.engines.victims.bids import Bidding, State
 from optsched.engines.victims.encode import START, TASKS, VICTIMS, encode_bid
 from optsched.engines.victims.packing import Packed, pack
+from optsched.engines.victims.refusal import refusal
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from optsched.domain.reasons import Reason
     from optsched.engines.cpsat.solver import Solver
     from optsched.engines.victims.bids import Bid
     from optsched.problem.arrays import I64, Bool
@@ -65,14 +67,14 @@ class Clearing:
     results
         How many leave, against the least that is possible.
     hopeless
-        Gangs that no eviction helps, proved.
+        Gangs that no eviction helps, proved, and why where one number says it.
 
     """
 
     evictions: tuple[Evict, ...] = ()
     seats: Mapping[int, Seats] = field(default_factory=dict)
     results: tuple[LevelResult, ...] = ()
-    hopeless: frozenset[int] = frozenset()
+    hopeless: Mapping[int, Reason | None] = field(default_factory=dict)
 
     def unseated(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
         """Gangs that room was made for and that some decisions do not seat in full."""
@@ -131,7 +133,7 @@ class _Stage:
         self._means = means
         self._evictions: list[Evict] = []
         self._seats: dict[int, Seats] = {}
-        self._hopeless: set[int] = set()
+        self._hopeless: dict[int, Reason | None] = {}
         self._least = 0
         self._all_known = True
         self._state = State(
@@ -143,7 +145,7 @@ class _Stage:
         self._tier = -1
 
     def run(self, gangs: list[int]) -> Clearing:
-        refused: dict[tuple[int, int, int], bool] = {}
+        refused: dict[tuple[int, int, int], int] = {}
         for gang in gangs:
             self._settle_up_to(int(self._tiers.of[gang]))
             problem = self._problem
@@ -154,17 +156,15 @@ class _Stage:
             )
             if alike in refused:
                 # What was too little for its like is no more now.
-                if refused[alike]:
-                    self._hopeless.add(gang)
+                if refused[alike] in self._hopeless:
+                    self._hopeless[gang] = self._hopeless[refused[alike]]
                 continue
             if self._left_ms() <= 0:
                 self._all_known = False
                 break
             if not self._clear(gang):
-                refused[alike] = gang in self._hopeless
-        return Clearing(
-            tuple(self._evictions), self._seats, self._results(), frozenset(self._hopeless)
-        )
+                refused[alike] = gang
+        return Clearing(tuple(self._evictions), self._seats, self._results(), self._hopeless)
 
     def _left_ms(self) -> float:
         left = self._means.left_ms()
@@ -193,7 +193,7 @@ class _Stage:
         found, least = self._solved(bid, packed) if self._means.solver else (packed, None)
         if found is None:
             if least is not None:
-                self._hopeless.add(gang)
+                self._hopeless[gang] = refusal(self._problem, bid)
             else:
                 self._all_known = False
             return False
