@@ -200,6 +200,8 @@ class Site:
         cpus: int = 1,
         scheduler: str = "",
         annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        finalizer: str = "",
         **spec: Any,
     ) -> str:
         """A pod, of no gang unless its annotations say so; its name."""
@@ -214,6 +216,8 @@ class Site:
             },
         }
         body["metadata"]["annotations"] = dict(annotations or {})
+        body["metadata"]["labels"] = dict(labels or {})
+        body["metadata"]["finalizers"] = [finalizer] if finalizer else []
         self.api.post(self._in("pods"), body)
         return name
 
@@ -248,6 +252,24 @@ class Site:
         """Wait until so many pods of a gang are bound."""
         what = f"{number} of {gang} are bound"
         self.story.until(lambda story: story.num_bound(gang) == number, what, seconds)
+
+    def nominated(self, name: str) -> str:
+        """The node that a pod waits for; empty where it waits for none."""
+        status = self.api.get(self._in("pods", name)).get("status", {})
+        return str(status.get("nominatedNodeName") or "")
+
+    def budget(self, name: str, labels: Mapping[str, str], min_available: int) -> None:
+        """A disruption budget for pods with labels."""
+        spec = {"minAvailable": min_available, "selector": {"matchLabels": dict(labels)}}
+        body = {**_named("policy/v1", "PodDisruptionBudget", name), "spec": spec}
+        path = f"/apis/policy/v1/namespaces/{self.name}/poddisruptionbudgets"
+        self.create(path, body)
+
+    def file(self, name: str, text: str) -> Path:
+        """A file of this site."""
+        path = self._folder / name
+        path.write_text(text)
+        return path
 
     # --- what is told ----------------------------------------------------------------------------
 

@@ -1,0 +1,123 @@
+"""Room made on a real cluster: preempted, reclaimed, kept for whom it was made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.api import until
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+SHARES = """
+actions: "enqueue, allocate, preempt, reclaim, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: predicates}, {name: capacity}, {name: nodeorder}]
+"""
+
+
+@pytest.fixture
+def classes(site: Site) -> tuple[str, str]:
+    """Two priority classes, the less important one first."""
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    names = (f"{site.name}-low", f"{site.name}-high")
+    for name, value in zip(names, (100, 1000), strict=True):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        site.create(path, {**kind, "metadata": {"name": name}, "value": value})
+    return names
+
+
+def gang(site: Site, name: str, size: int, importance: str, **more: object) -> str:
+    site.group(name, size, more.pop("queue", "default"), priorityClassName=importance)
+    site.members(name, range(size), priorityClassName=importance, **more)
+    return name
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_an_urgent_gang_gets_the_room_of_a_less_important_one(
+    site: Site, classes: tuple[str, str], solver: str
+) -> None:
+    low, high = classes
+    site.nodes(2)
+    scheduler = site.scheduler("--solver", solver, "--config", "volcano-default")
+    for i in range(4):
+        gang(site, f"dev-{i}", 1, low, cpus=2)
+    for i in range(4):
+        site.await_bound(f"dev-{i}", 1)
+    gang(site, "urgent", 2, high, cpus=2)
+    site.await_bound("urgent", 2)
+    left = sum(site.story.num_bound(f"dev-{i}") for i in range(4))
+    assert left == 2
+    scheduler.await_metric(2, "optsched_evictions_total", action="preempt")
+    victims = [f"dev-{i}-0" for i in range(4) if site.events(f"dev-{i}-0", "Evict")]
+    assert len(victims) == 2
+    site.story.assert_bound_once()
+    site.story.assert_within(site.cpus)
+
+
+def test_a_gang_is_evicted_as_a_whole_or_not_at_all(site: Site, classes: tuple[str, str]) -> None:
+    low, high = classes
+    site.nodes(2)
+    scheduler = site.scheduler("--config", "volcano-default")
+    until(lambda: "solver ready" in scheduler.log, "the solver is ready")
+    gang(site, "whole", 4, low, cpus=1)
+    gang(site, "other", 4, low, cpus=1)
+    site.await_bound("whole", 4)
+    site.await_bound("other", 4)
+    gang(site, "urgent", 1, high, cpus=2)
+    site.await_bound("urgent", 1)
+    assert sorted(site.story.num_bound(name) for name in ("whole", "other")) == [0, 4]
+
+
+def test_what_is_due_comes_back_and_no_more(site: Site) -> None:
+    site.nodes(2)
+    conf = site.file("shares.conf", SHARES)
+    lender = site.queue("lender", deserved={"cpu": "5"})
+    claimer = site.queue("claimer", deserved={"cpu": "3"})
+    site.scheduler("--config", str(conf))
+    for i in range(8):
+        site.gang(f"job-{i}", 1, queue=lender)
+    for i in range(8):
+        site.await_bound(f"job-{i}", 1)
+    site.gang("claim", 3, queue=claimer)
+    site.await_bound("claim", 3)
+    assert sum(site.story.num_bound(f"job-{i}") for i in range(8)) == 5
+    site.gang("more", 1, queue=claimer)
+    site.await_waits("more", "NotEnoughResources")
+    assert sum(site.story.num_bound(f"job-{i}") for i in range(8)) == 5
+
+
+def test_room_stays_with_whom_it_was_made_for_over_a_restart(
+    site: Site, classes: tuple[str, str]
+) -> None:
+    low, high = classes
+    site.nodes(1)
+    first = site.scheduler("--config", "volcano-default")
+    # It takes long to leave, so that somebody could take its room meanwhile.
+    site.gang("slow", 1, cpus=4, priorityClassName=low, finalizer="optsched.io/test")
+    site.await_bound("slow", 1)
+    gang(site, "urgent", 1, high, cpus=4)
+    until(lambda: site.nominated("urgent-0"), "urgent is nominated")
+    first.kill()
+    site.scheduler("--config", "volcano-default")
+    gang(site, "thief", 1, high, cpus=4)
+    site.change_pod("slow-0", {"metadata": {"finalizers": None}})
+    site.await_bound("urgent", 1)
+    assert site.story.num_bound("thief") == 0
+
+
+def test_a_disruption_budget_is_kept(site: Site, classes: tuple[str, str]) -> None:
+    low, high = classes
+    site.nodes(1)
+    site.budget("keep", {"app": "kept"}, min_available=1)
+    site.scheduler("--config", "volcano-default")
+    gang(site, "kept", 1, low, cpus=4, labels={"app": "kept"})
+    site.await_bound("kept", 1)
+    gang(site, "urgent", 1, high, cpus=4)
+    site.await_waits("urgent", "NotEnoughResources")
+    assert site.story.num_bound("kept") == 1
