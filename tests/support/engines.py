@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,7 @@ from optsched.session.decompile import actions_of, pending_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from dataclasses import Field
 
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Action
@@ -55,6 +57,11 @@ class Bench:
         problem = compile_problem(snapshot)
         tiers = priority_tiers(problem, problem.priority, 60_000)
         return cls(problem, rules, tiers, build_levels(problem, rules, tiers, levels))
+
+    def _repr_pretty_(self, printer, cycle) -> None:
+        """What Hypothesis shows of an example."""
+        names = ", ".join(a.rule.name for a in self.rules.active)
+        printer.text(f"{briefly(self.problem.snapshot)} under {names}")
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -164,3 +171,21 @@ def reason(snapshot: Snapshot, rules: RuleSet, gang: str) -> str:
     """Why a gang waits once the pipeline has decided, as people read it."""
     bench = Bench.of(snapshot, rules)
     return str(pending_of(bench.problem, bench.greedy(), rules)[f"ns/{gang}"])
+
+
+def briefly(value: object) -> str:
+    """Domain objects without the fields that are as they are by default."""
+    if is_dataclass(value) and not isinstance(value, type):
+        told = [
+            f"{f.name}={briefly(getattr(value, f.name))}"
+            for f in fields(value)
+            if f.init and getattr(value, f.name) != _default(f)
+        ]
+        return f"{type(value).__name__}({', '.join(told)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(briefly, value))})"
+    return str(value) if isinstance(value, Enum) else repr(value)
+
+
+def _default(field: Field[object]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()

@@ -1,0 +1,236 @@
+"""Hypothesis strategies for clusters in which much waits for little: rules decide who gets in.
+
+Nothing is wrong with any object, names are few, and every answer can be listed. Other than in
+`strategies`, tasks share a handful of shapes, so that classes of tasks have several members.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+
+from optsched.domain.amounts import amounts, total
+from optsched.domain.cluster import Claim, Gang, GangPhase, Node, Queue, QueueState, Snapshot
+from optsched.domain.task import Task, TaskStatus
+from tests.support.strategies import (
+    CPU,
+    GPU,
+    HOST,
+    MEMORY,
+    MIB,
+    NAMESPACES,
+    PODS,
+    ZONE,
+    node_selectors,
+    shapes,
+    taints,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+    from optsched.domain.amounts import Amounts
+    from optsched.domain.task import TaskShape
+
+CONSTRAINTS = frozenset(
+    {
+        "node_selector",
+        "node_affinity",
+        "preferred_nodes",
+        "tolerations",
+        "pod_affinity",
+        "pod_anti_affinity",
+        "spread",
+        "host_ports",
+        "claims",
+        "device",
+    }
+)
+"""Fields of a shape that rules look at, besides what it requests."""
+
+_STATUSES = (
+    *[TaskStatus.PENDING] * 6,
+    *[TaskStatus.RUNNING] * 2,
+    TaskStatus.RELEASING,
+)
+_CLAIMS = tuple(f"{namespace}/c{i}" for namespace in NAMESPACES for i in range(2))
+_OPEN = (*[QueueState.OPEN] * 9, QueueState.CLOSED)
+_ZONES = ((ZONE, "x"), (ZONE, "y"), (ZONE, "x"), (ZONE, "y"), ())
+_MARKS = ((), (), ("app", "x"), ("app", "3"))
+
+
+@dataclass(frozen=True)
+class Most:
+    """The most that there is of everything."""
+
+    nodes: int = 3
+    queues: int = 2
+    gangs: int = 3
+    members: int = 2
+
+
+# Strategies are kept: to make one takes longer than to draw from it.
+
+
+@cache
+def _one_of(values: tuple[Any, ...]) -> SearchStrategy[Any]:
+    return st.sampled_from(values)
+
+
+@cache
+def _shapes(namespace: str, about: frozenset[str]) -> SearchStrategy[list[TaskShape]]:
+    """A few shapes that the tasks of a namespace share; a claim that does not exist among them."""
+    usable = [key for key in (*_CLAIMS, f"{namespace}/gone") if key.startswith(namespace)]
+    asks = st.builds(_amounts, _one_of((1, 1, 2, 3, 0)), _one_of((0, 0, 1)), _one_of((0, 0, 0, 1)))
+    each = shapes(namespace, usable, asks, about).map(_sensible)
+    return st.lists(each, min_size=1, max_size=3)
+
+
+def _sensible(shape: TaskShape) -> TaskShape:
+    """Without whole GPUs beside a part of one: no container can ask for both."""
+    if shape.device is None:
+        return shape
+    return replace(shape, request=tuple((r, n) for r, n in shape.request if r != GPU))
+
+
+def _amounts(cpu: int, memory: int = 0, gpu: int = 0) -> Amounts:
+    found = {CPU: cpu * 500, MEMORY: memory * 256 * MIB, GPU: gpu}
+    return amounts({name: amount for name, amount in found.items() if amount})
+
+
+_REACH = st.none() | node_selectors()
+_TAINTS = st.lists(taints(), max_size=1)
+
+
+class _Contest:
+    def __init__(self, draw: DrawFn, about: frozenset[str], most: Most) -> None:
+        self._draw = draw
+        self._about = about
+        self._most = most
+        self._nodes = [f"n{i}" for i in range(self._from(*range(1, most.nodes + 1)))]
+        self._tasks: list[Task] = []
+        self._known: dict[str, list[TaskShape]] = {}
+
+    def _from(self, *values: Any) -> Any:
+        return self._draw(_one_of(values))
+
+    def snapshot(self) -> Snapshot:
+        """The whole of it."""
+        queues = self._queues()
+        names = [q.name for q in queues]
+        number = self._from(*range(1, self._most.gangs + 1))
+        gangs = [self._gang(i, names) for i in range(number)]
+        if self._from(0, 0, 0, 1):
+            self._task("b/stranger", "", TaskStatus.RUNNING)
+        return Snapshot(
+            taken_ms=1000,
+            nodes=tuple(self._node(name) for name in self._nodes),
+            gangs=tuple(sorted(gangs, key=lambda gang: gang.key)),
+            queues=tuple(queues),
+            claims={key: self._claim(key) for key in self._used_claims()},
+            namespaces={name: {"app": "x"} if name == "a" else {} for name in NAMESPACES},
+        )
+
+    # --- queues and claims -----------------------------------------------------------------------
+
+    def _queues(self) -> list[Queue]:
+        names = [f"q{i}" for i in range(self._from(*range(self._most.queues + 1)))]
+        made = [self._queue(name, ["root", *names[:i]]) for i, name in enumerate(names)]
+        return [Queue("default"), *made, Queue("root")]
+
+    def _queue(self, name: str, parents: Sequence[str]) -> Queue:
+        guarantee, ceiling = self._from(0, 0, 1, 2), self._from(0, 0, 1, 3)
+        limits = _amounts(guarantee + ceiling, gpu=self._from(0, 1)) if ceiling else None
+        return Queue(
+            name,
+            weight=self._from(1, 2, 3),
+            priority=self._from(0, 0, 1),
+            parent=self._from(*parents),
+            guarantee=_amounts(guarantee),
+            capability=limits,
+            deserved=_amounts(guarantee + self._from(0, 1, 2)),
+            state=self._from(*_OPEN),
+        )
+
+    def _used_claims(self) -> list[str]:
+        used = {key for task in self._tasks for key in task.shape.claims}
+        return sorted(used & set(_CLAIMS))
+
+    def _claim(self, key: str) -> Claim:
+        if self._from(0, 0, 0, 1):
+            return Claim(key, problem="is lost")
+        return Claim(key, nodes=self._draw(_REACH))
+
+    # --- gangs -----------------------------------------------------------------------------------
+
+    def _gang(self, number: int, queues: list[str]) -> Gang:
+        key = f"{self._from(*NAMESPACES)}/g{number}"
+        app, count = self._from("x", "y"), self._from(*range(1, self._most.members + 1))
+        tasks = [
+            self._task(f"{key}-{i}", key, self._from(*_STATUSES), app=app, index=i)
+            for i in range(count)
+        ]
+        return Gang(
+            key,
+            queue=self._from(*queues),
+            min_member=self._from(count, 1),
+            min_role=self._from((), (), (), (("ps", 1),)),
+            min_resources=_amounts(self._from(0, 0, 2, 5)),
+            priority=self._from(0, 1),
+            created_ms=number,
+            waiting_since_ms=number,
+            phase=GangPhase.INQUEUE,
+            tasks=tuple(sorted(tasks, key=lambda task: task.order)),
+        )
+
+    def _task(
+        self, key: str, gang: str, status: TaskStatus, *, app: str = "x", index: int = 0
+    ) -> Task:
+        namespace = key.partition("/")[0]
+        if namespace not in self._known:
+            self._known[namespace] = self._draw(_shapes(namespace, self._about))
+        known = self._known[namespace]
+        task = Task(
+            key,
+            known[self._from(*range(len(known)))],
+            status,
+            gang=gang,
+            role=("ps", "worker")[index > 0],
+            index=index,
+            labels={"app": app},
+            node=self._from(*self._nodes) if status.holds_resources else "",
+        )
+        self._tasks.append(task)
+        return task
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def _node(self, name: str) -> Node:
+        here = [t for t in self._tasks if t.node == name]
+        held = {**total(t.shape.request for t in here), PODS: len(here)}
+        # Parts of GPUs that run have a device each, so that nobody has to guess how they share.
+        held[GPU] = held.get(GPU, 0) + sum(t.shape.device is not None for t in here)
+        room = dict(_amounts(self._from(*range(1, 7)), self._from(*range(5)), self._from(0, 1, 2)))
+        room[PODS] = self._from(*range(5))
+        offered = {r: held.get(r, 0) + room.get(r, 0) for r in held.keys() | room.keys()}
+        labels = [pair for pair in (self._from(*_ZONES), self._from(*_MARKS)) if pair]
+        return Node(
+            name,
+            amounts({r: amount for r, amount in offered.items() if amount or r == PODS}),
+            labels={HOST: name, **dict(labels)},
+            taints=tuple(self._draw(_TAINTS)),
+            ready=bool(self._from(*[1] * 9, 0)),
+            unschedulable=bool(self._from(*[0] * 9, 1)),
+            residents=tuple(sorted(here, key=lambda task: task.key)),
+        )
+
+
+@st.composite
+def contests(draw: DrawFn, about: frozenset[str] = CONSTRAINTS, most: Most = Most()) -> Snapshot:
+    """A small cluster; about: the constraints that its tasks have."""
+    return _Contest(draw, about, most).snapshot()
