@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-SETTLED_S = 2.0
+SETTLED_S = 5.0
 """How long the binds of one small gang may take on a busy machine."""
 
 

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.e2e
 
 BOUND = "volcano_schedule_attempts_total"
 TIMES = (
-    *("--leader-elect-lease-duration", "3s"),
-    *("--leader-elect-renew-deadline", "2s"),
+    *("--leader-elect-lease-duration", "5s"),
+    *("--leader-elect-renew-deadline", "4s"),
     *("--leader-elect-retry-period", "300ms"),
 )
 
@@ -90,7 +90,7 @@ def test_one_of_two_replicas_schedules_and_the_other_takes_over(site: Site) -> N
     site.await_bound("one", 2)
     assert second.metric("optsched_leading") == 0
     lease = site.lease(site.name)
-    assert lease["leaseDurationSeconds"] == 3
+    assert lease["leaseDurationSeconds"] == 5
     assert lease["leaseTransitions"] == 0
     assert lease["acquireTime"] <= lease["renewTime"]
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("restarts")]
 
-AGAIN_S = 60.0
-"""Watches begin again after growing pauses, 15 seconds at most."""
-
 _SITES = count(1)
 
 
@@ -63,13 +60,13 @@ def test_an_api_server_that_crashes_between_binds_loses_and_doubles_nothing(
     assert scheduler.ask("/healthz") == (200, "ok")
     plane.start_component(API_SERVER)
 
-    site.await_bound("during", 6, AGAIN_S)
+    site.await_bound("during", 6)
     site.gang("after", 6)
-    site.await_bound("after", 6, AGAIN_S)
+    site.await_bound("after", 6)
     site.gang("rest", 1)
     site.await_waits("rest", "NotEnoughResources")
     site.complete("before")
-    site.await_bound("rest", 1, AGAIN_S)
+    site.await_bound("rest", 1)
     site.await_running("during", 6)
     scheduler.await_metric(17, "volcano_schedule_attempts_total", result="scheduled")
     site.story.assert_bound_once()
@@ -98,7 +95,7 @@ def test_what_changes_while_a_watch_can_not_go_on_is_listed(
     site.gang("fits", 8)
     proxy.open(gate)
 
-    site.await_bound("fits", 8, AGAIN_S)
+    site.await_bound("fits", 8)
     assert "pods: can not be followed: 410 Expired: too old resource version" in scheduler.log
     site.await_waits("waits", "Impossible")
     site.story.assert_bound_once()

@@ -28,7 +28,7 @@ QUEUES = f"/apis/{SCHEDULING}/queues"
 SITE_LABEL = "site"
 COMPLETE = "optsched.io/complete"
 FAIL = "optsched.io/fail"
-BEGIN_S = 30.0
+BEGIN_S = 60.0
 END_S = 30.0
 
 _LISTENS = re.compile(r"health and metrics on \S+:(\d+)")
