@@ -68,6 +68,7 @@ WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-t
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
 TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
+HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # a tier name: the whole cluster
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 
 # Queues.

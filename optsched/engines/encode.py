@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from optsched.engines.copies import copy_classes
 from optsched.engines.cpsat.model import Configurations, LevelModel, Objective
 from optsched.engines.cpsat.pricing import useful_capacity
+from optsched.engines.deal import deal, domains_taken
 from optsched.engines.masks import allowed_nodes, rooms
-from optsched.problem.arrays import UNPLACED, ranges, row_groups
+from optsched.problem.arrays import ranges, row_groups
 from optsched.problem.formulation import Formulation, gang_classes
 from optsched.problem.linear import Expression
-from optsched.rules.base import NodeLevel
+from optsched.rules.base import DomainLevel, NodeLevel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from optsched.engines.copies import Copies
     from optsched.engines.cpsat.model import LevelUpdate
     from optsched.problem.arrays import I64
     from optsched.problem.decisions import Decisions
@@ -124,6 +127,8 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
 
 
 def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression:
+    if isinstance(level, DomainLevel):
+        return level.encode_places(form, supplied)
     if isinstance(level, NodeLevel):
         task_class, node = np.nonzero(supplied >= 0)
         values = level.node_values(form.problem)
@@ -138,7 +143,8 @@ def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression
 class ByConfigurations:
     """Node classes filled by configurations: for many nodes with few distinct rooms.
 
-    Nodes of class k are `members[member_start[k]:member_start[k + 1]]`.
+    Nodes of class k are `members[member_start[k]:member_start[k + 1]]`; `copies` says what tasks in
+    configurations are.
     """
 
     form: Formulation
@@ -146,6 +152,7 @@ class ByConfigurations:
     level_of: list[int]
     members: I64
     member_start: I64
+    copies: Copies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """See `Encoding`: configurations go to the nodes of their class in name order."""
@@ -159,7 +166,7 @@ class ByConfigurations:
         first_of_class = before[np.searchsorted(node_class, node_class)]
         start = self.member_start[node_class] + before - first_of_class
         node = self.members[ranges(start, uses)]
-        tasks = np.repeat(update.use_tasks[order], uses, axis=0)
+        tasks = np.repeat(self.copies.merged(update.use_tasks)[order], uses, axis=0)
         by_name = np.argsort(node, kind="stable")
         slots = [np.repeat(node[by_name], tasks[by_name, c]) for c in range(tasks.shape[1])]
         return deal(self.form, update.solution, slots, base)
@@ -168,21 +175,28 @@ class ByConfigurations:
 def encode_configurations(
     problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions
 ) -> ByConfigurations:
-    """z[k, p] nodes of class k that take configuration p; levels over single nodes are left out."""
+    """z[k, p] nodes of class k with configuration p; levels over nodes and domains stay out."""
     form = _aggregated(problem, rules, goal)
-    classes = problem.classes
-    allowed = allowed_nodes(problem, rules)
-    capacity = useful_capacity(problem.idle, classes.request)
+    for rule in rules.hard:
+        rule.encode_domains(form)
+    copies = copy_classes(form)
+    request = problem.classes.request[copies.class_of]
+    allowed = allowed_nodes(problem, rules)[copies.class_of] & copies.inside(problem)
+    capacity = useful_capacity(problem.idle, problem.classes.request)
     class_of, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    fits = (capacity[first][:, None, :] >= classes.request[None, :, :]).all(axis=2)
+    fits = (capacity[first][:, None, :] >= request[None, :, :]).all(axis=2)
     by_class = np.argsort(class_of, kind="stable")
     size = np.bincount(class_of, minlength=len(first)).astype(np.int64)
-    start = _configurations_in_use(problem, incumbent, class_of)
-    chosen = [(i, t) for i, t in enumerate(goal.levels) if not isinstance(t, NodeLevel)]
-    objectives = [Objective(t.encode(form), t.sense, goal.known[i]) for i, t in chosen]
+    start = _configurations_in_use(incumbent, class_of, copies.of_tasks(form, incumbent.node_of))
+    chosen: list[int] = []
+    objectives: list[Objective] = []
+    for i, (level, known) in enumerate(zip(goal.levels, goal.known, strict=True)):
+        if not isinstance(level, NodeLevel | DomainLevel):
+            chosen.append(i)
+            objectives.append(Objective(level.encode(form), level.sense, known))
     nodes = Configurations(
-        supply=form.supply,
-        request=classes.request,
+        supply=copies.supply,
+        request=request,
         capacity=capacity[first],
         multiplicity=size,
         allowed=fits & allowed[:, first].T,
@@ -192,21 +206,24 @@ def encode_configurations(
     )
     model = _finish(form, objectives, _hint(form, incumbent), nodes)
     ends = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-    return ByConfigurations(form, model, [i for i, _ in chosen], by_class, ends)
+    return ByConfigurations(form, model, chosen, by_class, ends, copies)
 
 
 def _configurations_in_use(
-    problem: Problem, incumbent: Decisions, class_of: I64
+    incumbent: Decisions, class_of: I64, copies: tuple[I64, int]
 ) -> tuple[I64, I64, I64]:
-    """Node class, tasks and number of nodes of every configuration of the incumbent."""
-    num_classes = len(problem.classes.shapes)
+    """Node class, tasks and number of nodes of every configuration of the incumbent.
+
+    `copies` are (T,) the class that each task counts for, and the number of all classes.
+    """
+    copy_of, num_classes = copies
     tasks = np.flatnonzero(incumbent.node_of >= 0)
     nodes, at = np.unique(incumbent.node_of[tasks], return_inverse=True)
     none = np.empty(0, np.int64)
     if not len(nodes) or len(nodes) * num_classes > MOST_START_CELLS:
         return none, np.empty((0, num_classes), np.int64), none
     table = np.zeros((len(nodes), num_classes), np.int64)
-    np.add.at(table, (at, problem.task_class[tasks]), 1)
+    np.add.at(table, (at, copy_of[tasks]), 1)
     group, first = row_groups([class_of[nodes], *table.T])
     uses = np.bincount(group, minlength=len(first)).astype(np.int64)
     most = np.argsort(-uses, kind="stable")[:MOST_START]
@@ -242,6 +259,8 @@ def _hint(form: Formulation, incumbent: Decisions) -> I64:
         begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
         tasks = ranges(begin, np.full(len(members), gangs.per_gang[f]))
         hint[form.placed_variable[f]] = int((incumbent.node_of[tasks] >= 0).sum())
+    for variables, numbers in domains_taken(form, incumbent):
+        hint[variables] = numbers
     return hint
 
 
@@ -269,44 +288,9 @@ def _kin(form: Formulation) -> I64:
     kin[form.start[starts]] = alike[starts]
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
+    for choice in form.choices.all:
+        # Where a gang goes is told by its class: none can take the place of another one.
+        h = choice.gang_class
+        kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
+        kin[form.start[h : h + 1][starts[h : h + 1]]] = -1
     return kin
-
-
-def deal(form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions) -> Decisions:
-    """Give the tasks that a solution places to single gangs and nodes.
-
-    Parameters
-    ----------
-    form, solution
-        The aggregated model and values of its variables.
-    slots
-        Nodes for the tasks of each class, in ascending order, at least as many as are placed.
-    base
-        Decisions on gangs that the model leaves out.
-
-    """
-    problem, gangs = form.problem, form.gangs
-    mine = np.zeros(problem.num_gangs, np.bool_)
-    mine[gangs.members] = True
-    node_of = np.where(mine[problem.gang_of], UNPLACED, base.node_of)
-    placed = (solution[form.placed_variable] * form.placed_factor).tolist()
-    admitted = gangs.multiplicity.copy()
-    starting = form.start >= 0
-    admitted[starting] = solution[form.start[starting]]
-    taken = [0] * len(slots)
-    offset = problem.shapes.offset
-    for h in np.flatnonzero(admitted).tolist():
-        number, first = int(admitted[h]), int(gangs.member_start[h])
-        members = gangs.members[first : first + number]
-        turn = 0
-        for f in range(int(gangs.start[h]), int(gangs.start[h + 1])):
-            total, task_class = placed[f], int(gangs.class_of[f])
-            # Taking turns across entries keeps gangs within one task of each other: Formulation.
-            each = np.full(number, total // number, np.int64)
-            each[(turn + np.arange(total % number)) % number] += 1
-            turn = (turn + total) % number
-            tasks = ranges(problem.task_start[members] + offset[gangs.entry_of[f]], each)
-            used = taken[task_class]
-            node_of[tasks] = slots[task_class][used : used + total]
-            taken[task_class] = used + total
-    return replace(base, node_of=node_of)

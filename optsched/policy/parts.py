@@ -253,12 +253,13 @@ class TierReader:
 
 # --- levels --------------------------------------------------------------------------------------
 
-LEVEL_ORDER = ("guarantee", "admission", "fair-share", "tasks", "node-score")
+LEVEL_ORDER = ("guarantee", "admission", "fair-share", "tasks", "topology", "node-score")
 """Levels in the order that they have where a policy does not say."""
 
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
     "guarantee": ("proportion", "capacity"),
     "fair-share": ("drf", "proportion", "capacity"),
+    "topology": ("network-topology-aware",),
     "node-score": ("nodeorder", "binpack", "nodegroup", "resource-strategy-fit"),
 }
 """Levels that are nothing without one of these plugins."""

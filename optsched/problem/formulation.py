@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.problem.arrays import frozen, ranges, row_groups
+from optsched.problem.choices import Choices
 from optsched.problem.linear import Expression, LinearModel
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Formulation:
         (F,) the tasks placed of an entry are factor · variable.
     supply
         (C,) row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds what nodes supply.
+    choices
+        Where in the network gangs go, as far as rules have something to say about it.
 
     """
 
@@ -144,6 +147,7 @@ class Formulation:
         self.placed_variable[flexible] = self.model.add_variables(0, most[flexible])
         self.placed_factor = np.where(flexible, 1, gangs.per_gang)
         self.is_flexible: Bool = flexible
+        self.choices = Choices(self)
         num_classes = len(problem.classes.shapes)
         self.supply = self.model.add_rows(
             gangs.class_of,

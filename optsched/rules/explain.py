@@ -10,6 +10,7 @@ import numpy as np
 
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.rules.asking import first_entries
+from optsched.rules.base import Room
 from optsched.rules.standing import Standing
 from optsched.rules.wording import amount_text, counted
 from optsched.units import PODS
@@ -56,6 +57,10 @@ class Explainer:
         for ask in asks:
             if ask.view.most_now < ask.number:
                 return ask.lacking()
+        for rule in self._rules.hard:
+            reason = rule.explain_rooms(self._outcome.problem, gang, [a.room for a in asks])
+            if reason is not None:
+                return reason
         if not _fit_together(self._outcome, asks):
             return Reason(
                 ReasonCode.FRAGMENTED,
@@ -80,11 +85,9 @@ class Explainer:
         )
         if not binding or number > MOST_TRIED:
             return None
-        counts = np.zeros((len(asks), problem.num_nodes), np.int64)
-        for row, ask in zip(counts, asks, strict=True):
-            row[ask.view.open_nodes] = ask.view.counts
         together = self._standing.most_together(
-            [(ask.view.task_class, ask.number) for ask in asks], counts
+            [(ask.view.task_class, ask.number) for ask in asks],
+            np.array([ask.room.counts for ask in asks]),
         )
         if together >= number:
             return None
@@ -168,6 +171,13 @@ class _Ask:
     view: _View
     role: str
     number: int
+
+    @property
+    def room(self) -> Room:
+        """The room that nodes have for it."""
+        counts = np.zeros(self.view.problem.num_nodes, np.int64)
+        counts[self.view.open_nodes] = self.view.counts
+        return Room(self.view.task_class, self.number, counts)
 
     def _what(self) -> str:
         view = self.view

@@ -65,6 +65,11 @@ _KINDS = (
         "tasks beyond the minimum, from the highest priority to the lowest",
         lambda problem, rules, tiers: task_levels(problem, tiers),
     ),
+    LevelKind(
+        "topology",
+        "tiers of the network that gangs cross which ask to stay together",
+        _of_rule("network-topology"),
+    ),
     LevelKind("node-score", "scores of the chosen nodes", _node_score),
 )
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SubGroups(Rule):
-    """Fewer tasks of a smaller group than its size, or fewer groups than the rule asks, never start.
+    """Fewer tasks of a smaller group than its size, or fewer groups than asked, never start.
 
     The greedy pipeline places groups whole, see `engines.greedy.domains`.
     """

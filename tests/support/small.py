@@ -274,14 +274,14 @@ def _asking(rng: np.random.Generator, gang: Gang) -> Gang:
     if rng.random() < 0.3:
         return gang
     asks = random_request(rng) if rng.random() < 0.8 else None
-    if rng.random() < 0.6:
+    if rng.random() < 0.6 or (asks is not None and asks.label):
         return replace(gang, topology=asks)
     rule = SubGroupRule(
         "by-part",
         size=int(rng.integers(1, 3)),
         min_groups=int(rng.integers(0, 2)),
         keys=("part",),
-        topology=random_request(rng) if rng.random() < 0.7 else None,
+        topology=None if rng.random() < 0.3 else replace(random_request(rng), label=""),
     )
     tasks = tuple(replace(t, labels={**t.labels, **_part_label(rng)}) for t in gang.tasks)
     return replace(gang, topology=asks, tasks=tasks, sub_groups=(rule,))

@@ -1,0 +1,254 @@
+"""A solution in totals dealt out to single gangs and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.arrays import UNPLACED, ranges
+from optsched.problem.parts import NO_PART
+from optsched.problem.topology import CLUSTER, NOWHERE
+from optsched.problem.units import entry_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.problem.arrays import I64
+    from optsched.problem.choices import Choice, Demand
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.topology import Forest
+
+
+def deal(form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions) -> Decisions:
+    """Give the tasks that a solution places to single gangs and nodes.
+
+    Tasks that are bound to domains of the network choose first, those of the lowest tier before all
+    others: what is left of a wider domain then is as good as any other part of it.
+
+    Parameters
+    ----------
+    form, solution
+        The aggregated model and values of its variables.
+    slots
+        Nodes for the tasks of each class, in ascending order, at least as many as are placed.
+    base
+        Decisions on gangs that the model leaves out.
+
+    """
+    problem, gangs = form.problem, form.gangs
+    mine = np.zeros(problem.num_gangs, np.bool_)
+    mine[gangs.members] = True
+    node_of = np.where(mine[problem.gang_of], UNPLACED, base.node_of)
+    dealer = _Dealer(form, solution)
+    for h in np.flatnonzero(dealer.admitted).tolist():
+        dealer.deal_class(h)
+    stock = _Stock(slots, problem.num_nodes)
+    for share in sorted(dealer.shares, key=lambda s: s.tier):
+        node_of[share.tasks] = stock.take(share)
+    return replace(base, node_of=node_of)
+
+
+@dataclass(frozen=True, eq=False)
+class _Share:
+    """Tasks of one class that go to one domain; forest: None where they may go anywhere."""
+
+    task_class: int
+    tasks: I64
+    forest: Forest | None = None
+    domain: int = CLUSTER
+
+    @property
+    def tier(self) -> float:
+        """Tasks that may go anywhere come last."""
+        return np.inf if self.forest is None else float(self.forest.tier[self.domain])
+
+
+class _Stock:
+    """Nodes that a solution offers to each class, until they are taken; domains come first."""
+
+    def __init__(self, slots: Sequence[I64], num_nodes: int) -> None:
+        self._slots = list(slots)
+        self._used = [0] * len(slots)
+        self._left: dict[int, I64] = {}
+        self._num_nodes = num_nodes
+
+    def take(self, share: _Share) -> I64:
+        """Nodes for the tasks of a share."""
+        number, c = len(share.tasks), share.task_class
+        if share.forest is not None:
+            return self._take_near(c, number, share.forest, share.domain)
+        if c in self._left:
+            self._slots[c] = np.repeat(np.arange(self._num_nodes), self._left.pop(c))
+        first = self._used[c]
+        self._used[c] = first + number
+        return self._slots[c][first : first + number]
+
+    def _take_near(self, task_class: int, number: int, forest: Forest, domain: int) -> I64:
+        """Nodes in a domain, those that are near to each other."""
+        if task_class not in self._left:
+            counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
+            self._left[task_class] = counts
+        left = self._left[task_class]
+        nodes = np.flatnonzero((left > 0) & forest.inside(domain))
+        nodes = nodes[np.argsort(forest.leaf_of[nodes], kind="stable")]
+        before = np.cumsum(left[nodes]) - left[nodes]
+        taken = np.clip(number - before, 0, left[nodes])
+        left[nodes] -= taken
+        return np.repeat(nodes, taken)
+
+
+class _Dealer:
+    """Decides which gangs get which tasks placed, and in which domains."""
+
+    def __init__(self, form: Formulation, solution: I64) -> None:
+        self._form = form
+        self._solution = solution
+        self._placed: list[int] = (solution[form.placed_variable] * form.placed_factor).tolist()
+        self._choices: dict[tuple[int, int], Choice] = {
+            (c.gang_class, c.part): c for c in form.choices.all
+        }
+        self._demand: dict[int, Demand] = {d.entry: d for d in form.choices.demands}
+        self.admitted = form.gangs.multiplicity.copy()
+        starting = form.start >= 0
+        self.admitted[starting] = solution[form.start[starting]]
+        self.shares: list[_Share] = []
+
+    def deal_class(self, h: int) -> None:
+        """Deal out what is placed of the gangs of one class."""
+        gangs = self._form.gangs
+        first, number = int(gangs.member_start[h]), int(self.admitted[h])
+        members = gangs.members[first : first + number]
+        goes_to = self._domains(h, number)
+        turn = {NOWHERE: 0}
+        for f in range(int(gangs.start[h]), int(gangs.start[h + 1])):
+            demand = self._demand.get(f)
+            if demand is None:
+                self._deal_entry(f, members, self._placed[f], turn)
+                continue
+            domains = goes_to[demand.choice.part]
+            numbers = (self._solution[demand.variables] * demand.factor).tolist()
+            for d, total in zip(demand.choice.domains.tolist(), numbers, strict=True):
+                self._deal_entry(f, members[domains == d], total, turn, (demand.choice, d))
+
+    def _deal_entry(
+        self,
+        f: int,
+        members: I64,
+        total: int,
+        turn: dict[int, int],
+        where: tuple[Choice, int] | None = None,
+    ) -> None:
+        """Give some tasks of an entry to gangs in turn; see `Formulation` for why in turn."""
+        if not total:
+            return
+        problem, gangs, number = self._form.problem, self._form.gangs, len(members)
+        key = NOWHERE if where is None else where[1]
+        each = np.full(number, total // number, np.int64)
+        each[(turn.setdefault(key, 0) + np.arange(total % number)) % number] += 1
+        turn[key] = (turn[key] + total) % number
+        offset = problem.shapes.offset[gangs.entry_of[f]]
+        tasks = ranges(problem.task_start[members] + offset, each)
+        task_class = int(gangs.class_of[f])
+        if where is None:
+            self.shares.append(_Share(task_class, tasks))
+        else:
+            forest = problem.topology.forest(where[0].bound)
+            self.shares.append(_Share(task_class, tasks, forest, where[1]))
+
+    def _domains(self, h: int, number: int) -> dict[int, I64]:
+        """By part, the domain (number,) of each gang that starts; NOWHERE where it has none."""
+        whole = self._choices.get((h, NO_PART))
+        found: dict[int, I64] = {}
+        within = np.full(number, CLUSTER, np.int64)
+        if whole is not None:
+            # The narrow ones first, so that their parts choose first.
+            domains = np.repeat(whole.domains, self._solution[whole.variables])
+            tiers = self._form.problem.topology.forest(whole.bound).tier
+            within = domains[np.argsort(tiers[domains], kind="stable")]
+            found[NO_PART] = within
+        shape = self._form.problem.shapes.shapes[int(self._form.gangs.shape_of[h])]
+        for p in range(len(shape.parts)):
+            choice = self._choices.get((h, p))
+            if choice is not None:
+                found[p] = self._inside(choice, within)
+        return found
+
+    def _inside(self, choice: Choice, within: I64) -> I64:
+        """Deal the domains of a part to gangs that lie in domains (number,) themselves."""
+        forest = self._form.problem.topology.forest(choice.bound)
+        left = self._solution[choice.variables].copy()
+        found = np.full(len(within), NOWHERE, np.int64)
+        for i, domain in enumerate(within.tolist()):
+            inner = (choice.domains >= domain) & (choice.domains < forest.end[domain]) & (left > 0)
+            if inner.any():
+                k = int(np.argmax(inner))
+                left[k] -= 1
+                found[i] = choice.domains[k]
+        return found
+
+
+# --- the way back --------------------------------------------------------------------------------
+
+
+def domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
+    """Variables of choices, and of the tasks that follow them, with their values in a plan."""
+    for choice in form.choices.all:
+        at = _chosen(form, choice, decisions.node_of)
+        yield choice.variables, np.bincount(at[at >= 0], minlength=len(choice.domains))
+    for demand in form.choices.demands:
+        if form.is_flexible[demand.entry]:
+            at = task_domains(form, demand, decisions.node_of)[1]
+            yield demand.variables, np.bincount(at[at >= 0], minlength=len(demand.variables))
+
+
+def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
+    """Tasks (k,) of the entry of a demand, and which of the choice's domains (k,) each is in.
+
+    -1 for tasks without a node.
+    """
+    problem, gangs, f = form.problem, form.gangs, demand.entry
+    h = demand.choice.gang_class
+    members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
+    begin = problem.task_start[members] + problem.shapes.offset[gangs.entry_of[f]]
+    tasks = ranges(begin, np.full(len(members), gangs.per_gang[f]))
+    return tasks, _places(form, demand.choice, node_of[tasks])
+
+
+def _chosen(form: Formulation, choice: Choice, node_of: I64) -> I64:
+    """For each gang of a class, which domain of a choice holds all that is placed, -1 for none."""
+    problem, gangs, h = form.problem, form.gangs, choice.gang_class
+    members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
+    held = choice.bound.held
+    found = np.full(len(members), NOWHERE, np.int64)
+    forest = problem.topology.forest(choice.bound)
+    entries = problem.shapes.shapes[int(gangs.shape_of[h])].entries
+    for i, gang in enumerate(members.tolist()):
+        mine = [
+            node_of[slice(tasks.start, tasks.stop)]
+            for e, entry in enumerate(entries)
+            if choice.part in (NO_PART, entry.part) and (tasks := entry_tasks(problem, gang, e))
+        ]
+        nodes = np.concatenate(mine)
+        domain = forest.holder(nodes[nodes >= 0])
+        if domain >= 0 or held >= 0:
+            lowest = max(domain, held) if min(domain, held) < 0 else forest.meet(domain, held)
+            found[i] = _around(choice, forest, lowest)
+    return found
+
+
+def _around(choice: Choice, forest: Forest, domain: int) -> int:
+    """The narrowest domain of a choice that holds another one; -1 where none does."""
+    fitting = np.flatnonzero((choice.domains <= domain) & (domain < forest.end[choice.domains]))
+    return (
+        int(fitting[np.argmin(forest.tier[choice.domains[fitting]])]) if len(fitting) else NOWHERE
+    )
+
+
+def _places(form: Formulation, choice: Choice, nodes: I64) -> I64:
+    """Which domain of a choice each node (k,) is in, -1 for none."""
+    forest = form.problem.topology.forest(choice.bound)
+    of_leaf = np.array([_around(choice, forest, d) for d in range(len(forest))], np.int64)
+    return np.where(nodes >= 0, of_leaf[forest.leaf_of[nodes]], NOWHERE)
