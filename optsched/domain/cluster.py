@@ -39,6 +39,22 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What is in use on a node as somebody has measured it, in millionths of what it has.
+
+    Attributes
+    ----------
+    measured_ms
+        When that was.
+
+    """
+
+    cpu_ppm: int
+    memory_ppm: int
+    measured_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A machine and the tasks on it, ours or not.
 
@@ -54,6 +70,8 @@ class Node:
         The model of its GPUs, for requests that name models; empty when unknown.
     residents
         Tasks that hold resources here (bound, running or terminating), in key order.
+    load
+        What is really in use, if that has been measured.
     """
 
     name: str
@@ -64,6 +82,7 @@ class Node:
     unschedulable: bool = False
     gpu_model: str = ""
     residents: tuple[Task, ...] = ()
+    load: Load | None = None
 
     @property
     def offers(self) -> dict[str, int]:

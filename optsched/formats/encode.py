@@ -19,7 +19,15 @@ from optsched.formats.encode_selectors import (
 )
 from optsched.formats.encode_topology import hypernode_spec, topology_spec
 from optsched.formats.index import SNAPSHOT_KIND
-from optsched.formats.marks import API_VERSION, PROBLEM, WAITING_SINCE, reason_text, time_text
+from optsched.formats.marks import (
+    API_VERSION,
+    LOAD,
+    PROBLEM,
+    WAITING_SINCE,
+    load_text,
+    reason_text,
+    time_text,
+)
 from optsched.formats.nodegroups import affinity_fields
 from optsched.formats.text import write_yaml
 from optsched.formats.volumes import WAITS
@@ -134,9 +142,10 @@ def _node(node: Node) -> Manifest:
     ]
     cordoned = {"unschedulable": True} if node.unschedulable else {}
     ready = {"type": "Ready", "status": "True" if node.ready else "False"}
+    load = {} if node.load is None else {"annotations": {LOAD: load_text(node.load)}}
     return _manifest(
         kinds.NODE,
-        {"name": node.name, "labels": dict(node.labels)},
+        {"name": node.name, "labels": dict(node.labels), **load},
         spec={**cordoned, **({"taints": taints} if taints else {})},
         status={"allocatable": _amounts(node.allocatable), "conditions": [ready]},
     )

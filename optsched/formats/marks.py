@@ -1,15 +1,19 @@
 """Annotations of our own, by which a dumped snapshot comes back as it was.
 
-They state what a manifest has no field for. Users need none of them.
+They state what a manifest has no field for. Users need none of them; who measures the load of nodes
+may write `optsched.io/load`.
 """
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
+from optsched.domain.cluster import Load
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import DeviceRequest
-from optsched.units import TimestampError, format_micro_time, format_time, parse_time_ms
+from optsched.units import FieldError, TimestampError, format_micro_time, format_time, parse_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -18,8 +22,15 @@ API_VERSION: Final = "optsched.io/v1alpha1"
 PROBLEM: Final = "optsched.io/problem"
 WAITING_SINCE: Final = "optsched.io/waiting-since"
 DEVICE: Final = "optsched.io/device"
+LOAD: Final = "optsched.io/load"
 
 _MS_PER_SECOND: Final = 1000
+_PERCENT: Final = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)%"
+_LOAD: Final = re.compile(rf"cpu {_PERCENT} memory {_PERCENT} at (\S+)")
+_PPM_PER_PERCENT: Final = 10_000
+_LOAD_ACCEPTED: Final = (
+    "is not a load: write one such as cpu 30.5% memory 50% at 2026-11-21T05:38:00Z"
+)
 _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
@@ -71,3 +82,35 @@ def marked_device(annotations: Mapping[str, str]) -> DeviceRequest | None:
         return None
     models = tuple(parts[2].split("|")) if len(parts) == 3 else ()
     return DeviceRequest(int(parts[0]), int(parts[1]), models)
+
+
+def load_text(load: Load) -> str:
+    """A measured load as a mark: `cpu 30.5% memory 50% at 2026-11-21T05:38:00Z`."""
+    cpu, memory = _percent(load.cpu_ppm), _percent(load.memory_ppm)
+    return f"cpu {cpu}% memory {memory}% at {time_text(load.measured_ms)}"
+
+
+def marked_load(annotations: Mapping[str, str], remarks: list[FieldError]) -> Load | None:
+    """The measured load in a mark; None without one, or for one that has no reading."""
+    text = annotations.get(LOAD)
+    if text is None:
+        return None
+    path = f"metadata.annotations[{LOAD}]"
+    match = _LOAD.fullmatch(text)
+    if match is None:
+        remarks.append(FieldError(path, text, _LOAD_ACCEPTED))
+        return None
+    try:
+        return Load(_ppm(match[1]), _ppm(match[2]), parse_time_ms(match[3]))
+    except TimestampError as e:
+        remarks.append(e.at(path))
+        return None
+
+
+def _percent(ppm: int) -> str:
+    whole, rest = divmod(ppm, _PPM_PER_PERCENT)
+    return f"{whole}.{rest:04d}".rstrip("0").rstrip(".")
+
+
+def _ppm(percent: str) -> int:
+    return round(Decimal(percent) * _PPM_PER_PERCENT)

@@ -9,6 +9,7 @@ from optsched.api.meta import parse_meta
 from optsched.domain.amounts import amounts
 from optsched.domain.cluster import Node
 from optsched.domain.task import Taint, TaintEffect
+from optsched.formats.marks import marked_load
 from optsched.formats.schemas import NODE
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def parse_node(obj: object) -> tuple[Node | None, tuple[FieldError, ...]]:
         ready=_is_ready(status) and has_all_taints,
         unschedulable=spec.boolean("unschedulable"),
         gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
+        load=marked_load(meta.annotations, errors),
     )
     return node, tuple(errors)
 

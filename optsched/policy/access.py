@@ -11,9 +11,11 @@ from optsched.policy.problem import nearest
 from optsched.units import (
     DurationError,
     HoursError,
+    QuantityError,
     format_duration_ms,
     parse_duration_ms,
     parse_hours,
+    parse_quantity_field,
 )
 from optsched.units.errors import shown
 
@@ -131,6 +133,16 @@ def hours_of(node: Node, findings: Findings) -> str | None:
         findings.error(node.spot, str(e))
         return None
     return text
+
+
+def quantity_of(node: Node, findings: Findings) -> str | None:
+    """A quantity such as 250m or 200Mi, as it is written."""
+    try:
+        parse_quantity_field(node.value)
+    except QuantityError as e:
+        findings.error(node.spot, str(e))
+        return None
+    return node.text
 
 
 def choice_of(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:

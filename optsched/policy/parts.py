@@ -16,6 +16,7 @@ from optsched.policy.access import (
     hours_of,
     items_of,
     number_of,
+    quantity_of,
     text_of,
     unquoted,
     whole_of,
@@ -71,6 +72,8 @@ def _value_of(argument: Argument, node: Node, findings: Findings) -> Value | Non
             value = _duration_text(node, findings)
         case Kind.HOURS:
             value = hours_of(node, findings)
+        case Kind.QUANTITY:
+            value = quantity_of(node, findings)
         case Kind.NAMES:
             value = _names_of(node, findings)
         case Kind.CHOICE:

@@ -120,18 +120,22 @@ def without_solver(policy: Policy) -> Policy:
     return replace(policy, solver=SolverKind.NONE)
 
 
-def build_rules(tiers: Iterable[Sequence[TierPlugin]]) -> RuleSet:
+def build_rules(
+    tiers: Iterable[Sequence[TierPlugin]], metrics: Iterable[tuple[str, str]] = ()
+) -> RuleSet:
     """The rules that plugins bring, in their order; tiers count from 1.
 
-    Plugins without an implementation bring none. Arguments have been checked before.
+    Plugins without an implementation bring none. Arguments have been checked before. `metrics` says
+    where measured load comes from.
     """
+    delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     return RuleSet(
         tuple(
             ActiveRule(rule, plugin.name, number, plugin.faces)
             for number, tier in enumerate(tiers, 1)
             for plugin in tier
             if (build := PLUGINS[plugin.name].build) is not None
-            for rule in build(_arguments(plugin))
+            for rule in build({**_arguments(plugin), **delays})
         )
     )
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from optsched.policy.access import choice_of, fields_of, items_of, kind_of, text_of
+from optsched.policy.access import choice_of, duration_of, fields_of, items_of, kind_of, text_of
 from optsched.policy.actions import ACTIONS
 from optsched.policy.parts import (
     SolverChoice,
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 FIELDS = ("actions", "tiers", "configurations", "metrics", "solver")
 REQUIRED = ("actions", "tiers")
 
+_NOT_FETCHED = (
+    "nothing is fetched from there yet; plugin usage reads the annotation optsched.io/load of nodes"
+)
+
 
 def policy_of_volcano(root: Node, source: str, findings: Findings) -> Policy:
     """The policy that a configuration of Volcano's scheduler stands for.
@@ -55,7 +59,7 @@ def policy_of_volcano(root: Node, source: str, findings: Findings) -> Policy:
         source=source,
         actions=actions,
         tiers=tiers,
-        rules=build_rules(tiers),
+        rules=build_rules(tiers, metrics),
         levels=derive_levels(tiers),
         solver=solver.kind,
         budgets=solver.applied_to(Budgets()),
@@ -110,13 +114,17 @@ def _read_configurations(
 def _read_metrics(
     fields: Mapping[str, Field], is_wanted: bool, findings: Findings
 ) -> tuple[tuple[str, str], ...]:
-    """Where measured load comes from; kept for the plugin `usage`."""
+    """Where measured load comes from, for the plugin `usage`; nothing is fetched from there."""
     if "metrics" not in fields:
         return ()
     key, node = fields["metrics"]
     if is_wanted:
-        findings.warn(key, "metrics are not read yet, so that plugin usage has no effect")
-    return tuple(_flat(fields_of(node, None, findings), findings))
+        findings.warn(key, _NOT_FETCHED)
+    known = fields_of(node, None, findings)
+    interval = known.get("interval")
+    if interval is not None and duration_of(interval.node, findings) is None:
+        known = {name: field for name, field in known.items() if name != "interval"}
+    return tuple(_flat(known, findings))
 
 
 def _flat(

@@ -34,8 +34,9 @@ from optsched.rules.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
 from optsched.rules.sub_groups import SubGroups
 from optsched.rules.taints import Taints
 from optsched.rules.tdm import Tdm
+from optsched.rules.usage import Estimate, Usage
 from optsched.rules.volumes import Volumes
-from optsched.units import CPU, MEMORY, parse_duration_ms, parse_hours
+from optsched.units import CPU, MEMORY, parse_amount, parse_duration_ms, parse_hours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,6 +54,7 @@ class Kind(Enum):
     DURATION = "a duration such as 90s or 1h30m"
     HOURS = "hours of the day such as 8:30-18:00"
     NUMBER = "a number"
+    QUANTITY = "a quantity such as 250m or 200Mi"
     NAMES = "resource names with commas between them"
     CHOICE = "one of some words"
     MAPPING = "a mapping of further arguments"
@@ -168,6 +170,27 @@ def _tdm(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
         if name.startswith(_ZONE)
     }
     return (Tdm(zones),)
+
+
+def _usage(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    risk, idle = "estimator.risk_", "estimator.best_effort."
+    return (
+        Usage(
+            weight=_whole(arguments, "usage.weight", 5),
+            cpu_weight=_whole(arguments, "cpu.weight", 1),
+            memory_weight=_whole(arguments, "memory.weight", 1),
+            cpu_limit_ppm=round(float(arguments.get("thresholds.cpu", 80)) * 10_000),
+            memory_limit_ppm=round(float(arguments.get("thresholds.mem", 80)) * 10_000),
+            estimate=Estimate(
+                of_request=float(arguments.get("estimator.request_ratio", 0.7)),
+                risky_from=float(arguments.get(f"{risk}threshold", 0.6)),
+                risk_factor=float(arguments.get(f"{risk}factor", 1.2)),
+                idle_cpu_m=parse_amount(CPU, arguments.get(f"{idle}cpu", "250m")),
+                idle_memory=parse_amount(MEMORY, arguments.get(f"{idle}mem", "200Mi")),
+            ),
+            blind_ms=_duration_ms(arguments, "metrics.interval") or 30_000,
+        ),
+    )
 
 
 GIGABYTE = 10**9
@@ -362,6 +385,36 @@ _AVAILABLE = (
         _tdm,
     ),
     Plugin(
+        "usage",
+        "measured load of nodes",
+        (
+            _weight("usage.weight", 5, "weight of the whole score"),
+            _weight("cpu.weight", 1, "weight of CPU in it"),
+            _weight("memory.weight", 1, "weight of memory in it"),
+            _mapping(
+                "thresholds",
+                "load above which nodes take nothing more, in percent",
+                Argument("cpu", Kind.NUMBER, 80, "of CPU"),
+                Argument("mem", Kind.NUMBER, 80, "of memory"),
+            ),
+            _mapping(
+                "estimator",
+                "what pods are taken to use before that shows in measurements",
+                Argument("request_ratio", Kind.NUMBER, 0.7, "part of the request"),
+                _later(Argument("burst_ratio", Kind.NUMBER, 0, "part of what limits add")),
+                Argument("risk_threshold", Kind.NUMBER, 0.6, "load that raises estimates, of one"),
+                Argument("risk_factor", Kind.NUMBER, 1.2, "by how much it does", least=1),
+                _mapping(
+                    "best_effort",
+                    "pods that request nothing",
+                    Argument("cpu", Kind.QUANTITY, "250m", "CPU that they use"),
+                    Argument("mem", Kind.QUANTITY, "200Mi", "memory that they use"),
+                ),
+            ),
+        ),
+        _usage,
+    ),
+    Plugin(
         "nodegroup",
         "queues bound to groups of nodes",
         (
@@ -435,7 +488,6 @@ _NOT_YET = {
     "resourcequota": "quotas of namespaces",
     "cdp": "a cooldown before eviction",
     "pdb": "disruption budgets",
-    "usage": "measured load of nodes",
     "rescheduling": "moving pods off busy nodes",
     "task-topology": "affinity between the roles of a job",
     "numa-aware": "NUMA topology",

@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from optsched.domain.cluster import Load
 from optsched.formats.snapshot import assemble
 from optsched.policy.load import parse_policy
 from optsched.policy.parts import derive_levels
@@ -79,7 +80,18 @@ class Scenario:
     def snapshot(self, objects: Iterable[dict[str, Any]] | None = None) -> Snapshot:
         """The cluster of the scenario, or of other objects at the same time."""
         chosen = self.objects if objects is None else objects
-        return assemble(map(completed, chosen), taken_ms=self.taken_ms).snapshot
+        found = assemble(map(completed, chosen), taken_ms=self.taken_ms).snapshot
+        measured = self.preconditions.get("nodeUsage", {})
+        nodes = (replace(n, load=self._load(measured.get(n.name))) for n in found.nodes)
+        return replace(found, nodes=tuple(nodes)) if measured else found
+
+    def _load(self, measured: Mapping[str, Any] | None) -> Load | None:
+        """Measured load; without an age nothing was ever measured."""
+        if measured is None or measured["metricsAgeSeconds"] is None:
+            return None
+        percents = (measured[f"{what}UsageAvg"]["10m"] for what in ("cpu", "mem"))
+        age_ms = measured["metricsAgeSeconds"] * 1000
+        return Load(*(round(p * 10_000) for p in percents), self.taken_ms - age_ms)
 
     def policy(self, **more: object) -> Policy:
         """The policy of its configuration; more: fields to set besides.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from optsched.domain.cluster import Node
+from optsched.domain.cluster import Load, Node
 from optsched.domain.task import Taint, TaintEffect
 from optsched.formats.nodes import parse_node
 from tests.formats.objects import node
@@ -89,3 +89,34 @@ def test_what_is_no_node_is_told(odd: Any):
     found, errors = parse_node(odd)
     assert found is None
     assert errors
+
+
+MARK = "optsched.io/load"
+
+
+def marked(text: str) -> dict[str, Any]:
+    made = node()
+    made["metadata"]["annotations"] = {MARK: text}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "cpu_ppm", "memory_ppm"),
+    [
+        ("cpu 30.5% memory 50% at 1970-01-01T00:00:10Z", 305_000, 500_000),
+        ("cpu 0% memory 101.00005% at 1970-01-01T00:00:10Z", 0, 1_010_000),
+    ],
+)
+def test_a_measured_load(text: str, cpu_ppm: int, memory_ppm: int):
+    assert read(marked(text)).load == Load(cpu_ppm, memory_ppm, 10_000)
+    assert read(node()).load is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30%", "cpu 3 memory 4 at 1970-01-01T00:00:10Z", "cpu 3% memory 4% at noon"]
+)
+def test_a_load_without_a_reading_is_none_and_remarked_on(text: str):
+    found, (error,) = parse_node(marked(text))
+    assert found is not None
+    assert found.load is None
+    assert error.path == f"metadata.annotations[{MARK}]"

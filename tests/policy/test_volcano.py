@@ -18,6 +18,7 @@ from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.levels import LEVELS
 from optsched.rules.overcommit import Overcommit
 from optsched.rules.plugins import PLUGINS
+from optsched.rules.usage import Usage
 from tests.support.shared import found, shared
 
 if TYPE_CHECKING:
@@ -209,14 +210,20 @@ def test_plugins_of_jobs_are_passed_over() -> None:
 
 
 def test_plugins_not_yet_there_may_say_what_they_like() -> None:
-    text = "usage\n    enablePredicate: false\n    arguments: {thresholds: {cpu: 80}, a: [1]}"
-    policy = load(SHORT.format(text) + "metrics: {type: prometheus, tls: {cert: /x}}\n")
+    text = "rescheduling\n    enablePredicate: false\n    arguments: {interval: 5m, a: [1]}"
+    policy = load(SHORT.format(text))
     assert policy.rules.active == ()
-    assert policy.metrics == (("type", "prometheus"), ("tls.cert", "/x"))
-    assert warnings(policy) == [
-        "plugin usage is not available yet and has no effect",
-        "metrics are not read yet, so that plugin usage has no effect",
-    ]
+    assert warnings(policy) == ["plugin rescheduling is not available yet and has no effect"]
+
+
+def test_the_interval_of_metrics_is_how_long_load_goes_unseen() -> None:
+    text = SHORT.format("usage") + "metrics: {type: prometheus, tls: {cert: /x}, interval: 15s}\n"
+    policy = load(text)
+    assert policy.metrics == (("type", "prometheus"), ("tls.cert", "/x"), ("interval", "15s"))
+    assert policy.rules.active[0].rule == Usage(blind_ms=15_000)
+    (warning,) = warnings(policy)
+    assert warning.startswith("nothing is fetched from there yet")
+    assert "metrics.interval" in [path for path, _, _ in problems(text.replace("15s", "soon"))]
 
 
 NESTED = """resource-strategy-fit

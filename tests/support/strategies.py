@@ -18,6 +18,7 @@ from optsched.domain.cluster import (
     Claim,
     Gang,
     GangPhase,
+    Load,
     Node,
     Queue,
     QueueState,
@@ -495,7 +496,14 @@ class _Cluster:
             unschedulable=self._draw(st.sampled_from([False, False, False, True])),
             gpu_model=model,
             residents=tuple(here),
+            load=self._draw(st.none() | loads()),
         )
+
+
+def loads() -> st.SearchStrategy[Load]:
+    """Measured loads, over what a node has now and then."""
+    ppm = st.integers(0, 1_100_000)
+    return st.builds(Load, ppm, ppm, times_ms())
 
 
 @st.composite
