@@ -135,13 +135,17 @@ class _Shares:
     def overreturns(
         self, name: str, borrower: str, asked: Sequence[str], tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Where a queue was not above its due of anything asked for before its last victim."""
+        """Where a queue was not above its due of anything asked for before its last victim.
+
+        What holds nothing of that is not kept back.
+        """
         for queue in self._apart(name, borrower):
             held, gone = self._held(queue), self._gone(queue)
             named = self._named(queue, asked)
-            largest = {r: max(taken_by(t).get(r, 0) for t in tasks) for r in named}
+            kept = [taken_by(t) for t in tasks if named.keys() & taken_by(t).keys()]
+            largest = {r: max((t.get(r, 0) for t in kept), default=0) for r in named}
             above = [held.get(r, 0) - gone.get(r, 0) + largest[r] > due for r, due in named.items()]
-            if above and not any(above):
+            if kept and not any(above):
                 yield queue.name, "gives back more than it holds above what it deserves"
 
     def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:

@@ -205,7 +205,7 @@ def _claimed(world: World, resource: str, use_of: Callable[[str], Mapping[str, i
     names = {q.name for q in world.snapshot.queues}
 
     def claim(queue: Queue) -> int:
-        below = [q for q in world.snapshot.queues if q.parent == queue.name and q is not queue]
+        below = [q for q in world.snapshot.queues if q.parent == queue.name and not _is_root(q)]
         need = use_of(queue.name).get(resource, 0) + sum(claim(q) for q in below)
         return max(dict(queue.guarantee).get(resource, 0), need)
 

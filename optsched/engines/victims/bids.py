@@ -18,7 +18,7 @@ from optsched.problem.running import running_tasks
 from optsched.rules.victims import covers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -128,12 +128,14 @@ class Limit:
 class Lending:
     """A queue gives back only while it holds more than is due to it of something asked for.
 
+    Tasks that hold nothing of what is due to it are not kept back.
+
     Attributes
     ----------
     queue, due
         The lender or one above it, and (resource, amount) that it keeps.
     groups
-        Victims of the lender that this is about.
+        Victims of the lender that this is about, at least one.
     options
         (resource, size, all groups below, most): with a last victim that holds `size` of the
         resource, everything evicted below the queue may hold `most`.
@@ -144,6 +146,29 @@ class Lending:
     due: tuple[tuple[int, int], ...]
     groups: I64
     options: tuple[tuple[int, int, I64, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Reserve:
+    """What queues claim of one resource, for their guarantees or for what they need.
+
+    Attributes
+    ----------
+    floor, used, parent_of
+        (Q,) guarantee, what is held, and the queue above, -1 at the top.
+    pool
+        What all claims of the top may be together, unless the gang adds nothing to them.
+    queue
+        The queue of the gang.
+
+    """
+
+    resource: int
+    floor: I64
+    used: I64
+    parent_of: I64
+    pool: int
+    queue: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +206,7 @@ class Bid:
     wholes: tuple[Whole, ...]
     limits: tuple[Limit, ...]
     lendings: tuple[Lending, ...]
+    reserves: tuple[Reserve, ...]
 
 
 class Bidding:
@@ -239,7 +265,7 @@ class Bidding:
         allowed = self._allowed(task_class, state)
         candidates, reclaimed, claims = self._candidates(gang, state, request, shape.need)
         ceilings = self._ceilings(gang, state)
-        if not candidates.any() or any(most < 0 for _, _, most in ceilings):
+        if not candidates.any():
             return None
         useful = self._useful(candidates, allowed, request)
         if not useful.any():
@@ -264,6 +290,7 @@ class Bidding:
                 *self._budgets(groups, state),
             ),
             lendings=tuple(self._lendings(gang, groups, state, request)),
+            reserves=tuple(self._reserves(gang, state, request)),
         )
 
     def _allowed(self, task_class: I64, state: State) -> Bool:
@@ -306,9 +333,11 @@ class Bidding:
         if "reclaim" in self._reach and self._due is not None:
             asked = np.flatnonzero(request.any(axis=0))
             least = self._least(gang)
+            gone = running.request[found].sum(axis=0)
             for lender in np.unique(running.queue_of[free & ~own]).tolist():
                 rows = self._claim(queue, lender, state, asked)
-                if self._reclaimable[lender] and rows and self._within(rows, least):
+                # What is preempted in the gang's own queue makes room for its claim, too.
+                if self._reclaimable[lender] and rows and self._within(rows, least - gone):
                     reclaimed |= free & (running.queue_of == lender)
                     claims |= {(a, r): most for a, r, most in rows}
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
@@ -460,6 +489,14 @@ class Bidding:
                 found.append(Limit(below, groups.request[below, r], max(most, 0)))
         return found
 
+    def _reserves(self, gang: int, state: State, request: I64) -> Iterator[Reserve]:
+        problem, queues = self.problem, self.problem.queues
+        asked = queues.guarantee.any(axis=0) & request.any(axis=0)
+        for r in np.flatnonzero(asked).tolist():
+            pool = int(problem.total[r] - problem.foreign[problem.ready, r].sum())
+            floor, used = queues.guarantee[:, r], state.used[:, r]
+            yield Reserve(r, floor, used, queues.parent_of, pool, int(problem.queue_of[gang]))
+
     def _budgets(self, groups: Groups, state: State) -> list[Limit]:
         found = []
         for b, budget in enumerate(self.problem.snapshot.budgets):
@@ -481,16 +518,33 @@ class Bidding:
             for a in np.flatnonzero(self._above[lender] & ~mine).tolist():
                 named = [r for r in asked if self._due[a, r] > 0]
                 below = np.flatnonzero(self.problem.queues.subtree[a][groups.queue])
+                kept = theirs[groups.request[theirs][:, named].any(axis=1)]
                 options = tuple(
                     (r, size, below, self._used(a, r, state) - int(self._due[a, r]) - 1 + size)
                     for r in named
-                    for size in np.unique(groups.request[theirs, r]).tolist()
+                    for size in np.unique(groups.request[kept, r]).tolist()
                     if size > 0
                 )
-                if named:
+                if options:
                     due = tuple((r, int(self._due[a, r])) for r in named)
-                    found.append(Lending(a, due, theirs, options))
+                    found.append(Lending(a, due, kept, options))
         return found
+
+
+def claims(reserve: Reserve, used: I64) -> I64:
+    """(Q,) the larger of each queue's guarantee and of what it and those below it need."""
+    need = used.copy()
+    claim = np.zeros_like(used)
+    depth = np.zeros(len(used), np.int64)
+    at = reserve.parent_of.copy()
+    while (at >= 0).any():
+        depth += at >= 0
+        at = np.where(at >= 0, reserve.parent_of[at], -1)
+    for q in np.argsort(-depth, kind="stable").tolist():
+        claim[q] = max(reserve.floor[q], need[q])
+        if reserve.parent_of[q] >= 0:
+            need[reserve.parent_of[q]] += claim[q]
+    return claim
 
 
 def _spared(problem: Problem, rules: RuleSet) -> Bool:

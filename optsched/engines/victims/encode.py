@@ -12,7 +12,7 @@ from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.problem.linear import Expression, LinearModel
 
 if TYPE_CHECKING:
-    from optsched.engines.victims.bids import Bid, Lending
+    from optsched.engines.victims.bids import Bid, Lending, Reserve
     from optsched.engines.victims.packing import Packed
     from optsched.problem.arrays import I64
 
@@ -48,12 +48,14 @@ def encode_bid(bid: Bid, packed: Packed | None) -> Encoded:
     evict = model.add_variables(0, groups.count)
     entry, node, most = _places(bid)
     place = model.add_variables(0, most)
-    (start,) = model.add_variables(1 if bid.is_started else 0, 1)
+    (start,) = model.add_variables(0, 1)
     whole = model.add_variables(0, np.array([int(w.may_leave) for w in bid.wholes], np.int64))
     _room_rows(model, bid, evict, (entry, node, place))
     _start_rows(model, bid, int(start), (entry, place))
     _whole_rows(model, bid, evict, whole)
-    _limit_rows(model, bid, evict, (entry, place))
+    _limit_rows(model, bid, int(start), evict, (entry, place))
+    for reserve in bid.reserves:
+        _reserve_rows(model, bid, reserve, evict, (entry, place))
     for lending in bid.lendings:
         _lending_rows(model, bid, evict, lending)
     levels, objectives = _objectives(bid, int(start), evict, place)
@@ -109,7 +111,7 @@ def _start_rows(model: LinearModel, bid: Bid, start: int, places: tuple[I64, I64
     needs = [(np.ones(len(entry), np.bool_), bid.need)]
     needs += [(bid.role[entry] == role, least) for role, least in bid.need_role]
     for chosen, least in needs:
-        if least and not bid.is_started:
+        if least:
             mine = place[chosen]
             factors = np.append(np.ones_like(mine), -least)
             model.add_rows(0, np.append(mine, start), factors, lower=0)
@@ -136,22 +138,82 @@ def _whole_rows(model: LinearModel, bid: Bid, evict: I64, whole: I64) -> None:
             )
 
 
-def _limit_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64]) -> None:
+def _limit_rows(
+    model: LinearModel, bid: Bid, start: int, evict: I64, places: tuple[I64, I64]
+) -> None:
+    """Σ weight·evicted + Σ request·x ≤ most; where that is below 0 only once the gang starts."""
     entry, place = places
     for limit in bid.limits:
         variables, factors = evict[limit.groups], limit.weights
         if limit.resource >= 0:
             variables = np.concatenate([variables, place])
             factors = np.concatenate([factors, bid.request[entry, limit.resource]])
-        model.add_rows(0, variables, factors, upper=limit.most)
+        if limit.most < 0:
+            variables, factors = np.append(variables, start), np.append(factors, -limit.most)
+        counts = factors != 0
+        model.add_rows(0, variables[counts], factors[counts], upper=max(limit.most, 0))
+
+
+def _reserve_rows(
+    model: LinearModel, bid: Bid, reserve: Reserve, evict: I64, places: tuple[I64, I64]
+) -> None:
+    """What the gang gains is due to its own line, or the claims of all still fit the pool.
+
+    c[q] are the claims without the gang, s[a] what a queue on its line leaves unused of its floor,
+    d what the gang's gain adds to the claims. See models/formulation/guarantee.md.
+    """
+    groups, r = bid.groups, reserve.resource
+    floor, parent_of = reserve.floor, reserve.parent_of
+    most = int(floor.sum() + reserve.used.sum() + reserve.pool)
+    claim = model.add_variables(floor, most)
+    line = _line(reserve)
+    unused = model.add_variables(0, floor[line])
+    leaves = model.add_variables(0, np.ones(len(line), np.int64))
+    (grows,) = model.add_variables(0, most)
+    (may_grow,) = model.add_variables(0, 1)
+    for q in range(len(claim)):
+        below = claim[parent_of == q]
+        mine = np.flatnonzero((groups.queue == q) & (groups.request[:, r] > 0))
+        held, minus = groups.request[mine, r], -np.ones(len(below), np.int64)
+        need = (np.concatenate([below, evict[mine]]), np.concatenate([minus, held]))
+        used = int(reserve.used[q])
+        model.add_rows(0, np.append(need[0], claim[q]), np.append(need[1], 1), lower=used)
+        if q in line:
+            i = line.index(q)
+            # unused ≤ floor − need where `leaves`, else 0
+            model.add_rows(
+                0,
+                np.concatenate([need[0], unused[[i]], leaves[[i]]]),
+                np.concatenate([-need[1], [1, most]]),
+                upper=int(floor[q]) - used + most,
+            )
+            model.add_rows(0, [unused[i], leaves[i]], [1, -most], upper=0)
+    entry, place = places
+    takes = np.flatnonzero(bid.request[entry, r])
+    model.add_rows(
+        0,
+        np.concatenate([place[takes], unused, [grows]]),
+        np.concatenate([bid.request[entry[takes], r], -np.ones(len(line) + 1, np.int64)]),
+        upper=0,
+    )
+    top = claim[parent_of < 0]
+    ones = np.ones(len(top) + 1, np.int64)
+    joint = np.concatenate([top, [grows, may_grow]])
+    model.add_rows(0, joint, np.append(ones, len(top) * most), upper=reserve.pool + len(top) * most)
+    model.add_rows(0, [grows, may_grow], [1, -most], upper=0)
+
+
+def _line(reserve: Reserve) -> list[int]:
+    """The queue of the gang and those above it."""
+    line = [reserve.queue]
+    while reserve.parent_of[line[-1]] >= 0:
+        line.append(int(reserve.parent_of[line[-1]]))
+    return line
 
 
 def _lending_rows(model: LinearModel, bid: Bid, evict: I64, lending: Lending) -> None:
     """Some resource is still held above what is due before the last victim goes."""
     groups = bid.groups
-    if not lending.options:
-        model.add_rows(0, evict[lending.groups], 1, upper=0)
-        return
     if len(lending.options) == 1:
         r, _, below, most = lending.options[0]
         model.add_rows(0, evict[below], groups.request[below, r], upper=max(most, 0))

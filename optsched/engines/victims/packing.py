@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.engines.victims.bids import claims
+
 if TYPE_CHECKING:
-    from optsched.engines.victims.bids import Bid, Lending
+    from optsched.engines.victims.bids import Bid, Lending, Reserve
     from optsched.problem.arrays import I64, Bool
 
 
@@ -74,9 +76,19 @@ class _Packing:
             role = int(bid.role[entry])
             if role in short_role:
                 short_role[role] -= got
-        if bid.is_started:
-            return bool(self._placed.any())
+        if not self._placed.any() or not all(self._keeps(reserve) for reserve in bid.reserves):
+            return False
         return int(self._placed.sum()) >= bid.need and all(n <= 0 for n in short_role.values())
+
+    def _keeps(self, reserve: Reserve) -> bool:
+        """Whether what queues claim still fits."""
+        groups, r = self._bid.groups, reserve.resource
+        used = reserve.used.copy()
+        np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
+        top = reserve.parent_of < 0
+        before = int(claims(reserve, used)[top].sum())
+        used[reserve.queue] += self._gain[r]
+        return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place(self, entry: int, number: int) -> int:
         """Place tasks of an entry where that costs the fewest victims; returns how many."""

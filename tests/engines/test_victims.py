@@ -1,0 +1,147 @@
+"""The fewest victims, against every set of evictions there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from optsched.domain.cluster import GangPhase, Queue
+from optsched.domain.decisions import Evict, Nominate
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.engines.victims.stage import Means, make_room
+from optsched.problem.compile import compile_problem
+from optsched.problem.decisions import Decisions
+from optsched.problem.running import running_tasks
+from optsched.problem.tiers import priority_tiers
+from optsched.rules.capability import Capability
+from optsched.rules.capacity import Capacity
+from optsched.rules.conformance import Conformance
+from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.rules.gang import Gang as GangRule
+from optsched.rules.guarantee import Guarantee
+from optsched.rules.priority import Priority
+from optsched.rules.ruleset import RuleSet
+from optsched.rules.verify import verify_actions
+from tests.support.effort import EFFORT
+from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
+
+RULES = RuleSet.of(Priority(), GangRule(), Conformance(), Capacity(), Capability(), Guarantee())
+GUARDED = RULES.guarded_by(Entitled(RULES))
+
+
+def random_cluster(rng: np.random.Generator):
+    """Two or three nodes, at most six tasks that run, and one gang of up to three that waits."""
+    nodes = [
+        node(f"n{i}", cpu=int(rng.integers(2, 7)), gpu=int(rng.integers(0, 5))) for i in range(2)
+    ]
+    queues = [
+        Queue(
+            name,
+            deserved=_maybe(rng, ((CPU, int(rng.integers(1, 8)) * 1000),)),
+            guarantee=_maybe(rng, ((CPU, int(rng.integers(0, 3)) * 1000),)),
+            capability=_maybe(rng, ((CPU, int(rng.integers(3, 12)) * 1000),)) or None,
+            reclaimable=bool(rng.random() < 0.8),
+            parent="root" if name == "qa" or rng.random() < 0.6 else "qa",
+        )
+        for name in ("qa", "qb", "qc")
+    ]
+    free = {
+        n.name: [dict(n.allocatable)[CPU] // 1000, dict(n.allocatable).get(GPU, 0)] for n in nodes
+    }
+    gangs = []
+    for g in range(int(rng.integers(1, 5))):
+        made = gang(
+            f"r{g}",
+            ("w", int(rng.integers(1, 4)), shape(int(rng.integers(0, 3)), int(rng.integers(0, 3)))),
+            least=None if rng.random() < 0.6 else 1,
+            priority=int(rng.integers(1, 4)),
+            queue=str(rng.choice(["qa", "qb", "qc"])),
+        )
+        tasks = []
+        for task in made.tasks:
+            asked = dict(task.shape.request)
+            cpu, gpu = asked.get(CPU, 0) // 1000, asked.get(GPU, 0)
+            fits = [n for n, (c, x) in free.items() if c >= cpu and x >= gpu]
+            if fits:
+                where = str(rng.choice(fits))
+                free[where][0] -= cpu
+                free[where][1] -= gpu
+                tasks.append(replace(running(task, where), preemptable=bool(rng.random() < 0.9)))
+        if tasks:
+            least = min(made.min_member, len(tasks))
+            gangs.append(
+                replace(made, tasks=tuple(tasks), min_member=least, phase=GangPhase.RUNNING)
+            )
+    want = gang(
+        "want",
+        ("w", int(rng.integers(1, 4)), shape(int(rng.integers(1, 4)), int(rng.integers(0, 3)))),
+        priority=int(rng.integers(1, 5)),
+        queue=str(rng.choice(["qa", "qb"])),
+    )
+    return cluster(nodes, [*gangs, want], queues)
+
+
+def _maybe(rng: np.random.Generator, value: object) -> object:
+    return value if rng.random() < 0.6 else ()
+
+
+def plans(snapshot, problem):
+    """Every way to evict some tasks and to seat the gang, fewest evictions first."""
+    tasks = running_tasks(problem).tasks
+    waiting = [t for g in snapshot.gangs if g.key == "ns/want" for t in g.tasks]
+    queue_of = {g.key: g.queue for g in snapshot.gangs}
+    for number in range(len(tasks) + 1):
+        for chosen in combinations(tasks, number):
+            evictions = [
+                Evict(
+                    t.key,
+                    t.node,
+                    PREEMPT if queue_of[t.gang] == queue_of["ns/want"] else RECLAIM,
+                    "ns/want",
+                )
+                for t in chosen
+            ]
+            for spots in seatings(len(waiting), [n.name for n in snapshot.nodes]):
+                seats = [Nominate(t.key, n, t.gang) for t, n in zip(waiting, spots, strict=True)]
+                yield number, [*evictions, *seats]
+
+
+def seatings(number: int, names: list[str]):
+    """Alike tasks on nodes, each multiset once."""
+    from itertools import combinations_with_replacement
+
+    return combinations_with_replacement(names, number)
+
+
+def fewest(snapshot, problem) -> int | None:
+    for number, actions in plans(snapshot, problem):
+        if not verify_actions(snapshot, actions, GUARDED):
+            return number
+    return None
+
+
+@pytest.mark.parametrize("seed", range(150 * EFFORT))
+def test_the_fewest_victims_are_found(seed: int):
+    snapshot = random_cluster(np.random.default_rng(seed))
+    problem = compile_problem(snapshot)
+    tiers = priority_tiers(problem, problem.priority, 60_000)
+    limits = Limits(budget_ms=None, num_workers=1)
+    found = make_room(
+        problem,
+        GUARDED,
+        tiers,
+        Decisions.nothing(problem),
+        frozenset({PREEMPT, RECLAIM}),
+        Means(InProcess(), lambda: None, limits),
+    )
+    least = fewest(snapshot, problem)
+    if found.evictions:
+        assert len(found.evictions) == least
+        (level,) = found.results
+        assert level.bound == level.value == least
+    else:
+        assert least in (None, 0)
