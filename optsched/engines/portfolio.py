@@ -16,6 +16,7 @@ from optsched.domain.decisions import LevelResult, LevelStatus, Sense
 from optsched.engines.encode import Goal, encode_configurations, encode_direct
 from optsched.engines.masks import rooms
 from optsched.problem.arrays import UNPLACED, frozen
+from optsched.rules.base import DomainLevel
 from optsched.rules.gang import excess_resources
 from optsched.rules.outcome import Outcome
 
@@ -36,7 +37,7 @@ MOST_DIRECT = 3000
 """Pairs of task class and node up to which problems are solved node by node at all."""
 
 BEST_DIRECT = 400
-"""Pairs up to which that is done although configurations would be exact, too."""
+"""Pairs up to which that is done although configurations are exact but for scores of nodes."""
 
 PROMISES = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
@@ -84,13 +85,18 @@ def _against_ideal(problem: Problem, outcome: Outcome, level: AnyLevel) -> Level
     return LevelResult(level.name, level.unit, level.sense, value, ideal, status)
 
 
-def is_ideal(problem: Problem, answer: Answer) -> bool:
+def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answer: Answer) -> bool:
     """Whether nothing can be better where it matters: every level over gangs is at its ideal.
 
-    With everything placed, scores of nodes are not worth waiting for.
+    With everything placed, scores of nodes are not worth waiting for, and how near to each other
+    tasks are is so only where the model sees it.
     """
-    everything = bool((answer.decisions.node_of >= 0).all())
-    return everything or all(r.status is LevelStatus.OPTIMAL for r in answer.results)
+    pairs = zip(levels, answer.results, strict=True)
+    missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
+    if (answer.decisions.node_of < 0).any():
+        return not missed
+    apart = any(isinstance(level, DomainLevel) for level in missed)
+    return not apart or num_pairs(problem, rules) > MOST_DIRECT
 
 
 def improve(
@@ -138,7 +144,8 @@ def _encode(
         problem, decisions, goal = _without(problem, decisions, goal, promised)
         left_out = (PROMISES,)
     tied, names = tied_gangs(problem, rules)
-    if num_pairs(problem, rules) <= (MOST_DIRECT if tied.any() else BEST_DIRECT):
+    near = any(isinstance(level, DomainLevel) for level in goal.levels)
+    if num_pairs(problem, rules) <= (MOST_DIRECT if near or tied.any() else BEST_DIRECT):
         return encode_direct(problem, rules, goal, decisions), DIRECT, left_out
     if tied.any():
         problem, decisions, goal = _without(problem, decisions, goal, tied)
@@ -173,7 +180,10 @@ def num_pairs(problem: Problem, rules: RuleSet) -> int:
 
 
 def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
-    """(G,) gangs with tasks that other tasks on nodes matter to, and the rules that say so."""
+    """(G,) gangs that node classes cannot tell everything about, and the rules that say so.
+
+    Other tasks on nodes matter to tasks of theirs, or there are too many domains to choose from.
+    """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
     for rule in rules.hard:
@@ -183,6 +193,11 @@ def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]
                 names.add(rule.name)
     gangs = np.zeros(problem.num_gangs, np.bool_)
     gangs[problem.gang_of[tied[problem.task_class]]] = True
+    for rule in rules.hard:
+        mine = rule.ties_gangs(problem)
+        if mine is not None and mine.any():
+            gangs |= mine
+            names.add(rule.name)
     return gangs, tuple(sorted(names))
 
 

@@ -5,7 +5,7 @@ Volcano calls them sub-jobs (`pkg/scheduler/api/sub_job_info.go`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from optsched.domain.reasons import Reason, ReasonCode
@@ -84,6 +84,9 @@ def find_parts(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Pa
     """The smaller groups of a gang; `waiting` in task order."""
     if not gang.sub_groups:
         return NO_PARTS
+    if gang.is_loose:
+        loose = (replace(rule, size=0, min_groups=0) for rule in gang.sub_groups)
+        gang = replace(gang, sub_groups=tuple(loose))
     there, missing = _by_group(gang, ready), _by_group(gang, waiting)
     short = {g for g, w in missing.items() if len(w) + len(there.get(g, ())) < _size(gang, g)}
     groups = [group for group in missing if group not in short]

@@ -208,7 +208,7 @@ class _Session:
     ) -> Answer:
         if not self._optimises or self._around.solver is None:
             return greedy
-        if is_ideal(problem, greedy):
+        if is_ideal(problem, self._policy.rules, levels, greedy):
             return replace(greedy, stopped=IDEAL)
         goal = (tiers, levels)
         rules, solver = self._policy.rules, self._around.solver

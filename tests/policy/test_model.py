@@ -44,6 +44,7 @@ def test_a_model_says_everything_a_policy_holds() -> None:
     assert policy.actions == ("enqueue", "allocate")
     assert [(a.rule.name, a.tier) for a in policy.rules.active] == [
         ("gang", 1),
+        ("sub-groups", 1),
         ("priority", 1),
         ("nodeorder", 2),
     ]

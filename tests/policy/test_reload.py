@@ -49,7 +49,7 @@ def test_what_has_changed_comes_into_force() -> None:
     change = seen.poll()
     assert isinstance(change, Reloaded)
     assert change.policy is seen.policy
-    assert rules(seen) == ["gang", "drf"]
+    assert rules(seen) == ["gang", "sub-groups", "drf"]
     assert seen.poll() == Unchanged()
 
 
@@ -98,7 +98,7 @@ def test_a_configmap_that_swaps_its_links_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "..tmp").symlink_to("v2")
     (tmp_path / "..tmp").rename(tmp_path / "..data")
     assert isinstance(seen.poll(), Reloaded)
-    assert rules(seen) == ["gang", "drf"]
+    assert rules(seen) == ["gang", "sub-groups", "drf"]
 
 
 def test_shipped_models_never_change() -> None:

@@ -55,7 +55,7 @@ def test_confs_of_experiments_load(path: Path) -> None:
     policy = load(path.read_text())
     assert policy.actions[0] == "enqueue"
     assert [p.name for p in policy.tiers[0]] == ["priority", "gang", "conformance"]
-    assert policy.levels == LEVEL_ORDER
+    assert policy.levels == ("guarantee", "admission", "fair-share", "tasks", "node-score")
     assert all("not available yet" in w for w in warnings(policy))
 
 
@@ -112,7 +112,8 @@ def test_defaults_are_volcanos() -> None:
         (["gang"], ("admission", "tasks")),
         (["drf"], ("admission", "fair-share", "tasks")),
         (["capacity"], ("guarantee", "admission", "fair-share", "tasks")),
-        (["proportion", "binpack"], LEVEL_ORDER),
+        (["network-topology-aware"], ("admission", "tasks", "topology")),
+        (["proportion", "network-topology-aware", "binpack"], LEVEL_ORDER),
         (["sla"], ("admission", "tasks")),
     ],
 )
@@ -145,6 +146,7 @@ def test_plugins_bring_their_rules_with_switches_and_tiers() -> None:
     rules = [(a.rule.name, a.plugin, a.tier) for a in policy.rules.active]
     assert rules == [
         ("gang", "gang", 1),
+        ("sub-groups", "gang", 1),
         ("capacity", "capacity", 2),
         ("capability", "capacity", 2),
         ("guarantee", "capacity", 2),
