@@ -102,7 +102,7 @@ class LinearModel:
         Parameters
         ----------
         row, variable, coefficient
-            Entries; `row` counts from 0 within this call.
+            Entries; `row` counts from 0 within this call. Those with coefficient 0 are left out.
         lower, upper
             Bounds, one a row or one for all; at least one of them tells the number of rows.
 
@@ -114,9 +114,10 @@ class LinearModel:
         """
         low, high = np.broadcast_arrays(_ints(lower), _ints(upper))
         at, numbers, factors = np.broadcast_arrays(_ints(row), _ints(variable), _ints(coefficient))
-        self._row.append(at + self.num_rows)
-        self._variable.append(numbers)
-        self._coefficient.append(factors)
+        counts = factors != 0
+        self._row.append(at[counts] + self.num_rows)
+        self._variable.append(numbers[counts])
+        self._coefficient.append(factors[counts])
         self._row_lower.append(low)
         self._row_upper.append(high)
         first, self.num_rows = self.num_rows, self.num_rows + len(low)

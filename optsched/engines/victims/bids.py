@@ -115,13 +115,22 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Σ weight · evicted over groups, less Σ request · placed where `counts_gain`, ≤ most."""
+    """Σ weight · evicted over groups, and what the gang takes of a resource, are at most so much.
+
+    Attributes
+    ----------
+    resource
+        -1 where what the gang takes does not count.
+    is_claim
+        Whether it binds only where something is reclaimed.
+
+    """
 
     groups: I64
     weights: I64
     most: int
     resource: int = -1
-    """Where not negative, what the gang takes of this resource counts against it."""
+    is_claim: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +294,8 @@ class Bidding:
             groups=groups,
             wholes=self._wholes(groups),
             limits=(
-                *self._ceiling_limits(groups, [*ceilings, *claims]),
+                *self._gain_limits(groups, ceilings),
+                *self._gain_limits(groups, claims, is_claim=True),
                 *self._floors(gang, groups, state),
                 *self._budgets(groups, state),
             ),
@@ -467,12 +477,14 @@ class Bidding:
         classes = problem.shapes.class_of[start:end]
         return bool(problem.classes.request[classes, resource].any())
 
-    def _ceiling_limits(self, groups: Groups, rows: Sequence[tuple[int, int, int]]) -> list[Limit]:
+    def _gain_limits(
+        self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False
+    ) -> list[Limit]:
         subtree = self.problem.queues.subtree
         found = []
         for a, r, most in rows:
             below = np.flatnonzero(subtree[a][groups.queue])
-            found.append(Limit(below, -groups.request[below, r], most, r))
+            found.append(Limit(below, -groups.request[below, r], most, r, is_claim))
         return found
 
     def _floors(self, gang: int, groups: Groups, state: State) -> list[Limit]:

@@ -141,17 +141,30 @@ def _whole_rows(model: LinearModel, bid: Bid, evict: I64, whole: I64) -> None:
 def _limit_rows(
     model: LinearModel, bid: Bid, start: int, evict: I64, places: tuple[I64, I64]
 ) -> None:
-    """Σ weight·evicted + Σ request·x ≤ most; where that is below 0 only once the gang starts."""
+    """Σ weight·evicted + Σ request·x ≤ most, once the gang starts, or once it reclaims anything."""
     entry, place = places
+    groups = bid.groups
+    reclaimed = np.flatnonzero(groups.reclaimed)
+    (reclaims,) = model.add_variables(0, 1)
+    total = int(groups.count[reclaimed].sum())
+    ones = np.ones(len(reclaimed), np.int64)
+    model.add_rows(0, np.append(evict[reclaimed], reclaims), np.append(ones, -total), upper=0)
     for limit in bid.limits:
         variables, factors = evict[limit.groups], limit.weights
+        largest = int(np.maximum(limit.weights, 0) @ groups.count[limit.groups])
         if limit.resource >= 0:
             variables = np.concatenate([variables, place])
             factors = np.concatenate([factors, bid.request[entry, limit.resource]])
-        if limit.most < 0:
-            variables, factors = np.append(variables, start), np.append(factors, -limit.most)
-        counts = factors != 0
-        model.add_rows(0, variables[counts], factors[counts], upper=max(limit.most, 0))
+            largest += int(bid.request[:, limit.resource] @ bid.most)
+        slack = max(largest - limit.most, 0)
+        # Where nothing has to hold yet, the switch lets everything pass.
+        switch = int(reclaims) if limit.is_claim else start
+        if limit.is_claim or limit.most < 0:
+            variables, factors = np.append(variables, switch), np.append(factors, slack)
+            most = limit.most + slack
+        else:
+            most = limit.most
+        model.add_rows(0, variables, factors, upper=most)
 
 
 def _reserve_rows(

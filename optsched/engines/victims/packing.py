@@ -187,12 +187,14 @@ class _Packing:
         self._left[j] = True
 
     def _keeps_limits(self) -> bool:
-        """Whether queues stay below their ceilings with what the gang gains."""
+        """Whether the gang's gain stays below ceilings, and within what is due where it claims."""
+        groups = self._bid.groups
+        reclaims = bool(self._evicted[groups.reclaimed].any())
         return all(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             <= limit.most
             for limit in self._bid.limits
-            if limit.resource >= 0
+            if limit.resource >= 0 and (reclaims or not limit.is_claim)
         )
 
 
