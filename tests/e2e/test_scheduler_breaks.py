@@ -197,6 +197,7 @@ def test_an_expired_watch_is_begun_anew(site: Site) -> None:
     scheduler = site.scheduler(kubeconfig=proxy.kubeconfig)
     site.gang("before", 2)
     site.await_bound("before", 2)
+    proxy.await_watch("pods")
     lists = proxy.hold(lambda method, path: "/pods?" in path and "watch=1" not in path)
     message = "too old resource version: 1 (2)"
     expired = {"kind": "Status", "code": 410, "reason": "Expired", "message": message}
@@ -222,6 +223,7 @@ def test_a_watch_that_is_cut_goes_on_where_it_stood(site: Site) -> None:
     scheduler = site.scheduler(kubeconfig=proxy.kubeconfig)
     lists = proxy.hold(lambda method, path: method == "GET" and "limit=" in path)
     for i, plural in enumerate(("pods", "nodes", "podgroups")):
+        proxy.await_watch(plural)
         watches = proxy.hold(is_watch_of(plural))
         assert proxy.end_watches(plural) == 1
         watches.await_held(1)

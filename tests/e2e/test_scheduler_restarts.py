@@ -82,8 +82,9 @@ def test_what_changes_while_a_watch_can_not_go_on_is_listed(
     scheduler = site.scheduler(kubeconfig=proxy.kubeconfig)
     site.gang("before", 4)
     site.await_running("before", 4)
+    proxy.await_watch("pods")
     gate = proxy.hold(is_watch_of("pods"))
-    proxy.end_watches("pods")
+    assert proxy.end_watches("pods") == 1
     gate.await_held(1)
     site.delete_pod("before-0")
     site.complete("before")

@@ -106,9 +106,12 @@ class Proxy:
         yield
         self._answers.remove(rule)
 
-    def end_watches(self, plural: str, last: dict[str, Any] | None = None) -> int:
-        """Send a last event into every watch of a kind, of one at least, and end it; how many."""
+    def await_watch(self, plural: str) -> None:
+        """Wait until a kind is watched."""
         until(lambda: self._watches_of(plural), f"{plural} are watched")
+
+    def end_watches(self, plural: str, last: dict[str, Any] | None = None) -> int:
+        """Send a last event into every watch of a kind and end it; how many there were."""
         number: int = self._do(self._end_watches(plural, last))
         return number
 
