@@ -30,6 +30,7 @@ from optsched.formats.nodegroups import node_groups
 from optsched.formats.notes import NOTES
 from optsched.formats.problems import sentence
 from optsched.formats.topology import sub_group_rule, topology_request
+from optsched.rules.task_topology import read_roles
 from optsched.units import DurationError, FieldError, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ def gang_of_group(
         problem=_group_problem(group),
     )
     remarks = (missing,) if value is None else ()
-    return gang, (*remarks, *_unread_waiting_time(group.meta.annotations))
+    unread: list[FieldError] = []
+    read_roles(group.meta.annotations, unread)
+    return gang, (*remarks, *_unread_waiting_time(group.meta.annotations), *unread)
 
 
 def _kept_annotations(group: PodGroup) -> Mapping[str, str]:

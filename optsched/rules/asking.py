@@ -31,6 +31,12 @@ def first_entries(problem: Problem, gang: int) -> list[tuple[int, str, int]]:
     ]
 
 
+def first_task(problem: Problem, gang: int, entry: int) -> int:
+    """Index of the first task of an entry of a gang; the others follow it."""
+    number = problem.shapes.start[problem.shape_of[gang]] + entry
+    return int(problem.task_start[gang] + problem.shapes.offset[number])
+
+
 def asked_next(problem: Problem, gang: int) -> I64:
     """(R,) what those tasks take together."""
     total = np.zeros(len(problem.resources), np.int64)

@@ -146,16 +146,27 @@ class Greedy:
         """(N,) nodes that a class may use as things stand; None when that excludes none."""
         raise NotImplementedError
 
-    def live_scorer(self, gang: int, task_class: int) -> LiveScorer | None:
-        """What scores nodes for a class of a gang as things stand, besides `Rule.scorer`.
+    def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
+        """The order of a gang's tasks as (entry, number), like `GangShape.sequence`.
+
+        The numbers of an entry sum to its count. None where the rule has no say.
+        """
+        raise NotImplementedError
+
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        """What scores nodes for an entry of a gang as things stand, besides `Rule.scorer`.
 
         It gets the nodes (N,) that have room and answers (N,) what to add. None where nothing is:
-        classes with such a score are placed one by one.
+        entries with such a score are placed one by one.
         """
         raise NotImplementedError
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """Take note of counts (m,) of tasks placed on nodes (m,); negative ones come back."""
+        raise NotImplementedError
+
+    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+        """The same by entry of the gang."""
         raise NotImplementedError
 
     def is_starving(self, gang: int) -> bool:

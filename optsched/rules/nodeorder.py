@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.task import TaintEffect
+from optsched.rules.asking import first_task
 from optsched.rules.base import Greedy, Rule
 from optsched.rules.wishes import Standing, find_wishes
 from optsched.units import CPU, MEMORY
@@ -124,8 +125,10 @@ class _AsPlaced(Greedy):
         mine = problem.task_class[start : self._start[gang + 1]]
         return problem.tasks[start + int((mine == task_class).argmax())]
 
-    def live_scorer(self, gang: int, task_class: int) -> LiveScorer | None:
-        wishes, task = self._wishes, self._task(gang, task_class)
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        wishes = self._wishes
+        first = first_task(wishes.problem, gang, entry)
+        task, task_class = wishes.problem.tasks[first], int(wishes.problem.task_class[first])
         speaker = wishes.speaker(task_class)
         ready = wishes.problem.ready
         before = None

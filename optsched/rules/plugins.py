@@ -33,6 +33,7 @@ from optsched.rules.spread import Spread
 from optsched.rules.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
 from optsched.rules.sub_groups import SubGroups
 from optsched.rules.taints import Taints
+from optsched.rules.task_topology import TaskTopology
 from optsched.rules.tdm import Tdm
 from optsched.rules.usage import Estimate, Usage
 from optsched.rules.volumes import Volumes
@@ -415,6 +416,12 @@ _AVAILABLE = (
         _usage,
     ),
     Plugin(
+        "task-topology",
+        "affinity between the roles of a job",
+        (_weight("task-topology.weight", 1, "weight of the score"),),
+        lambda a: (TaskTopology(_whole(a, "task-topology.weight", 1)),),
+    ),
+    Plugin(
         "nodegroup",
         "queues bound to groups of nodes",
         (
@@ -489,7 +496,6 @@ _NOT_YET = {
     "cdp": "a cooldown before eviction",
     "pdb": "disruption budgets",
     "rescheduling": "moving pods off busy nodes",
-    "task-topology": "affinity between the roles of a job",
     "numa-aware": "NUMA topology",
     "deviceshare": "shared GPUs",
     "extender": "an HTTP extender",

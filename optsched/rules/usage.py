@@ -258,7 +258,7 @@ class _Usage(Greedy):
         self._asked = [np.array(_asked(dict(shape.request))) for shape in shapes]
         self._added: dict[tuple[int, int], list[F64]] = defaultdict(list)
 
-    def live_scorer(self, gang: int, task_class: int) -> LiveScorer | None:
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         return lambda nodes: self._gain
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:

@@ -12,7 +12,7 @@ from optsched.rules.base import Greedy
 from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -31,6 +31,7 @@ _SWITCH = {
     "live_mask": Face.PREDICATE,
     "may_reclaim": Face.PREEMPTIVE,
     "live_scorer": Face.NODE_ORDER,
+    "task_runs": Face.TASK_ORDER,
 }
 
 
@@ -49,7 +50,11 @@ class Faces:
         self._masks: list[Callable[[int], Bool | None]] = self._having("live_mask")
         self._scorers: list[Callable[[int, int], LiveScorer | None]] = self._having("live_scorer")
         self._live: dict[tuple[int, int], list[LiveScorer]] = {}
+        self._runs: list[Callable[[int], Sequence[tuple[int, int]] | None]] = self._having(
+            "task_runs"
+        )
         self._placed: list[Callable[[int, int, I64, I64], None]] = self._having("placed")
+        self._filled: list[Callable[[int, int, I64, I64], None]] = self._having("filled")
         self._promised: list[Callable[[int, I64, I64], None]] = self._having("promised")
         self._enqueued: list[Callable[[int], None]] = self._having("enqueued")
         self._votes = self._tiers("enqueue_vote", Face.JOB_ENQUEUED)
@@ -138,19 +143,29 @@ class Faces:
                 allowed = nodes if allowed is None else allowed & nodes
         return allowed
 
-    def live_scorers(self, gang: int, task_class: int) -> list[LiveScorer]:
-        """What scores nodes for a class of a gang as things stand."""
+    def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
+        """The order of a gang's tasks as the first rule with an opinion says."""
+        found = (runs(gang) for runs in self._runs)
+        return next((runs for runs in found if runs is not None), None)
+
+    def live_scorers(self, gang: int, entry: int) -> list[LiveScorer]:
+        """What scores nodes for an entry of a gang as things stand."""
         if not self._scorers:
             return []
-        if (gang, task_class) not in self._live:
-            found = (scorer(gang, task_class) for scorer in self._scorers)
-            self._live[gang, task_class] = [scorer for scorer in found if scorer is not None]
-        return self._live[gang, task_class]
+        if (gang, entry) not in self._live:
+            found = (scorer(gang, entry) for scorer in self._scorers)
+            self._live[gang, entry] = [scorer for scorer in found if scorer is not None]
+        return self._live[gang, entry]
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         """Tell every rule of tasks placed on nodes."""
         for note in self._placed:
             note(gang, task_class, nodes, counts)
+
+    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+        """Tell every rule of whose tasks they are."""
+        for note in self._filled:
+            note(gang, entry, nodes, counts)
 
     def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Tell every rule that tasks placed before are promised room only."""

@@ -13,6 +13,8 @@ from optsched.problem.arrays import UNPLACED
 from optsched.rules.ledger import Ledger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.engines.greedy.book import Lens
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -26,8 +28,8 @@ class Cursor:
 
     Attributes
     ----------
-    runs
-        [entry, tasks left] in task order.
+    sequence, runs
+        (entry, number) in task order, and [entry, tasks left] of them.
     done
         Tasks placed, by entry.
     need, need_role
@@ -37,6 +39,7 @@ class Cursor:
 
     """
 
+    sequence: Sequence[tuple[int, int]]
     runs: list[list[int]]
     done: list[int]
     need: int
@@ -111,8 +114,10 @@ class Placing:
         """How far a gang has come."""
         if gang not in self._cursors:
             shape = self.problem.shapes.shapes[self._shape_of[gang]]
+            sequence = self.faces.task_runs(gang) or shape.sequence
             self._cursors[gang] = Cursor(
-                runs=[list(run) for run in shape.sequence],
+                sequence=sequence,
+                runs=[list(run) for run in sequence],
                 done=[0] * len(shape.entries),
                 need=shape.need,
                 need_role=dict(shape.need_role),
@@ -264,21 +269,10 @@ class Placing:
             self._record(gang, step, -1)
             cursor.done[step.entry] -= number
             self._count(cursor, gang, step.entry, -number)
-        for run, fresh in zip(cursor.runs, self._fresh_runs(gang, cursor), strict=True):
+        for run, fresh in zip(cursor.runs, _fresh_runs(cursor), strict=True):
             run[1] = fresh
         del self._steps[mark:]
         cursor.failed.clear()
-
-    def _fresh_runs(self, gang: int, cursor: Cursor) -> list[int]:
-        """Tasks left in each run, given how many of each entry are placed."""
-        shape = self.problem.shapes.shapes[self._shape_of[gang]]
-        done = list(cursor.done)
-        left = []
-        for entry, number in shape.sequence:
-            taken = min(done[entry], number)
-            done[entry] -= taken
-            left.append(number - taken)
-        return left
 
     def place(
         self,
@@ -293,9 +287,9 @@ class Placing:
         task_class = self.class_of(gang, entry)
         number = min(wanted, self.faces.room(self.ledger.queue_of[gang], task_class))
         placed = 0
-        if self._is_tied(task_class) or self.faces.live_scorers(gang, task_class):
+        if self._is_tied(task_class) or self.faces.live_scorers(gang, entry):
             while placed < number:
-                chosen = self._choose_live(gang, task_class, where[0], lens)
+                chosen = self._choose_live(gang, entry, where[0], lens)
                 if not len(chosen[0]):
                     break
                 placed += self._put(gang, entry, chosen, where)
@@ -323,14 +317,15 @@ class Placing:
         self._count(cursor, gang, entry, placed)
         return placed
 
-    def _choose_live(self, gang: int, task_class: int, book: Book, lens: Lens) -> tuple[I64, I64]:
-        """The one best node for a class whose nodes depend on what stands where."""
+    def _choose_live(self, gang: int, entry: int, book: Book, lens: Lens) -> tuple[I64, I64]:
+        """The one best node for an entry whose nodes depend on what stands where."""
+        task_class = self.class_of(gang, entry)
         score = lens.seen(book.scores(task_class))
         allowed = self.faces.live_mask(task_class)
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
         open_nodes = score > NOWHERE
-        for scorer in self.faces.live_scorers(gang, task_class):
+        for scorer in self.faces.live_scorers(gang, entry):
             score = score + scorer(open_nodes)
         node = int(score.argmax()) if len(score) else -1
         found = node >= 0 and score[node] > NOWHERE
@@ -344,6 +339,7 @@ class Placing:
             self.later.take(step.task_class, step.nodes, counts)
         self.ledger.place(gang, step.task_class, int(counts.sum()))
         self.faces.placed(gang, step.task_class, step.nodes, counts)
+        self.faces.filled(gang, step.entry, step.nodes, counts)
 
     def _count(self, cursor: Cursor, gang: int, entry: int, number: int) -> None:
         cursor.need -= number
@@ -356,6 +352,17 @@ class Placing:
             tied = any(r.ties_nodes(self.problem, task_class) for r in self._hard)
             self._tied[task_class] = tied
         return self._tied[task_class]
+
+
+def _fresh_runs(cursor: Cursor) -> list[int]:
+    """Tasks left in each run, given how many of each entry are placed."""
+    done = list(cursor.done)
+    left = []
+    for entry, number in cursor.sequence:
+        taken = min(done[entry], number)
+        done[entry] -= taken
+        left.append(number - taken)
+    return left
 
 
 def _use_up(runs: list[list[int]], entry: int, number: int) -> None:
