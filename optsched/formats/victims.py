@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from optsched.api import wellknown
+from optsched.api.truth import is_true
 from optsched.units import DurationError, FieldError, TimestampError, parse_time_ms
 from optsched.units.duration import parse_duration_ms
 
@@ -12,9 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from optsched.api.meta import ObjectMeta
-
-_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-"""What Go's `strconv.ParseBool` takes for true."""
 
 
 def is_preemptable(meta: ObjectMeta) -> bool:
@@ -27,11 +25,6 @@ def is_preemptable(meta: ObjectMeta) -> bool:
     if text is None:
         text = meta.labels.get(wellknown.PREEMPTABLE)
     return text is None or is_true(text)
-
-
-def is_true(text: str | None) -> bool:
-    """Whether a text is a truth value that is true."""
-    return text in _TRUE
 
 
 def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:

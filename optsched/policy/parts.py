@@ -263,7 +263,15 @@ LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
     "guarantee": ("proportion", "capacity"),
     "fair-share": ("drf", "proportion", "capacity"),
     "topology": ("network-topology-aware",),
-    "node-score": ("nodeorder", "binpack", "nodegroup", "resource-strategy-fit"),
+    "node-score": (
+        "nodeorder",
+        "binpack",
+        "nodegroup",
+        "resource-strategy-fit",
+        "tdm",
+        "usage",
+        "network-topology-aware",
+    ),
 }
 """Levels that are nothing without one of these plugins."""
 

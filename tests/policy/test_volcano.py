@@ -13,6 +13,7 @@ from optsched.policy.actions import ACTIONS, AVAILABLE_ACTIONS
 from optsched.policy.located import read_tree
 from optsched.policy.parts import LEVEL_NEEDS, LEVEL_ORDER
 from optsched.policy.problem import Findings
+from optsched.rules.base import Rule
 from optsched.rules.binpack import Binpack
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.levels import LEVELS
@@ -112,7 +113,7 @@ def test_defaults_are_volcanos() -> None:
         (["gang"], ("admission", "tasks")),
         (["drf"], ("admission", "fair-share", "tasks")),
         (["capacity"], ("guarantee", "admission", "fair-share", "tasks")),
-        (["network-topology-aware"], ("admission", "tasks", "topology")),
+        (["network-topology-aware"], ("admission", "tasks", "topology", "node-score")),
         (["proportion", "network-topology-aware", "binpack"], LEVEL_ORDER),
         (["sla"], ("admission", "tasks")),
     ],
@@ -130,6 +131,16 @@ def test_tables_name_what_there_is() -> None:
     assert set(LEVEL_NEEDS) <= set(LEVEL_ORDER) <= set(LEVELS)
     assert {name for needs in LEVEL_NEEDS.values() for name in needs} <= set(PLUGINS)
     assert set(ACTIONS) >= AVAILABLE_ACTIONS
+
+
+def test_the_level_of_scores_knows_all_plugins_that_score() -> None:
+    scoring = [
+        plugin.name
+        for plugin in PLUGINS.values()
+        for rule in (plugin.build({}) if plugin.build else ())
+        if type(rule).class_score is not Rule.class_score or type(rule).scorer is not Rule.scorer
+    ]
+    assert sorted(scoring) == sorted(LEVEL_NEEDS["node-score"])
 
 
 def test_plugins_bring_their_rules_with_switches_and_tiers() -> None:
