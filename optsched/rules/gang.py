@@ -192,7 +192,11 @@ def _encode_min_resources(form: Formulation) -> None:
 
 
 class _Order(Greedy):
-    """Gangs that have not started come first (Volcano `gang.go`, JobOrder)."""
+    """Gangs that have not started come first (Volcano `gang.go`, JobOrder), broken ones before all.
+
+    A broken gang has some members bound, but fewer than its minimum: it holds devices that work for
+    nobody until the rest has come.
+    """
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -228,7 +232,9 @@ class _Order(Greedy):
         return np.array(chosen, np.int64)
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
-        return (0.0,) if self._ledger.gang_placed[gang] < self._need[gang] else (1.0,)
+        if self._ledger.gang_placed[gang] >= self._need[gang]:
+            return (2.0,)
+        return (0.0,) if self._ready[gang] else (1.0,)
 
 
 class _OrderAndRoom(_Order):

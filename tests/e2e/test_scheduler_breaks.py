@@ -19,20 +19,21 @@ RBAC = "rbac.authorization.k8s.io/v1"
 ADMISSION = "admissionregistration.k8s.io/v1"
 
 
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
 def test_a_gang_is_completed_by_the_next_scheduler_if_one_dies_half_way(
-    site: Site,
+    site: Site, solver: str
 ) -> None:
     site.nodes(3)
     proxy = site.proxy()
     gate = proxy.hold(after(3, is_binding))
-    first = site.scheduler(kubeconfig=proxy.kubeconfig)
+    first = site.scheduler("--solver", solver, kubeconfig=proxy.kubeconfig)
     site.gang("half", 6)
     gate.await_held(3)
     site.await_bound("half", 3)
     first.kill()
     site.gang("rival", 9)
 
-    second = site.scheduler()
+    second = site.scheduler("--solver", solver)
     site.await_bound("half", 6)
     site.await_waits("rival", "NotEnoughResources")
     assert site.story.num_bound("rival") == 0
