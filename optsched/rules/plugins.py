@@ -36,6 +36,7 @@ from optsched.rules.taints import Taints
 from optsched.rules.task_topology import TaskTopology
 from optsched.rules.tdm import Tdm
 from optsched.rules.usage import Estimate, Usage
+from optsched.rules.victims import Budgets, Cooldown
 from optsched.rules.volumes import Volumes
 from optsched.units import CPU, MEMORY, parse_amount, parse_duration_ms, parse_hours
 
@@ -297,6 +298,8 @@ _AVAILABLE = (
     Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(), SubGroups())),
     Plugin("priority", "more important gangs first", (), lambda _: (Priority(),)),
     Plugin("conformance", "system pods are never evicted", (), lambda _: (Conformance(),)),
+    Plugin("cdp", "a cooldown before eviction", (), lambda _: (Cooldown(),)),
+    Plugin("pdb", "disruption budgets", (), lambda _: (Budgets(),)),
     Plugin("drf", "gangs with a small dominant share first", (), lambda _: (Drf(),)),
     Plugin(
         "proportion",
@@ -493,8 +496,6 @@ _AVAILABLE = (
 
 _NOT_YET = {
     "resourcequota": "quotas of namespaces",
-    "cdp": "a cooldown before eviction",
-    "pdb": "disruption budgets",
     "rescheduling": "moving pods off busy nodes",
     "numa-aware": "NUMA topology",
     "deviceshare": "shared GPUs",

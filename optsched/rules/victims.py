@@ -12,16 +12,17 @@ import numpy as np
 
 from optsched.domain.task import TaskStatus
 from optsched.problem.running import running_tasks
-from optsched.rules.base import Rule, Violation
+from optsched.rules.base import Greedy, Rule, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from optsched.domain.cluster import Budget, Snapshot
     from optsched.domain.decisions import Evict
     from optsched.domain.task import Task
-    from optsched.problem.arrays import Bool
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
+    from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
 
 _HELD = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
@@ -62,6 +63,69 @@ class Victims(Rule):
         )
 
 
+class Cooldown(Rule):
+    """The plugin `cdp`: names everybody who is not cooling down.
+
+    That tasks which are cooling down stay holds without it as well, see `Victims`.
+    """
+
+    name = "cdp"
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        return _Cooldown(problem)
+
+
+class Budgets(Rule):
+    """The plugin `pdb`: names as many as disruption budgets allow.
+
+    That no budget loses more than it allows holds without it as well, see `Victims`.
+    """
+
+    name = "pdb"
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        return _Budgets(problem)
+
+
+class _Naming(Greedy):
+    """Names the same tasks whoever asks."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._snapshot = problem.snapshot
+        self._tasks = running_tasks(problem).tasks
+
+    def named(self, tasks: Sequence[Task]) -> list[bool]:
+        """Which of some tasks may go."""
+        raise NotImplementedError
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return victims[np.array(self.named([self._tasks[v] for v in victims]), np.bool_)]
+
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return self.preemptable(gang, task_class, victims)
+
+
+class _Cooldown(_Naming):
+    def named(self, tasks: Sequence[Task]) -> list[bool]:
+        return [not _is_cooling(task, self._snapshot.taken_ms) for task in tasks]
+
+
+class _Budgets(_Naming):
+    def named(self, tasks: Sequence[Task]) -> list[bool]:
+        left = {b: b.allowed for b in self._snapshot.budgets}
+
+        def permits(task: Task) -> bool:
+            asked = [b for b in left if covers(b, task)]
+            if any(left[b] <= 0 for b in asked):
+                return False
+            left.update((b, left[b] - 1) for b in asked)
+            return True
+
+        return [permits(task) for task in tasks]
+
+
 def covers(budget: Budget, task: Task) -> bool:
     """Whether a budget protects a task."""
     if budget.selector is None or budget.namespace != task.namespace:
@@ -73,9 +137,13 @@ def _refusal(task: Task, now_ms: int) -> str:
     """Why a running task may not be evicted; empty when it may."""
     if not task.preemptable:
         return "evicted, but says that it may not be"
-    if task.cooldown_ms and now_ms < task.started_ms + task.cooldown_ms:
+    if _is_cooling(task, now_ms):
         return "evicted before its cooldown has ended"
     return ""
+
+
+def _is_cooling(task: Task, now_ms: int) -> bool:
+    return bool(task.cooldown_ms) and now_ms < task.started_ms + task.cooldown_ms
 
 
 def _problem(world: World, eviction: Evict) -> str:
