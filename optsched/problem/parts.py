@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task
     from optsched.domain.topology import TopologyRequest
 
-_STANDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
+STANDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
+"""What tasks are that stay where they are."""
 
 NO_PART = -1
 """The part of a task that is in no smaller group."""
@@ -104,7 +105,7 @@ def find_parts(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Pa
 
 def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
     """Names of the nodes that bound and running tasks are on, each once."""
-    return tuple(sorted({t.node for t in tasks if t.status in _STANDING}))
+    return tuple(sorted({t.node for t in tasks if t.status in STANDING}))
 
 
 def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:

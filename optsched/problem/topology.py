@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +60,13 @@ class Forest:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def rank(self) -> I64:
+        """(D,) place of each domain in the order of names."""
+        rank = np.empty(len(self), np.int64)
+        rank[sorted(range(len(self)), key=self.names.__getitem__)] = np.arange(len(self))
+        return rank
 
     @property
     def top(self) -> int:

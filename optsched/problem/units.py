@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.domain.topology import sub_group_of
 from optsched.problem.arrays import frozen
-from optsched.problem.parts import NO_PART
+from optsched.problem.parts import NO_PART, STANDING
 from optsched.problem.topology import NOWHERE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from optsched.domain.task import Task
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.topology import Bound
@@ -55,6 +57,25 @@ def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
     at = int(problem.shapes.start[shape]) + entry
     first = int(problem.task_start[gang] + problem.shapes.offset[at])
     return range(first, first + int(problem.shapes.count[at]))
+
+
+def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
+    """Nodes (k,) that tasks of a gang or part stand on already, and the number of all its tasks."""
+    mine = problem.snapshot.gangs[gang]
+    tasks: Sequence[Task] = mine.tasks
+    if part != NO_PART:
+        entries = problem.shapes.shapes[int(problem.shape_of[gang])].entries
+        first = next(e for e, entry in enumerate(entries) if entry.part == part)
+        example = problem.tasks[entry_tasks(problem, gang, first).start]
+        group = sub_group_of(mine.sub_groups, example.labels)
+        tasks = [t for t in tasks if sub_group_of(mine.sub_groups, t.labels) == group]
+    number = problem.derived(_node_numbers)
+    nodes = [number[t.node] for t in tasks if t.status in STANDING and t.node in number]
+    return np.array(nodes, np.int64), len(tasks)
+
+
+def _node_numbers(problem: Problem) -> dict[str, int]:
+    return {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
 
 
 def holders(problem: Problem, node_of: I64) -> I64:

@@ -13,11 +13,10 @@ import numpy as np
 
 from optsched.domain.decisions import Sense
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
 from optsched.domain.topology import sub_group_of
 from optsched.problem.choices import Choices, candidates, widest
 from optsched.problem.linear import Expression
-from optsched.problem.parts import NO_PART
+from optsched.problem.parts import NO_PART, STANDING
 from optsched.problem.topology import CLUSTER
 from optsched.problem.units import holders, units_of
 from optsched.rules.base import Greedy, Rule, Violation
@@ -49,7 +48,6 @@ LEVEL = "network topology"
 MOST_CHOICES = 400
 """Pairs of hard gang shapes and domains beyond which node classes are not told apart by domain."""
 
-_STANDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 _SHOWN = 3
 
 
@@ -136,16 +134,20 @@ class NetworkTopology(Rule):
         """(D,) score of each domain for a gang or group that asks for a request (R,) in all."""
         return TOP * self.weight * self.packing(problem, forest, used, request)
 
-    def nearness(self, forest: Forest, anchor: int) -> F64:
-        """(N,) score of nodes for tasks whose gang lies in a domain already.
+    def nearness(self, forest: Forest, anchor: int, share: F64) -> F64:
+        """(N,) score of nodes for tasks of a gang that lies in a domain already.
 
-        100 within it, and the less the higher the tier that it takes to reach it.
+        The less the higher the tier that it takes to reach a node from there. In a domain that
+        holds several others, a share (N,) of the gang's tasks makes the nodes next to them better.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
         for d in sorted(forest.upwards(anchor)):
             near = (top - int(forest.tier[d])) / (top - lowest) if top > lowest else 1.0
-            by_leaf[d : forest.end[d]] = 1.0 if d == anchor else near
+            by_leaf[d : forest.end[d]] = near
+        inside = slice(anchor, int(forest.end[anchor]))
+        if inside.stop > anchor + 1:
+            by_leaf[inside] += np.bincount(forest.leaf_of, share, len(forest))[inside]
         return TOP * self.weight * by_leaf[forest.leaf_of]
 
     # --- encode ----------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ class NetworkTopology(Rule):
         wanted = sum(room.number for room in rooms)
         if not len(domains) or (there[domains] >= wanted).any():
             return None
-        best = int(domains[np.argmax(there[domains])])
+        best = int(domains[np.lexsort((forest.rank[domains], -there[domains]))[0]])
         pods = counted(wanted, "pod") if wanted == 1 else f"all {counted(wanted, 'pod')}"
         kind = f"value of {forest.label}" if forest.label else "HyperNode"
         text = f"it needs {bound.request}; none has room for {pods}: the {kind} with the most, "
@@ -236,7 +238,7 @@ def _bound_together(
 def _nodes(world: World, tasks: Iterable[Task], goes_to: Mapping[str, str]) -> set[str]:
     """Nodes of tasks that run or come; a task on a node that is gone is nowhere."""
     known = world.snapshot.node_by_name
-    stand = {t.node for t in tasks if t.status in _STANDING and t.node in known}
+    stand = {t.node for t in tasks if t.status in STANDING and t.node in known}
     return stand | {goes_to[t.key] for t in tasks if t.key in goes_to}
 
 

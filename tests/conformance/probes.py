@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.task import TaskStatus
+from optsched.domain.topology import sub_group_of
 from optsched.engines.greedy.book import scorers_of
 from optsched.engines.greedy.faces import Faces
 from optsched.engines.masks import static_mask
 from optsched.problem.compile import compile_problem
 from optsched.rules.ledger import Ledger
+from optsched.rules.network_topology import NetworkTopology
 from optsched.units import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from tests.conformance.scenarios import Scenario
 
 TOLERANCE = 1e-6
+TOP_HYPERNODE = "<cluster-top-hypernode>"
 TWIN = "probed"
 """Namespace of the gang that holds a copy of the task that is asked about."""
 
@@ -47,11 +53,7 @@ class Desk:
             raise NoFaceError(f"nobody is asked {probe['fn']}")
         ours = ask(self, probe)
         theirs = _answer(probe)
-        if isinstance(theirs, float) and isinstance(ours, float):
-            same = math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-        else:
-            same = ours == theirs
-        if not same:
+        if not _same(ours, theirs):
             what = probe.get("task") or probe.get("job", "")
             yield f"{probe['fn']}({what}, {probe.get('node', '')}) = {ours}, Volcano says {theirs}"
 
@@ -60,6 +62,19 @@ class Desk:
     def score(self, probe: Mapping[str, Any]) -> float:
         """The sum of the scores of one node for one task."""
         return self._twin(probe["task"]).score(probe["node"])
+
+    def node_scores(self, probe: Mapping[str, Any]) -> dict[str, float]:
+        """What the network says about nodes for one task, where its gang is already or nowhere."""
+        asked = self._twin(probe["task"])
+        gang = next(g for g in self._snapshot.gangs if probe["task"] in {t.key for t in g.tasks})
+        near = asked.nearness(probe.get("taskJobAllocatedHyperNode", ""), gang)
+        return {n: asked.score(n) if near is None else near[n] for n in probe["nodes"]}
+
+    def hypernode_scores(self, probe: Mapping[str, Any]) -> dict[str, float]:
+        """The scores of HyperNodes for a smaller group of a gang."""
+        namespace, gang, group = probe["subJob"].split("/")
+        scores = self._plain.domain_scores(f"{namespace}/{gang}", group)
+        return {name: scores[name] for name in probe["hyperNodes"]}
 
     def fits(self, probe: Mapping[str, Any]) -> bool:
         """Whether the predicates let a task come to a node."""
@@ -126,6 +141,34 @@ class Asked:
         live = sum(float(s(problem.used, problem.allocatable)[n]) for s in scorers)
         return live + sum(float(b[n]) for b in bases)
 
+    def nearness(self, hypernode: str, gang: Gang) -> dict[str, float] | None:
+        """The scores of nodes for a task of a gang that lies in a HyperNode; None for in none."""
+        if not hypernode:
+            return None
+        names = [n.name for n in self._problem.snapshot.nodes]
+        forest = self._problem.topology.forests[0]
+        on = Counter(t.node for t in gang.tasks)
+        share = np.array([on[name] / len(gang.tasks) for name in names])
+        scores = self._network().nearness(forest, forest.names.index(hypernode), share)
+        return dict(zip(names, scores.tolist(), strict=True))
+
+    def domain_scores(self, key: str, group: str) -> dict[str, float]:
+        """The scores of HyperNodes for a smaller group of a gang."""
+        problem = self._problem
+        gang = problem.snapshot.gang_by_key[key]
+        mine = [t for t in gang.tasks if _group(gang, t) == group]
+        rows = [i for i, t in enumerate(problem.tasks) if t in mine]
+        request = problem.classes.request[problem.task_class[rows]].sum(axis=0)
+        forest = problem.topology.forests[0]
+        scores = self._network().domain_scores(problem, forest, problem.used, request)
+        return dict(zip((TOP_HYPERNODE, *forest.names[1:]), scores.tolist(), strict=True))
+
+    def _network(self) -> NetworkTopology:
+        active = self._rules.find("network-topology")
+        assert active is not None
+        assert isinstance(active.rule, NetworkTopology)
+        return active.rule
+
     def allows(self, node: str) -> bool:
         n, task_class = self._node(node), self._class()
         fixed = static_mask(self._problem, self._rules.masking, task_class)
@@ -135,6 +178,8 @@ class Asked:
 
 _QUESTIONS = {
     "NodeOrderFn": Desk.score,
+    "BatchNodeOrderFn": Desk.node_scores,
+    "HyperNodeOrderMapFn": Desk.hypernode_scores,
     "PredicateFn": Desk.fits,
     "JobEnqueueable": Desk.may_enqueue,
     "JobEnqueued": Desk.enqueued,
@@ -142,12 +187,32 @@ _QUESTIONS = {
 }
 
 
-def _answer(probe: Mapping[str, Any]) -> float | bool | None:
+def _answer(probe: Mapping[str, Any]) -> float | bool | dict[str, float] | None:
+    if "pluginScores" in probe:
+        (scores,) = probe["pluginScores"].values()
+        return dict(scores)
+    if "scores" in probe:
+        return dict(probe["scores"])
     if "score" in probe:
         return float(probe["score"])
     if "value" in probe:
         return bool(probe["value"])
     return bool(probe["result"]["ok"]) if "result" in probe else None
+
+
+def _same(ours: object, theirs: object) -> bool:
+    """Equality, for numbers but for how they are rounded."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return all(_same(ours.get(k, 0.0), theirs.get(k, 0)) for k in ours | theirs)
+    if isinstance(ours, float) and isinstance(theirs, int | float):
+        return math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return ours == theirs
+
+
+def _group(gang: Gang, task: Task) -> str:
+    """The name that Volcano gives the smaller group of a task."""
+    group = sub_group_of(gang.sub_groups, task.labels)
+    return "" if group is None else "-".join((gang.sub_groups[group[0]].name, *group[1]))
 
 
 def _copy(gang: Gang, task: Task) -> Gang:

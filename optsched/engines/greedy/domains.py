@@ -17,7 +17,7 @@ from optsched.problem.arrays import UNPLACED
 from optsched.problem.choices import candidates
 from optsched.problem.parts import NO_PART
 from optsched.problem.topology import NOWHERE
-from optsched.problem.units import entry_tasks
+from optsched.problem.units import entry_tasks, residents
 from optsched.rules.faces import Face
 from optsched.rules.network_topology import NetworkTopology
 from optsched.rules.sub_groups import SubGroups
@@ -190,6 +190,13 @@ class _Work:
     def _anchor(self, part: int, bound: Bound) -> int:
         """The domain that a gang, or a part of it, lies in as things stand."""
         forest = self._problem.topology.forest(bound)
+        domain = forest.holder(self._nodes_of(part))
+        if domain < 0 or bound.held < 0:
+            return max(domain, bound.held)
+        return forest.meet(domain, bound.held)
+
+    def _nodes_of(self, part: int) -> I64:
+        """Nodes that have been found for tasks of the gang, or of a part."""
         found = [np.zeros(0, np.int64)]
         for e, entry in enumerate(self._shape.entries):
             if part in (NO_PART, entry.part) and self.cursor.done[e]:
@@ -197,10 +204,14 @@ class _Work:
                 tasks = slice(first, first + self.cursor.done[e])
                 found += [self._placing.node_of[tasks], self._placing.nominated[tasks]]
         nodes = np.concatenate(found)
-        domain = forest.holder(nodes[nodes != UNPLACED])
-        if domain < 0 or bound.held < 0:
-            return max(domain, bound.held)
-        return forest.meet(domain, bound.held)
+        known: I64 = nodes[nodes != UNPLACED]
+        return known
+
+    def _share(self, part: int) -> F64:
+        """(N,) share of the tasks of the gang, or of a part, on each node."""
+        there, number = residents(self._problem, self._gang, part)
+        nodes = np.concatenate([there, self._nodes_of(part)])
+        return np.bincount(nodes, minlength=self._problem.num_nodes) / number
 
     # --- fences ----------------------------------------------------------------------------------
 
@@ -239,7 +250,7 @@ class _Work:
         known = self._recorded(forest)
         order = np.lexsort(
             (
-                domains,
+                forest.rank[domains],
                 -score[domains],
                 ~known[domains],
                 there[domains] < wanted,
@@ -398,10 +409,12 @@ class _Work:
         bound = own or self._bound(NO_PART)
         if bound is None:
             return None
-        anchor = self._anchor(part if own is not None else NO_PART, bound)
+        whose = NO_PART if own is None else part
+        anchor = self._anchor(whose, bound)
         if anchor < 0:
             return None
-        return self._rule.nearness(self._problem.topology.forest(bound), anchor)
+        forest = self._problem.topology.forest(bound)
+        return self._rule.nearness(forest, anchor, self._share(whose))
 
     # --- growing ---------------------------------------------------------------------------------
 
