@@ -9,25 +9,40 @@ import numpy as np
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
+    from optsched.rules.outcome import Outcome
 
 
-def first_entries(problem: Problem, gang: int) -> list[tuple[int, str, int]]:
-    """Class, role and number of the tasks that a gang must get at once.
+def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
+    """Class, role and number of the tasks that a gang must get at once, beside those it gets.
 
-    That is its minimum in task order, or one task when it already runs.
+    That is its minimum in task order, or one task when that is reached.
     """
+    problem = outcome.problem
     number = int(problem.shape_of[gang])
     shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
-    left = max(shape.need, sum(n for _, n in shape.need_role), 1)
+    done = _placed_by_entry(outcome, gang)
+    left = max(shape.need, sum(n for _, n in shape.need_role), 1) if not any(done) else 1
     taken: dict[int, int] = {}
     for entry, run in shape.sequence:
-        if left <= 0:
-            break
-        taken[entry] = taken.get(entry, 0) + min(left, run)
-        left -= run
+        passed = min(done[entry], run)
+        done[entry] -= passed
+        if more := min(left, run - passed):
+            taken[entry] = taken.get(entry, 0) + more
+            left -= more
     return [
         (int(problem.shapes.class_of[start + entry]), shape.entries[entry].role, number)
         for entry, number in taken.items()
+    ]
+
+
+def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
+    """How many tasks of each entry of a gang get a node."""
+    problem = outcome.problem
+    entries = problem.shapes.shapes[problem.shape_of[gang]].entries
+    first = [first_task(problem, gang, entry) for entry in range(len(entries))]
+    return [
+        int(outcome.placed[at : at + entry.count].sum())
+        for at, entry in zip(first, entries, strict=True)
     ]
 
 
@@ -37,9 +52,10 @@ def first_task(problem: Problem, gang: int, entry: int) -> int:
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 
 
-def asked_next(problem: Problem, gang: int) -> I64:
-    """(R,) what those tasks take together."""
+def asked_next(outcome: Outcome, gang: int) -> I64:
+    """(R,) what the tasks of `next_entries` take together."""
+    problem = outcome.problem
     total = np.zeros(len(problem.resources), np.int64)
-    for task_class, _, number in first_entries(problem, gang):
+    for task_class, _, number in next_entries(outcome, gang):
         total += number * problem.classes.request[task_class]
     return total

@@ -68,7 +68,7 @@ class Capability(Rule):
         problem = outcome.problem
         queues = problem.queues
         queue = int(problem.queue_of[gang])
-        asked = asked_next(problem, gang)
+        asked = asked_next(outcome, gang)
         used = queues.subtree.astype(np.int64) @ outcome.queue_allocated
         above = queues.subtree[:, queue]
         over = (asked > 0) & (used + asked > queues.capability) & above[:, None]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.rules.asking import first_entries
+from optsched.rules.asking import next_entries
 from optsched.rules.base import Room
 from optsched.rules.standing import Standing
 from optsched.rules.wording import amount_text, counted
@@ -49,7 +49,7 @@ class Explainer:
             reason = rule.explain(self._outcome, gang)
             if reason is not None:
                 return reason
-        entries = first_entries(self._outcome.problem, gang)
+        entries = next_entries(self._outcome, gang)
         asks = [_Ask(self._view(c), role, number) for c, role, number in entries]
         for ask in asks:
             if ask.view.most_ever < ask.number:

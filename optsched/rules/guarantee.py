@@ -92,7 +92,7 @@ class Guarantee(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: what the guarantees of other queues keep free."""
         problem = outcome.problem
-        asked = asked_next(problem, gang)
+        asked = asked_next(outcome, gang)
         queue = int(problem.queue_of[gang])
         for r in _guaranteed(problem):
             room = _Claims(problem, r, outcome.queue_allocated[:, r]).room(queue)

@@ -113,7 +113,7 @@ class Proportion(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: which part of the cluster the queue deserves and holds."""
         problem = outcome.problem
-        asked = asked_next(problem, gang)
+        asked = asked_next(outcome, gang)
         queue = int(problem.queue_of[gang])
         deserved = problem.derived(deserved_shares)[queue]
         used = outcome.queue_allocated[queue]

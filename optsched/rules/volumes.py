@@ -69,7 +69,7 @@ class Volumes(Rule):
         for task in problem.tasks[start:end]:
             why = unusable(problem.snapshot, task.shape)
             if why:
-                return Reason(ReasonCode.VOLUME, f"pod {task.key}: {why}")
+                return Reason(ReasonCode.VOLUME, why)
         return None
 
 

@@ -41,7 +41,7 @@ class WellFormed(Rule):
 def _problem(world: World, action: Allocate | Nominate) -> str:
     gang = world.snapshot.gang_by_key.get(action.gang)
     if gang is None:
-        return f"its gang {action.gang} does not exist"
+        return f"its gang {action.gang} does not exist" if action.gang else "it names no gang"
     if gang.problem is not None:
         return f"its gang can not be scheduled: {gang.problem.message}"
     task = world.members(gang).get(action.task)

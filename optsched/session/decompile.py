@@ -54,10 +54,11 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     reasons = {gangs[g].key: reason for g, reason in problem.blocked.items()}
     for g in np.flatnonzero(decisions.refused).tolist():
         reasons[gangs[g].key] = _not_let_in(gangs[g])
-    known: dict[tuple[int, int], Reason] = {}
+    known: dict[tuple[int, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
     for g in np.flatnonzero(left).tolist():
-        alike = (int(problem.shape_of[g]), int(problem.queue_of[g]))
+        placed = outcome.placed[problem.task_start[g] : problem.task_start[g + 1]]
+        alike = (int(problem.shape_of[g]), int(problem.queue_of[g]), placed.tobytes())
         if waits[g]:
             reasons[gangs[g].key] = _WAITS
             continue
