@@ -327,8 +327,10 @@ def test_who_waits_knows_why_and_nobody_else(rule: Rule, data: DataObject) -> No
     expected = {key for key, left in tasks_left(bench, decisions).items() if left}
     expected |= {bench.problem.snapshot.gangs[g].key for g in bench.problem.blocked}
     assert pending.keys() == expected
-    for reason in pending.values():
+    for key, reason in pending.items():
         assert not ODD_WORDS.search(reason.message), reason
+        named = {g.key for g in bench.problem.snapshot.gangs if f"{g.key}-" in reason.message}
+        assert named <= {key}, reason
 
 
 def tasks_left(bench: Bench, decisions: Decisions) -> dict[str, int]:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from optsched.domain.amounts import amounts, total
 from optsched.domain.cluster import Claim, Gang, GangPhase, Node, Queue, QueueState, Snapshot
-from optsched.domain.task import Task, TaskStatus
+from optsched.domain.selectors import LabelSelector, Operator, Requirement
+from optsched.domain.task import PodTerm, SpreadTerm, Task, TaskStatus
 from tests.support.strategies import (
     CPU,
     GPU,
@@ -24,6 +25,7 @@ from tests.support.strategies import (
     NAMESPACES,
     PODS,
     ZONE,
+    label_selectors,
     node_selectors,
     shapes,
     taints,
@@ -59,7 +61,7 @@ _STATUSES = (
     TaskStatus.RELEASING,
 )
 _CLAIMS = tuple(f"{namespace}/c{i}" for namespace in NAMESPACES for i in range(2))
-_OPEN = (*[QueueState.OPEN] * 9, QueueState.CLOSED)
+_OPEN = (*[QueueState.OPEN] * 19, QueueState.CLOSED)
 _ZONES = ((ZONE, "x"), (ZONE, "y"), (ZONE, "x"), (ZONE, "y"), ())
 _MARKS = ((), (), ("app", "x"), ("app", "3"))
 
@@ -87,8 +89,49 @@ def _shapes(namespace: str, about: frozenset[str]) -> SearchStrategy[list[TaskSh
     """A few shapes that the tasks of a namespace share; a claim that does not exist among them."""
     usable = [key for key in (*_CLAIMS, f"{namespace}/gone") if key.startswith(namespace)]
     asks = st.builds(_amounts, _one_of((1, 1, 2, 3, 0)), _one_of((0, 0, 1)), _one_of((0, 0, 0, 1)))
-    each = shapes(namespace, usable, asks, about).map(_sensible)
+    plain = shapes(namespace, usable, asks, about - _RELATIONS.keys()).map(_sensible)
+    related = {name: _RELATIONS[name](namespace) for name in sorted(about & _RELATIONS.keys())}
+    each = st.builds(lambda shape, **more: replace(shape, **more), plain, **related)
     return st.lists(each, min_size=1, max_size=3)
+
+
+def _selectors() -> SearchStrategy[LabelSelector | None]:
+    """Mostly pods of one application, which there are."""
+    known = [LabelSelector((Requirement("app", Operator.IN, (app,)),)) for app in ("x", "y")]
+    return st.sampled_from([*known, LabelSelector()]) | st.none() | label_selectors()
+
+
+def _pod_terms(namespace: str) -> SearchStrategy[tuple[PodTerm, ...]]:
+    term = st.builds(
+        PodTerm,
+        selector=_selectors(),
+        namespaces=_one_of(((namespace,), (namespace,), NAMESPACES)),
+        namespace_selector=st.none() | st.none() | label_selectors(),
+        topology_key=_one_of((ZONE, HOST)),
+    )
+    return st.lists(term, max_size=2).map(tuple)
+
+
+def _spread_terms(namespace: str) -> SearchStrategy[tuple[SpreadTerm, ...]]:
+    term = st.builds(
+        SpreadTerm,
+        max_skew=_one_of((1, 1, 2)),
+        topology_key=_one_of((ZONE, HOST)),
+        selector=_selectors(),
+        namespace=st.just(namespace),
+        required=_one_of((1, 1, 1, 0)).map(bool),
+        min_domains=_one_of((1, 1, 2)),
+        honour_affinity=st.booleans(),
+        honour_taints=st.booleans(),
+    )
+    return st.lists(term, max_size=2).map(tuple)
+
+
+_RELATIONS = {
+    "pod_affinity": _pod_terms,
+    "pod_anti_affinity": _pod_terms,
+    "spread": _spread_terms,
+}
 
 
 def _sensible(shape: TaskShape) -> TaskShape:
@@ -180,7 +223,7 @@ class _Contest:
             queue=self._from(*queues),
             min_member=self._from(count, 1),
             min_role=self._from((), (), (), (("ps", 1),)),
-            min_resources=_amounts(self._from(0, 0, 2, 5)),
+            min_resources=_amounts(self._from(0, 0, 0, 2, 5)),
             priority=self._from(0, 1),
             created_ms=number,
             waiting_since_ms=number,
@@ -215,8 +258,8 @@ class _Contest:
         held = {**total(t.shape.request for t in here), PODS: len(here)}
         # Parts of GPUs that run have a device each, so that nobody has to guess how they share.
         held[GPU] = held.get(GPU, 0) + sum(t.shape.device is not None for t in here)
-        room = dict(_amounts(self._from(*range(1, 7)), self._from(*range(5)), self._from(0, 1, 2)))
-        room[PODS] = self._from(*range(5))
+        room = dict(_amounts(self._from(*range(2, 8)), self._from(*range(5)), self._from(0, 1, 2)))
+        room[PODS] = self._from(3, 2, 1, 4, 0)
         offered = {r: held.get(r, 0) + room.get(r, 0) for r in held.keys() | room.keys()}
         labels = [pair for pair in (self._from(*_ZONES), self._from(*_MARKS)) if pair]
         return Node(
@@ -224,8 +267,8 @@ class _Contest:
             amounts({r: amount for r, amount in offered.items() if amount or r == PODS}),
             labels={HOST: name, **dict(labels)},
             taints=tuple(self._draw(_TAINTS)),
-            ready=bool(self._from(*[1] * 9, 0)),
-            unschedulable=bool(self._from(*[0] * 9, 1)),
+            ready=bool(self._from(*[1] * 19, 0)),
+            unschedulable=bool(self._from(*[0] * 19, 1)),
             residents=tuple(sorted(here, key=lambda task: task.key)),
         )
 

@@ -1,0 +1,431 @@
+"""What plans break, found again from the pages of mathematics in models/formulation.
+
+Written for clarity and small clusters; shares no code with the rules and the engines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
+
+from optsched.domain.cluster import QueueState
+from optsched.domain.task import TaintEffect, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from optsched.domain.cluster import Gang, Node, Queue, Snapshot
+    from optsched.domain.decisions import Allocate
+    from optsched.domain.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape
+
+GPU = "nvidia.com/gpu"
+HELD = (TaskStatus.BOUND, TaskStatus.RUNNING)
+NO_LIMIT = 1 << 60
+
+
+class Put(NamedTuple):
+    """A task on a node; new: the plan puts it there."""
+
+    task: Task
+    node: Node
+    new: bool
+
+
+def takes(task: Task) -> Counter[str]:
+    """What a task takes, itself counted as a pod."""
+    return Counter({**dict(task.shape.request), "pods": 1})
+
+
+def summed(tasks: Iterable[Task]) -> Counter[str]:
+    """What tasks take together."""
+    total: Counter[str] = Counter()
+    for task in tasks:
+        total.update(takes(task))
+    return total
+
+
+@dataclass(frozen=True)
+class Checker:
+    """A plan of allocations against every rule; `broken` names the rules that it breaks."""
+
+    snapshot: Snapshot
+    plan: tuple[Allocate, ...]
+
+    def broken(self, *rules: str) -> set[str]:
+        """Which of some rules the plan breaks; those alone where it makes no sense at all."""
+        if not self.is_well_formed():
+            return {"well-formed"}
+        return {name for name in rules if not CHECKS[name](self)}
+
+    # --- the plan --------------------------------------------------------------------------------
+
+    @cached_property
+    def gang_of(self) -> dict[str, Gang]:
+        return {task.key: gang for gang in self.snapshot.gangs for task in gang.tasks}
+
+    @cached_property
+    def tasks(self) -> dict[str, Task]:
+        return {task.key: task for gang in self.snapshot.gangs for task in gang.tasks}
+
+    @cached_property
+    def new(self) -> list[Put]:
+        node = {n.name: n for n in self.snapshot.nodes}
+        return [Put(self.tasks[a.task], node[a.node], True) for a in self.plan]
+
+    @cached_property
+    def there(self) -> list[Put]:
+        return [Put(t, n, False) for n in self.snapshot.nodes for t in n.residents]
+
+    @cached_property
+    def everything(self) -> list[Put]:
+        return self.there + self.new
+
+    def filled(self) -> Iterator[tuple[Node, list[Task], list[Task]]]:
+        """Nodes that get tasks, with the tasks that were there and those that come."""
+        for node in self.snapshot.nodes:
+            come = [p.task for p in self.new if p.node is node]
+            if come:
+                yield node, list(node.residents), come
+
+    # --- well_formed.md --------------------------------------------------------------------------
+
+    def is_well_formed(self) -> bool:
+        names = [a.task for a in self.plan]
+        return len(set(names)) == len(names) and all(map(self._makes_sense, self.plan))
+
+    def _makes_sense(self, action: Allocate) -> bool:
+        gang = next((g for g in self.snapshot.gangs if g.key == action.gang), None)
+        task = next((t for t in (gang.tasks if gang else ()) if t.key == action.task), None)
+        node = next((n for n in self.snapshot.nodes if n.name == action.node), None)
+        if gang is None or task is None or node is None:
+            return False
+        may = gang.problem is None and task.problem is None and task.status is TaskStatus.PENDING
+        return may and node.ready and self._takes_work(gang.queue)
+
+    def _takes_work(self, name: str, below: tuple[str, ...] = ()) -> bool:
+        queue = self.queues.get(name)
+        if queue is None:
+            return name == "root" and bool(below)
+        if name in below or queue.problem is not None or queue.state is not QueueState.OPEN:
+            return False
+        return name == "root" or self._takes_work(queue.parent, (*below, name))
+
+    # --- fits.md ---------------------------------------------------------------------------------
+
+    def fits(self) -> bool:
+        for node, held, come in self.filled():
+            offers = {"pods": NO_LIMIT, **dict(node.allocatable)}
+            use = summed([*held, *come])
+            if any(use[r] > offers.get(r, 0) for r, more in summed(come).items() if more):
+                return False
+        return True
+
+    # --- gpu_shares.md ---------------------------------------------------------------------------
+
+    def shares_gpus(self) -> bool:
+        for node, held, come in self.filled():
+            parts = [
+                t.shape.device.milli
+                for t in (*held, *come)
+                if t.shape.device is not None and t.shape.device.milli < 1000
+            ]
+            devices = dict(node.allocatable).get(GPU, 0) - summed([*held, *come])[GPU]
+            if parts and not any(
+                max(sum(p for p, d in zip(parts, dealt, strict=True) if d == i) for i in dealt)
+                <= 1000
+                for dealt in product(range(devices), repeat=len(parts))
+            ):
+                return False
+        return True
+
+    # --- gang.md ---------------------------------------------------------------------------------
+
+    def starts_gangs_whole(self) -> bool:
+        starting = []
+        for gang in self.snapshot.gangs:
+            before = [t for t in gang.tasks if t.status in (*HELD, TaskStatus.SUCCEEDED)]
+            come = [p.task for p in self.new if self.gang_of[p.task.key] is gang]
+            if come and not _reaches_minimum(gang, [*before, *come]):
+                return False
+            if come and not _reaches_minimum(gang, before):
+                starting.append(gang)
+        return self._has_min_resources(starting)
+
+    def _has_min_resources(self, starting: list[Gang]) -> bool:
+        free: Counter[str] = Counter()
+        for node in (n for n in self.snapshot.nodes if n.ready):
+            held = summed(node.residents)
+            for resource, amount in {"pods": NO_LIMIT, **dict(node.allocatable)}.items():
+                free[resource] += max(amount - held[resource], 0)
+        spoken_for = summed(p.task for p in self.new)
+        for gang in starting:
+            asked = summed(t for t in gang.tasks if t.status is TaskStatus.PENDING)
+            for resource, least in gang.min_resources:
+                if least > free[resource]:
+                    return False
+                spoken_for[resource] += max(least - asked[resource], 0)
+        named = {resource for gang in starting for resource, _ in gang.min_resources}
+        return all(spoken_for[r] <= free[r] for r in named)
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    @cached_property
+    def queues(self) -> dict[str, Queue]:
+        return {q.name: q for q in self.snapshot.queues}
+
+    def own(self, queue: Queue, *, after: bool) -> Counter[str]:
+        """What the queue's own tasks hold, before or after the plan."""
+        gangs = [g for g in self.snapshot.gangs if g.queue == queue.name]
+        held = [t for g in gangs for t in g.tasks if t.status in HELD]
+        come = [p.task for p in self.new if self.gang_of[p.task.key].queue == queue.name]
+        return summed([*held, *come] if after else held)
+
+    def children(self, queue: Queue) -> list[Queue]:
+        return [q for q in self.snapshot.queues if q.parent == queue.name and q is not queue]
+
+    def subtree(self, queue: Queue) -> list[Queue]:
+        return [queue, *(q for child in self.children(queue) for q in self.subtree(child))]
+
+    def gained(self, queues: Iterable[Queue]) -> Counter[str]:
+        gain: Counter[str] = Counter()
+        for queue in queues:
+            gain.update(self.own(queue, after=True) - self.own(queue, after=False))
+        return gain
+
+    # capability.md
+    def keeps_ceilings(self) -> bool:
+        for queue in self.snapshot.queues:
+            below = self.subtree(queue)
+            use = sum((self.own(q, after=True) for q in below), Counter())
+            gain = self.gained(below)
+            if any(gain[r] and use[r] > limit for r, limit in queue.capability or ()):
+                return False
+        return True
+
+    # guarantee.md
+    def keeps_floors(self) -> bool:
+        gain = self.gained(self.snapshot.queues)
+        strangers = summed(p.task for p in self.there if not p.task.gang and p.node.ready)
+        for r in {r for q in self.snapshot.queues for r, _ in q.guarantee if gain[r]}:
+            pool = self.total[r] - strangers[r]
+            tops = [q for q in self.snapshot.queues if q.name == "root" or q.parent == ""]
+            before = sum(self.claim(q, r, after=False) for q in tops)
+            if sum(self.claim(q, r, after=True) for q in tops) > max(pool, before):
+                return False
+        return True
+
+    def claim(self, queue: Queue, resource: str, *, after: bool) -> int:
+        below = sum(self.claim(q, resource, after=after) for q in self.children(queue))
+        need = self.own(queue, after=after)[resource] + below
+        return max(dict(queue.guarantee).get(resource, 0), need)
+
+    # proportion.md
+    def keeps_shares(self) -> bool:
+        share = self.shares()
+        for queue in self.snapshot.queues:
+            gain, use = self.gained([queue]), self.own(queue, after=True)
+            if any(more and use[r] > share[queue.name].get(r, 0) for r, more in gain.items()):
+                return False
+        return True
+
+    @cached_property
+    def total(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for node in (n for n in self.snapshot.nodes if n.ready):
+            total.update({"pods": NO_LIMIT, **dict(node.allocatable)})
+        return total
+
+    def asked(self, queue: Queue) -> Counter[str]:
+        gangs = [g for g in self.snapshot.gangs if g.queue == queue.name]
+        counted = (*HELD, TaskStatus.PENDING)
+        return summed(t for g in gangs for t in g.tasks if t.status in counted)
+
+    def shares(self) -> dict[str, dict[str, int]]:
+        asked = {q.name: self.asked(q) for q in self.snapshot.queues}
+        resources = {*self.total, *(r for a in asked.values() for r in a)}
+        least = {q.name: dict(q.guarantee) for q in self.snapshot.queues}
+        share = {name: dict.fromkeys(resources, Fraction(0)) for name in asked}
+        rest = {r: Fraction(self.total[r]) for r in resources}
+        unmet = [q for q in self.snapshot.queues if asked[q.name]]
+        for _ in range(100):
+            if not unmet or all(left <= 0 for left in rest.values()):
+                break
+            weight = sum(q.weight for q in unmet)
+            before = {q.name: dict(share[q.name]) for q in unmet}
+            for q, r in product(unmet, resources):
+                others = sum(least[p].get(r, 0) for p in least if p != q.name)
+                most = max(self.total[r] - others, 0)
+                limit = min(most, dict(q.capability or ()).get(r, most), asked[q.name][r])
+                part = share[q.name][r] + max(rest[r], 0) * Fraction(q.weight, weight)
+                share[q.name][r] = max(
+                    min(part, Fraction(limit)), Fraction(least[q.name].get(r, 0))
+                )
+            for q, r in product(unmet, resources):
+                rest[r] -= share[q.name][r] - before[q.name][r]
+            unmet = [
+                q
+                for q in unmet
+                if any(share[q.name][r] - before[q.name][r] >= _TINY for r in resources)
+                and any(asked[q.name][r] > share[q.name][r] for r in resources)
+            ]
+        return {
+            name: {r: ceil(amount - Fraction(1, 1000)) for r, amount in amounts.items()}
+            for name, amounts in share.items()
+        }
+
+    # --- single nodes ----------------------------------------------------------------------------
+
+    # node_affinity.md
+    def is_selected(self) -> bool:
+        return all(_selects(p.node, p.task.shape) for p in self.new)
+
+    # taints.md
+    def tolerates(self) -> bool:
+        return all(_tolerates(p.node, p.task.shape) for p in self.new)
+
+    # volumes.md
+    def reaches_volumes(self) -> bool:
+        for put in self.new:
+            for key in put.task.shape.claims:
+                claim = self.snapshot.claims.get(key)
+                if claim is None or claim.problem:
+                    return False
+                if claim.nodes and not claim.nodes.matches(put.node.name, put.node.labels):
+                    return False
+        return True
+
+    # host_ports.md
+    def keeps_ports(self) -> bool:
+        return not any(
+            _collide(a, b)
+            for put in self.new
+            for other in self.everything
+            if other.node is put.node and other.task is not put.task
+            for a in put.task.shape.host_ports
+            for b in other.task.shape.host_ports
+        )
+
+    # --- pod_affinity.md -------------------------------------------------------------------------
+
+    def selects(self, term: PodTerm, task: Task) -> bool:
+        if term.selector is None or not term.selector.matches(task.labels):
+            return False
+        labels = self.snapshot.namespaces.get(task.namespace, {})
+        wider = term.namespace_selector
+        return task.namespace in term.namespaces or (wider is not None and wider.matches(labels))
+
+    def keeps_relations(self) -> bool:
+        return self._keeps_apart() and self._stays_near()
+
+    def _keeps_apart(self) -> bool:
+        for one, other in product(self.everything, repeat=2):
+            if one.task is other.task or not (one.new or other.new):
+                continue
+            for term in one.task.shape.pod_anti_affinity:
+                domain = one.node.labels.get(term.topology_key)
+                near = domain is not None and domain == other.node.labels.get(term.topology_key)
+                if near and self.selects(term, other.task):
+                    return False
+        return True
+
+    def _stays_near(self) -> bool:
+        wishes = {
+            (t, p.task.shape.pod_affinity) for p in self.new for t in p.task.shape.pod_affinity
+        }
+        return all(self._is_met(term, wish) for term, wish in wishes)
+
+    def _is_met(self, term: PodTerm, wish: tuple[PodTerm, ...]) -> bool:
+        carriers = [p for p in self.new if p.task.shape.pod_affinity == wish]
+        meant = [p for p in self.everything if all(self.selects(t, p.task) for t in wish)]
+        at: Callable[[Put], str | None] = lambda put: put.node.labels.get(term.topology_key)  # noqa: E731
+        if any(at(p) is None for p in carriers):
+            return False
+        settled = {at(p) for p in meant if not p.new}
+        plain = {at(p) for p in meant if p.new and p not in carriers}
+        starts = {at(p) for p in carriers} - settled - plain
+        if not starts:
+            return True
+        kin = {at(p) for p in meant if p in carriers}
+        return not (settled - {None}) and len(starts) == 1 and starts <= kin
+
+    # --- spread.md -------------------------------------------------------------------------------
+
+    def is_spread(self) -> bool:
+        shapes = {p.task.shape for p in self.new}
+        return all(
+            self._is_even(shape, term) for shape in shapes for term in shape.spread if term.required
+        )
+
+    def _is_even(self, shape: TaskShape, term: SpreadTerm) -> bool:
+        keys = [t.topology_key for t in shape.spread if t.required]
+        counting = [
+            n
+            for n in self.snapshot.nodes
+            if n.ready
+            and all(key in n.labels for key in keys)
+            and (not term.honour_affinity or _selects(n, shape))
+            and (not term.honour_taints or _tolerates(n, shape))
+        ]
+        count = Counter({n.labels[term.topology_key]: 0 for n in counting})
+        for put in self.everything:
+            task = put.task
+            alike = task.namespace == term.namespace and term.selector is not None
+            if put.node in counting and alike and term.selector.matches(task.labels):
+                stays = task.status is not TaskStatus.RELEASING
+                count[put.node.labels[term.topology_key]] += (
+                    term in task.shape.spread if put.new else stays
+                )
+        least = min(count.values(), default=0) if len(count) >= term.min_domains else 0
+        for put in (p for p in self.new if p.task.shape == shape):
+            domain = put.node.labels.get(term.topology_key)
+            if domain is None or count[domain] - least > term.max_skew:
+                return False
+        return True
+
+
+_TINY = Fraction(1, 1 << 20)
+
+
+def _reaches_minimum(gang: Gang, tasks: list[Task]) -> bool:
+    roles = Counter(t.role for t in tasks)
+    binding = gang.min_role if gang.min_member >= sum(n for _, n in gang.min_role) else ()
+    return len(tasks) >= gang.min_member and all(roles[role] >= n for role, n in binding)
+
+
+def _selects(node: Node, shape: TaskShape) -> bool:
+    wanted = shape.node_affinity
+    return all(node.labels.get(k) == v for k, v in shape.node_selector) and (
+        wanted is None or wanted.matches(node.name, node.labels)
+    )
+
+
+def _tolerates(node: Node, shape: TaskShape) -> bool:
+    hard = [t for t in node.marks if t.effect is not TaintEffect.PREFER_NO_SCHEDULE]
+    return all(any(answer.tolerates(taint) for answer in shape.tolerations) for taint in hard)
+
+
+def _collide(a: HostPort, b: HostPort) -> bool:
+    same = (a.protocol, a.port) == (b.protocol, b.port)
+    return same and (a.address == b.address or "0.0.0.0" in (a.address, b.address))
+
+
+CHECKS: dict[str, Callable[[Checker], bool]] = {
+    "fits": Checker.fits,
+    "gpu-shares": Checker.shares_gpus,
+    "gang": Checker.starts_gangs_whole,
+    "capability": Checker.keeps_ceilings,
+    "guarantee": Checker.keeps_floors,
+    "proportion": Checker.keeps_shares,
+    "node-affinity": Checker.is_selected,
+    "taints": Checker.tolerates,
+    "volumes": Checker.reaches_volumes,
+    "host-ports": Checker.keeps_ports,
+    "pod-affinity": Checker.keeps_relations,
+    "topology-spread": Checker.is_spread,
+}
+"""By the name of the rule: whether a plan keeps it."""
