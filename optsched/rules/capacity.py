@@ -60,6 +60,14 @@ class Capacity(Rule):
         return [Shortfall("fair share", "steps", queues.subtree, due, GRID)]
 
 
+class CapacityByTree(Capacity):
+    """Queues come in the order of the departments that they are in (`enableHierarchy`)."""
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        return _OrderByTree(problem, ledger, self._ancestor_level)
+
+
 def deserved_amounts(problem: Problem) -> I64:
     """(Q, R) the specified part, at most the capability, at least the guarantee."""
     queues = problem.queues
@@ -90,10 +98,13 @@ class _Order(Greedy):
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
-        pairs = zip(self._ledger.queue_used[queue], self._deserved[queue], strict=True)
+        return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
+
+    def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
+        """The largest part in use of what a queue deserves, and whether it deserves nothing."""
+        pairs = zip(held, self._deserved[queue], strict=True)
         parts = [used / due for used, due in pairs if due]
-        share = max(parts) if parts else 1.0
-        return (self._priority[queue], share, 0.0 if parts else 1.0)
+        return (max(parts), 0.0) if parts else (1.0, 1.0)
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """Queues that share more ancestors with the claimer come first (VictimQueueOrder)."""
@@ -115,8 +126,12 @@ class _Order(Greedy):
 
     def _upwards(self, queue: int) -> list[int]:
         """A queue and those above it, as many as count."""
+        return self._line(queue)[: self._ancestor_level + 1]
+
+    def _line(self, queue: int) -> list[int]:
+        """A queue and all above it."""
         found, parent_of = [queue], self._problem.queues.parent_of
-        while len(found) <= self._ancestor_level and parent_of[found[-1]] >= 0:
+        while parent_of[found[-1]] >= 0:
             found.append(int(parent_of[found[-1]]))
         return found
 
@@ -166,3 +181,18 @@ class _Order(Greedy):
     def _asked(self, request: Sequence[int]) -> list[int]:
         pods = self._problem.index(PODS)
         return [r for r, amount in enumerate(request) if amount and r != pods]
+
+
+class _OrderByTree(_Order):
+    """Queue priority, leaves first, then the shares of the highest queues that two differ in."""
+
+    def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
+        super().__init__(problem, ledger, ancestor_level)
+        queues = problem.queues
+        self._paths = [tuple(reversed(self._line(q))) for q in range(len(queues.names))]
+        self._has_children = np.isin(np.arange(len(queues.names)), queues.parent_of).tolist()
+
+    def queue_key(self, queue: int) -> tuple[float, ...]:
+        path = self._paths[queue]
+        shares = (part for q in path for part in self._share(q, self._held(q)))
+        return (self._priority[queue], float(self._has_children[queue]), *shares)

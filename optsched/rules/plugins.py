@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from optsched.rules.binpack import Binpack
 from optsched.rules.capability import Capability
-from optsched.rules.capacity import Capacity
+from optsched.rules.capacity import Capacity, CapacityByTree
 from optsched.rules.conformance import Conformance
 from optsched.rules.drf import Drf
 from optsched.rules.faces import Face
@@ -150,6 +150,12 @@ def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             topology_spread=_whole(arguments, "podtopologyspread.weight", 2),
         ),
     )
+
+
+def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    by_tree = arguments.get(Face.HIERARCHY.value, False)
+    rule = CapacityByTree if by_tree else Capacity
+    return (rule(_whole(arguments, "ancestorReclaimLevel", 0)), Capability(), Guarantee())
 
 
 def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
@@ -317,11 +323,7 @@ _AVAILABLE = (
             ),
             _later(_switch("capacity.DRAConsumableCapacityEnable", "quota for DRA", default=False)),
         ),
-        lambda arguments: (
-            Capacity(_whole(arguments, "ancestorReclaimLevel", 0)),
-            Capability(),
-            Guarantee(),
-        ),
+        _capacity,
     ),
     Plugin(
         "predicates",

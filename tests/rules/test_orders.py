@@ -11,7 +11,7 @@ from optsched.domain.cluster import GangPhase, Queue
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.problem.compile import compile_problem
 from optsched.rules.base import Greedy, Rule
-from optsched.rules.capacity import Capacity, deserved_amounts
+from optsched.rules.capacity import Capacity, CapacityByTree, deserved_amounts
 from optsched.rules.drf import Drf, LeastShare
 from optsched.rules.gang import Gang as GangRule
 from optsched.rules.ledger import Ledger
@@ -85,6 +85,22 @@ def test_capacity_looks_at_the_resource_of_which_most_is_used() -> None:
     queues = [Queue("cpu", deserved=both), Queue("gpu", deserved=both)]
     gangs = [holding("c", "cpu", 7), holding("g", "gpu", 3, gpu=1)]  # 0.7 and 0.75
     assert queues_in_order(Capacity(), cluster(NODES, gangs, queues)) == ["cpu", "gpu"]
+
+
+def test_with_a_tree_departments_are_compared_before_their_queues() -> None:
+    queues = [
+        Queue("busy", deserved=cpus(10)),
+        Queue("busy-idle", parent="busy", deserved=cpus(5)),
+        Queue("busy-full", parent="busy", deserved=cpus(5)),
+        Queue("calm", deserved=cpus(20)),
+        Queue("calm-half", parent="calm", deserved=cpus(4)),
+        Queue("calm-urgent", parent="calm", deserved=cpus(1), priority=1),
+    ]
+    gangs = [holding("f", "busy-full", 5), holding("h", "calm-half", 2)]
+    snapshot = cluster(NODES, gangs, queues)
+    leaves = ["calm-urgent", "calm-half", "busy-idle", "busy-full"]
+    assert queues_in_order(CapacityByTree(), snapshot) == [*leaves, "calm", "busy"]
+    assert queues_in_order(Capacity(), snapshot)[1] == "busy"
 
 
 def test_what_is_deserved_lies_between_guarantee_and_capability() -> None:
