@@ -68,11 +68,9 @@ def check(problem: Problem, decisions: Decisions, name: str) -> int:
     return len(actions)
 
 
-def optimise(
-    problem: Problem, name: str, worker: WorkerProcess, budget_ms: int
-) -> portfolio.Answer:
+def optimise(problem: Problem, worker: WorkerProcess) -> portfolio.Answer:
     """One optimising decision from a problem, with nothing placed as the incumbent."""
-    chosen = policy(name)
+    chosen = policy("throughput")
     tiers = find_tiers(problem, chosen)
     levels = build_levels(problem, chosen.rules, tiers, chosen.levels)
     nothing = portfolio.judge(problem, Decisions.nothing(problem), levels, "")

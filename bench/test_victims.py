@@ -1,0 +1,136 @@
+"""Making room: victims of reclaim, proved to be as few as can be, or proved to be of no use.
+
+`make bench-session`. A session from snapshot to plan, each certificate looked at. A peer's figures
+for the same cases, on its in-memory benchmark: 121 s to find that the gang of 80 GPUs does not fit
+on 200 nodes, 102 s to reclaim for 250 × 8 GPUs on 500 nodes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.domain.decisions import Evict, LevelStatus, Nominate
+from optsched.domain.reasons import ReasonCode
+from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.policy.load import parse_policy
+from optsched.session.session import Report, Surroundings, run_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    from bench.conftest import Table
+    from optsched.domain.decisions import Plan
+
+CPU, GPU, PODS = "cpu", "nvidia.com/gpu", "pods"
+MODEL = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: shares
+meaning: Fixed shares, room taken back for those below theirs.
+actions: [enqueue, allocate, preempt, reclaim, backfill]
+tiers:
+- rules: [{name: priority}, {name: gang}, {name: conformance}]
+- rules: [{name: predicates}, {name: capacity}]
+levels: [guarantee, admission, fair-share, tasks]
+solver: {engine: cpsat, budget: 900ms}
+"""
+ROUNDS = 3
+
+
+@pytest.fixture(scope="module")
+def solver() -> Iterator[WorkerProcess]:
+    """One process for all, started before anything is timed."""
+    worker = WorkerProcess()
+    assert worker.wait_until_ready()
+    yield worker
+    worker.close()
+
+
+def shape(gpus: int) -> TaskShape:
+    return TaskShape(((CPU, 1000 * gpus), (GPU, gpus)))
+
+
+def full_cluster(num_nodes: int, deserved: tuple[int, int], size: int) -> Snapshot:
+    """Nodes of 8 GPUs full of queue a's jobs of one GPU, and one gang of queue b that wants some.
+
+    deserved: GPUs of a and b. size: pods of the gang, 8 GPUs each.
+    """
+    one, eight = shape(1), shape(8)
+    gangs, nodes = [], []
+    for n in range(num_nodes):
+        name, here = f"node-{n:04d}", []
+        for i in range(8):
+            key = f"jobs/{n:04d}-{i}"
+            task = Task(f"{key}-0", one, TaskStatus.RUNNING, gang=key, node=name, created_ms=n)
+            here.append(task)
+            gangs.append(Gang(key, queue="a", min_member=1, tasks=(task,), phase=GangPhase.RUNNING))
+        offered = ((CPU, 96_000), (GPU, 8), (PODS, 110))
+        nodes.append(Node(name, offered, residents=tuple(here)))
+    key = "wants/gang"
+    tasks = tuple(
+        Task(f"{key}-{i:03d}", eight, TaskStatus.PENDING, gang=key, index=i) for i in range(size)
+    )
+    wants = Gang(key, queue="b", min_member=size, tasks=tasks, phase=GangPhase.INQUEUE)
+    queues = [Queue(q, deserved=((GPU, n),)) for q, n in zip("ab", deserved, strict=True)]
+    every = (*queues, Queue("default"), Queue("root"))
+    return Snapshot(10_000, tuple(nodes), (*gangs, wants), every)
+
+
+def decided(benchmark: BenchmarkFixture, snapshot: Snapshot, solver: WorkerProcess) -> Plan:
+    """The plan of a session, timed."""
+    policy = parse_policy(MODEL, "bench")
+    around = Surroundings(solver=solver, limits=Limits(budget_ms=2000))
+    report: Report = benchmark.pedantic(
+        lambda: run_session(snapshot, policy, around), rounds=ROUNDS, warmup_rounds=1
+    )
+    assert report.trace.violations == ()
+    return report.plan
+
+
+def median(benchmark: BenchmarkFixture) -> float:
+    return statistics.median(benchmark.stats.stats.data)
+
+
+@pytest.mark.parametrize("case", [(200, 1521, 1.0), (500, 3921, 2.0)], ids=str)
+def test_one_gpu_short(
+    benchmark: BenchmarkFixture,
+    table: Table,
+    solver: WorkerProcess,
+    case: tuple[int, int, float],
+) -> None:
+    """Queue a may give back 79 of the 80 GPUs: proved to be no use, and why."""
+    nodes, due, target = case
+    plan = decided(benchmark, full_cluster(nodes, (due, 80), 10), solver)
+    reason = plan.pending["wants/gang"]
+    assert not plan.actions
+    assert reason.code is ReasonCode.DESERVED
+    assert f"queue a may give back 79 {GPU} (a holds {8 * nodes} {GPU}" in reason.message
+    name = f"one GPU short, {nodes} nodes, {8 * nodes} running"
+    table.add(name, median(benchmark), target, "proved, nobody evicted")
+
+
+@pytest.mark.parametrize("case", [(200, 1520, 10, 1.0), (500, 2000, 250, 2.0)], ids=str)
+def test_reclaim(
+    benchmark: BenchmarkFixture,
+    table: Table,
+    solver: WorkerProcess,
+    case: tuple[int, int, int, float],
+) -> None:
+    """As many victims as GPUs are needed, and no fewer would do."""
+    nodes, due, size, target = case
+    plan = decided(benchmark, full_cluster(nodes, (due, 8 * nodes - due), size), solver)
+    evicted = [a for a in plan.actions if isinstance(a, Evict)]
+    (level,) = (r for r in plan.certificate.levels if r.name == "victims")
+    assert len(evicted) == 8 * size == level.value == level.bound
+    assert level.status is LevelStatus.OPTIMAL
+    assert sum(isinstance(a, Nominate) for a in plan.actions) == size
+    name = f"reclaim for {size} × 8 GPUs, {nodes} nodes, {8 * nodes} running"
+    table.add(name, median(benchmark), target, f"{len(evicted)} evicted, proved the fewest")
