@@ -10,22 +10,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optsched.domain.cluster import Gang, Queue, Snapshot
-from optsched.domain.task import TaskStatus
+from optsched.domain.task import Task, TaskShape, TaskStatus
 from optsched.domain.topology import sub_group_of
 from optsched.engines.greedy.book import scorers_of
 from optsched.engines.greedy.faces import Faces
 from optsched.engines.masks import static_mask
 from optsched.problem.compile import compile_problem
+from optsched.problem.running import running_tasks
 from optsched.rules.ledger import Ledger
 from optsched.rules.network_topology import NetworkTopology
 from optsched.units import parse_duration_ms
+from tests.conformance.scenarios import GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import TypeAlias
 
-    from optsched.domain.task import Task
     from optsched.policy import Policy
+    from optsched.problem.arrays import I64
     from tests.conformance.scenarios import Scenario
+
+    Face: TypeAlias = Callable[[Faces, int, int, I64], I64]
 
 TOLERANCE = 1e-6
 TOP_HYPERNODE = "<cluster-top-hypernode>"
@@ -41,6 +46,7 @@ class Desk:
     """Answers questions about one scenario."""
 
     def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
         self._snapshot = scenario.snapshot()
         self._policy = scenario.policy()
         self._plain = Asked(self._snapshot, self._policy)
@@ -95,6 +101,34 @@ class Desk:
         asked = Asked(_with_gangs(self._snapshot, *gangs), self._policy)
         left, right = (asked.faces.gang_key(asked.gang(g.key)) for g in gangs)
         return left < right
+
+    def preemptable(self, probe: Mapping[str, Any]) -> list[int]:
+        """Which candidates may go for a gang of their queue, by their place."""
+        return self._victims(probe, Faces.preemptable)
+
+    def reclaimable(self, probe: Mapping[str, Any]) -> list[int]:
+        """Which candidates may go for a gang of another queue."""
+        return self._victims(probe, Faces.reclaimable)
+
+    def evictable(self, probe: Mapping[str, Any]) -> list[int]:
+        """The same for actions on whole gangs: kind 1 preempts, kind 2 reclaims."""
+        return self._victims(probe, {"1": Faces.preemptable, "2": Faces.reclaimable}[probe["kind"]])
+
+    def _victims(self, probe: Mapping[str, Any], face: Face) -> list[int]:
+        keys: list[str] = []
+        more: list[dict[str, Any]] = [_MACHINE]
+        for number, candidate in enumerate(probe["candidates"]):
+            if isinstance(candidate, str):
+                keys.append(candidate)
+            else:
+                more += _running(candidate, number)
+                meta = more[-1]["metadata"]
+                keys.append(f"{meta['namespace']}/{meta['name']}")
+        asks = probe.get("job") or probe["task"]
+        snapshot = self._scenario.snapshot([*self._scenario.objects, *more])
+        asked = Asked(_with_gangs(snapshot, _asking(asks["priority"])), self._policy)
+        named = asked.named(face, keys)
+        return [number for number, key in enumerate(keys) if key in named]
 
     # --- who is asked about ----------------------------------------------------------------------
 
@@ -163,6 +197,16 @@ class Asked:
         scores = self._network().domain_scores(problem, forest, problem.used, request)
         return dict(zip((TOP_HYPERNODE, *forest.names[1:]), scores.tolist(), strict=True))
 
+    def named(self, face: Face, keys: Iterable[str]) -> set[str]:
+        """Of some running tasks those that may go for the copied task."""
+        running = [task.key for task in running_tasks(self._problem).tasks]
+        masks = (rule.spares(self._problem) for rule in self._rules.guarding)
+        spared = np.any([mask for mask in masks if mask is not None], axis=0)
+        asked = np.array([running.index(key) for key in keys], np.int64)
+        free = asked[~spared[asked]]
+        gang = next(i for i, t in enumerate(self._problem.snapshot.gangs) if _is_twin(t))
+        return {running[v] for v in face(self.faces, gang, self._class(), free).tolist()}
+
     def _network(self) -> NetworkTopology:
         active = self._rules.find("network-topology")
         assert active is not None
@@ -184,10 +228,17 @@ _QUESTIONS = {
     "JobEnqueueable": Desk.may_enqueue,
     "JobEnqueued": Desk.enqueued,
     "JobOrderFn": Desk.comes_first,
+    "Preemptable": Desk.preemptable,
+    "Reclaimable": Desk.reclaimable,
+    "UnifiedEvictable": Desk.evictable,
 }
 
 
-def _answer(probe: Mapping[str, Any]) -> float | bool | dict[str, float] | None:
+def _answer(probe: Mapping[str, Any]) -> float | bool | dict[str, float] | list[int] | None:
+    if "victims" in probe:
+        return [
+            n for n, candidate in enumerate(probe["candidates"]) if candidate in probe["victims"]
+        ]
     if "pluginScores" in probe:
         (scores,) = probe["pluginScores"].values()
         return dict(scores)
@@ -219,6 +270,43 @@ def _copy(gang: Gang, task: Task) -> Gang:
     key = f"{TWIN}/{gang.name}"
     pending = replace(task, key=f"{TWIN}/{task.name}", gang=key, status=TaskStatus.PENDING, node="")
     return replace(gang, key=key, min_member=0, min_role=(), min_resources=(), tasks=(pending,))
+
+
+def _is_twin(gang: Gang) -> bool:
+    return gang.namespace == TWIN
+
+
+def _asking(priority: int) -> Gang:
+    """A gang with one task that asks for victims."""
+    key = f"{TWIN}/asks"
+    task = Task(f"{key}-0", TaskShape(()), TaskStatus.PENDING, gang=key, priority=priority)
+    return Gang(key, min_member=1, priority=priority, tasks=(task,))
+
+
+_MACHINE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "machine"},
+    "status": {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": "64"}},
+}
+"""Where candidates run that stand in no list of objects."""
+
+
+def _running(candidate: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
+    """Manifests of a candidate that stands in no list of objects: its PodGroup and its pod."""
+    pod = candidate["pod"]
+    name = f"{candidate['name']}-{number}"
+    notes = {**pod["metadata"].get("annotations", {}), GROUP: name}
+    meta = {**pod["metadata"], "name": name, "annotations": notes}
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": meta["namespace"]},
+        "spec": {"queue": "default"},
+    }
+    spec = {**pod["spec"], "nodeName": "machine"}
+    status = {**pod.get("status", {}), "phase": "Running"}
+    return [group, {**pod, "metadata": meta, "spec": spec, "status": status}]
 
 
 def _described(job: Mapping[str, Any], name: str) -> Gang:
