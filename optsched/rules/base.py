@@ -239,7 +239,7 @@ class Rule:
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """What a node that the mask excludes lacks, to follow its count: "did not match …"."""
-        return f"were excluded by {self.name}"
+        return f"did not pass {self.name}"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """(N,) score of nodes, larger is better, whatever else is placed; None when constant."""

@@ -129,7 +129,7 @@ class _View:
         self.refusals: list[tuple[int, str]] = []
         self.open_nodes: Bool = self.problem.ready.copy()
         if not self.open_nodes.all():
-            self.refusals.append((int((~self.open_nodes).sum()), "were not ready"))
+            self.refusals.append((int((~self.open_nodes).sum()), "did not report ready"))
         lasting = [r for r in rules.masking if r.mask_lasts and not standing.watches(r)]
         for rule in lasting:
             self._exclude(rule, rule.mask(self.problem, task_class))
@@ -161,7 +161,11 @@ class _View:
         names = self.problem.resources
         asked = np.flatnonzero(self.request).tolist()
         short = [(int((self.free[:, r] < self.request[r]).sum()), names[r]) for r in asked]
-        return [(n, f"had too little {name}") for n, name in short if n]
+        return [(n, _shortage(name)) for n, name in short if n]
+
+
+def _shortage(resource: str) -> str:
+    return "had no place for another pod" if resource == PODS else f"had too little {resource}"
 
 
 @dataclass(frozen=True, slots=True)
