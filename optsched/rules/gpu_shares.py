@@ -60,7 +60,9 @@ class GpuShares(Rule):
         """See `Rule`: nodes that have devices at all."""
         if not part_of(problem.classes.shapes[task_class]):
             return None
-        return np.array([amount_of(n.allocatable, GPU) > 0 for n in problem.snapshot.nodes], np.bool_)
+        return np.array(
+            [amount_of(n.allocatable, GPU) > 0 for n in problem.snapshot.nodes], np.bool_
+        )
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
