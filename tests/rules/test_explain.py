@@ -69,7 +69,7 @@ def test_no_node_that_is_large_enough_may_be_used() -> None:
     nodes = [node("n0", 4), node("n1", 8, taints=spot), node("n2", 8, ready=False)]
     assert why(nodes, asks(1, shape(5))) == (
         "Impossible: 1 pod of w with 5 cpu: no node that it may use offers more than 4 cpu; "
-        "1 node had untolerated taints spot:NoSchedule, 1 node did not report ready"
+        "1 node did not report ready, 1 node had untolerated taints spot:NoSchedule"
     )
 
 
@@ -149,7 +149,7 @@ def test_at_most_four_kinds_of_refusal_are_told_the_most_frequent_first() -> Non
     assert why(nodes, asks(1, wants), busy("b", "small", 1), there) == (
         "NotEnoughResources: room for 0 of 1 pod of w with 1 cpu: 0/8 nodes could take one; "
         f"3 nodes did not match nodeSelector {ZONE}=c, 2 nodes had untolerated taints "
-        "spot:NoSchedule, 1 node did not have free host ports (80/TCP), 1 node had too little cpu"
+        "spot:NoSchedule, 1 node did not have free host ports (80/TCP), 1 node did not report ready"
     )
 
 
