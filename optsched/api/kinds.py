@@ -53,6 +53,11 @@ POD_GROUP: Final = Kind(
     "podgroup",
     ("pg", "podgroup-v1beta1"),
 )
+SCHEDULING_POD_GROUPS: Final = tuple(
+    Kind("scheduling.k8s.io", version, "PodGroup", "podgroups", "podgroup")
+    for version in ("v1beta1", "v1alpha3", "v1alpha2")
+)
+"""Kubernetes' own PodGroup, the newest version first; a cluster may serve any of them."""
 HYPER_NODE: Final = Kind(
     "topology.volcano.sh",
     "v1alpha1",
@@ -133,6 +138,7 @@ EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
 KINDS: Final = (
     QUEUE,
     POD_GROUP,
+    *SCHEDULING_POD_GROUPS,
     HYPER_NODE,
     NUMATOPOLOGY,
     PRIORITY_CLASS,

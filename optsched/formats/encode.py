@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api import kinds
+from optsched.api import kinds, wellknown
 from optsched.formats.encode_pods import is_missing, pod_manifest
 from optsched.formats.encode_selectors import (
     label_selector_fields,
@@ -30,6 +30,7 @@ from optsched.formats.marks import (
 )
 from optsched.formats.nodegroups import affinity_fields
 from optsched.formats.text import write_yaml
+from optsched.formats.upstream import group_name, is_upstream, scheduling_group_spec
 from optsched.formats.volumes import WAITS
 from optsched.units import format_resource_list
 
@@ -66,6 +67,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *(_budget(budget) for budget in snapshot.budgets),
         *(_hypernode(each, snapshot.topology) for each in snapshot.topology.hypernodes),
         *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
+        *(_scheduling_group(gang) for gang in snapshot.gangs if _has_scheduling_group(gang)),
         *_pods(snapshot),
     ]
 
@@ -199,7 +201,11 @@ def _hypernode(hypernode: HyperNode, topology: Topology) -> Manifest:
 
 
 def _has_group(gang: Gang) -> bool:
-    return not gang.is_implicit and not is_missing(gang)
+    return not (gang.is_implicit or is_missing(gang) or is_upstream(gang))
+
+
+def _has_scheduling_group(gang: Gang) -> bool:
+    return is_upstream(gang) and not is_missing(gang)
 
 
 def _priority_classes(gangs: Iterable[Gang]) -> list[Manifest]:
@@ -215,19 +221,29 @@ def _class_name(priority: int) -> str:
     return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
 
 
-def _group(gang: Gang) -> Manifest:
+def _group_meta(gang: Gang, name: str) -> Manifest:
     annotations = _marked(gang.annotations, gang.problem)
     if gang.waiting_since_ms != gang.created_ms:
         annotations[WAITING_SINCE] = time_text(gang.waiting_since_ms)
+    return {
+        "name": name,
+        "namespace": gang.namespace,
+        "uid": gang.uid,
+        "annotations": annotations,
+        "creationTimestamp": time_text(gang.created_ms),
+    }
+
+
+def _scheduling_group(gang: Gang) -> Manifest:
+    meta = _group_meta(gang, group_name(gang))
+    meta["annotations"][wellknown.QUEUE_NAME] = gang.queue
+    return _manifest(kinds.SCHEDULING_POD_GROUPS[0], meta, spec=scheduling_group_spec(gang))
+
+
+def _group(gang: Gang) -> Manifest:
     return _manifest(
         kinds.POD_GROUP,
-        {
-            "name": gang.name,
-            "namespace": gang.namespace,
-            "uid": gang.uid,
-            "annotations": annotations,
-            "creationTimestamp": time_text(gang.created_ms),
-        },
+        _group_meta(gang, gang.name),
         spec={
             "queue": gang.queue,
             "minMember": gang.min_member,

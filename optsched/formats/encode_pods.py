@@ -22,6 +22,7 @@ from optsched.formats.marks import (
     time_text,
 )
 from optsched.formats.pods import OTHER_SCHEDULER, task_index
+from optsched.formats.upstream import group_name, is_upstream
 from optsched.formats.victims import is_preemptable
 from optsched.units import format_resource_list
 
@@ -62,10 +63,17 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
             "priority": priority,
             **({"nodeName": task.node} if task.node else {}),
             **gates,
+            **_scheduling_group(gang),
             **_shape_fields(task.shape),
         },
         "status": {"phase": _PHASE_OF.get(task.status, "Pending"), **nominated, **_since(task)},
     }
+
+
+def _scheduling_group(gang: Gang | None) -> dict[str, Any]:
+    if gang is None or not is_upstream(gang):
+        return {}
+    return {"schedulingGroup": {"podGroupName": group_name(gang)}}
 
 
 def _since(task: Task) -> dict[str, Any]:
@@ -99,7 +107,7 @@ def _gang_marks(gang: Gang | None) -> dict[str, str]:
         waits = gang.waiting_since_ms
         since = {} if waits == gang.created_ms else {WAITING_SINCE: time_text(waits)}
         return {**gang.annotations, wellknown.QUEUE_NAME: gang.queue, **since}
-    marks = {wellknown.GROUP_NAME_ANNOTATIONS[0]: gang.name}
+    marks = {} if is_upstream(gang) else {wellknown.GROUP_NAME_ANNOTATIONS[0]: gang.name}
     if is_missing(gang):
         marks[wellknown.QUEUE_NAME] = gang.queue
     return marks

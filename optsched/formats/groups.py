@@ -30,6 +30,7 @@ from optsched.formats.nodegroups import node_groups
 from optsched.formats.notes import NOTES
 from optsched.formats.problems import sentence
 from optsched.formats.topology import sub_group_rule, topology_request
+from optsched.formats.upstream import PREFIX
 from optsched.rules.task_topology import read_roles
 from optsched.units import DurationError, FieldError, parse_duration_ms
 
@@ -117,7 +118,7 @@ def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     """The gang of pods that name a PodGroup which does not exist."""
     members = _in_order(tasks)
     first = min(members, key=lambda task: task.key)
-    message = f"PodGroup {key}, which pod {first.key} names, does not exist"
+    message = f"{_group_text(key)}, which pod {first.key} names, does not exist"
     created = min(task.created_ms for task in members)
     return Gang(
         key=key,
@@ -128,6 +129,13 @@ def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:
         tasks=members,
         problem=Reason(ReasonCode.POD_GROUP_NOT_FOUND, message),
     )
+
+
+def _group_text(key: str) -> str:
+    namespace, _, name = key.partition("/")
+    if name.startswith(PREFIX):
+        return f"PodGroup {namespace}/{name.removeprefix(PREFIX)} of scheduling.k8s.io"
+    return f"PodGroup {key}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ READ_KINDS: Final = (
     kinds.NODE,
     kinds.POD,
     kinds.POD_GROUP,
+    *kinds.SCHEDULING_POD_GROUPS,
     kinds.QUEUE,
     kinds.PRIORITY_CLASS,
     kinds.NAMESPACE,
@@ -36,7 +37,7 @@ READ_KINDS: Final = (
 )
 """The kinds that a snapshot is made of."""
 
-OPTIONAL_KINDS: Final = frozenset({kinds.HYPER_NODE})
+OPTIONAL_KINDS: Final = frozenset({kinds.HYPER_NODE, *kinds.SCHEDULING_POD_GROUPS})
 """Those of them that a cluster may do without: where one is not installed, it has no objects."""
 
 _NO_NAME: Final = "is missing: every object needs a name"

@@ -220,7 +220,7 @@ def _notices(assembled: Assembled) -> Iterator[str]:
 
 
 def _nothing(path: Path, assembled: Assembled) -> str:
-    wanted = ", ".join(kind.kind for kind in READ_KINDS)
+    wanted = ", ".join(dict.fromkeys(kind.kind for kind in READ_KINDS))
     listed = _listed(assembled.ignored)
     there = f"there are only {listed}" if listed else "there is no object at all"
     return f"{path}: nothing to schedule: looked for {wanted}; {there}"

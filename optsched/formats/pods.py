@@ -17,6 +17,7 @@ from optsched.formats.problems import sentence
 from optsched.formats.recent import Recent
 from optsched.formats.shapekeys import shape_key
 from optsched.formats.taskshapes import label_keys, task_shape
+from optsched.formats.upstream import gang_name
 from optsched.formats.victims import (
     cooldown_ms,
     is_preemptable,
@@ -146,11 +147,12 @@ class PodDecoder:
         return self._shapes.get(shape) or self._shapes.add(shape, shape), errors
 
     def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
-        """The key of the PodGroup that a pod of another scheduler names; empty for all others."""
-        if self._is_ours(_part(pod, "spec")):
+        """The gang of the PodGroup that a pod of another scheduler names; empty for others."""
+        spec = _part(pod, "spec")
+        if self._is_ours(spec):
             return ""
         meta = _meta(pod, [])
-        group = group_name_of(meta.annotations)
+        group = group_name_of(meta.annotations) or gang_name(spec)
         return f"{meta.namespace}/{group}" if group else ""
 
     def _is_ours(self, spec: dict[str, Any]) -> bool:
@@ -160,7 +162,7 @@ class PodDecoder:
         if not self._is_ours(spec):
             return ""
         group = group_name_of(meta.annotations)
-        return f"{meta.namespace}/{group or IMPLICIT_PREFIX + meta.name}"
+        return f"{meta.namespace}/{group or gang_name(spec) or IMPLICIT_PREFIX + meta.name}"
 
     def _priority(
         self, spec: dict[str, Any], errors: list[FieldError], remarks: list[FieldError]

@@ -11,6 +11,7 @@ from optsched.api.hypernode import parse_hypernode
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import PriorityClass, parse_priority_class
 from optsched.api.queue import parse_queue
+from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.domain.cluster import Snapshot
 from optsched.domain.task import TaskStatus
 from optsched.formats.budgets import parse_budget
@@ -34,6 +35,7 @@ from optsched.formats.pods import (
 from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.problems import problems_of
 from optsched.formats.topology import TopologyIndex
+from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_nodes
 from optsched.units import FieldError
 
@@ -229,8 +231,27 @@ class _Assembly:
                 gang, remarks = gang_of_group(group, members.pop(key, ()), table)
                 found[key] = gang
                 self._report(kinds.POD_GROUP, key, (*errors, *remarks), entry.where)
+        for kind in kinds.SCHEDULING_POD_GROUPS:
+            self._scheduling_gangs(kind, table, (members, elsewhere, found))
         found.update({key: self._without_group(key, tasks) for key, tasks in members.items()})
         return tuple(found[key] for key in sorted(found))
+
+    def _scheduling_gangs(
+        self,
+        kind: kinds.Kind,
+        table: Priorities,
+        sorted_out: tuple[dict[str, list[Task]], set[str], dict[str, Gang]],
+    ) -> None:
+        """Add the gangs of one version of Kubernetes' own PodGroups, but for those known."""
+        members, elsewhere, found = sorted_out
+        for key, entry in self._index.of(kind).items():
+            group, errors = parse_scheduling_group(entry.obj)
+            whose = gang_key(key)
+            if group is None or whose in elsewhere or whose in found:
+                continue
+            tasks, queue = members.pop(whose, ()), self._options.default_queue
+            found[whose], remarks = gang_of_scheduling_group(group, tasks, table, queue)
+            self._report(kind, key, (*errors, *remarks), entry.where)
 
     def _groups_elsewhere(self) -> set[str]:
         """Keys of PodGroups that pods of other schedulers name."""

@@ -15,6 +15,7 @@ from optsched.api.hypernode import parse_hypernode
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
+from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.domain.cluster import Snapshot
 from optsched.domain.task import TaskStatus
 from optsched.formats.budgets import parse_budget
@@ -31,6 +32,7 @@ from optsched.formats.nodes import parse_node
 from optsched.formats.pods import IMPLICIT_PREFIX, DecodeOptions
 from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.topology import TopologyIndex
+from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, parse_claim
 from optsched.kube.ordered import Ordered
 from optsched.kube.pods import PodShelf, ToBeBound, ToBeNominated, ToLeave
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroup
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
+    from optsched.api.schedulinggroup import SchedulingPodGroup
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
@@ -81,6 +84,10 @@ class ClusterCache:
         self._synced: set[Kind] = set()
         self._pods = PodShelf(options or DecodeOptions())
         self._groups: dict[str, PodGroup] = {}
+        self._scheduling_groups: dict[Kind, dict[str, SchedulingPodGroup]] = {
+            kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
+        }
+        self._default_queue = (options or DecodeOptions()).default_queue
         self._held: dict[str, Reason] = {}
         self._classes: dict[str, PriorityClass] = {}
         self._table = Priorities()
@@ -237,6 +244,9 @@ class ClusterCache:
             case kinds.POD_GROUP:
                 self._put_group(key, obj)
                 return
+            case _ if kind in self._scheduling_groups:
+                self._put_scheduling_group(kind, key, parse_scheduling_group(obj)[0])
+                return
             case kinds.QUEUE:
                 _keep(self._queues, key, parse_queue(obj)[0])
             case kinds.PRIORITY_CLASS:
@@ -268,6 +278,9 @@ class ClusterCache:
             case kinds.POD_GROUP:
                 _keep(self._groups, key, None)
                 self._pods.touched_gangs.add(key)
+                return
+            case _ if kind in self._scheduling_groups:
+                self._put_scheduling_group(kind, key, None)
                 return
             case kinds.QUEUE:
                 _keep(self._queues, key, None)
@@ -305,6 +318,10 @@ class ClusterCache:
         _keep(self._groups, key, parse_podgroup(obj)[0])
         self._pods.touched_gangs.add(key)
 
+    def _put_scheduling_group(self, kind: Kind, key: str, group: SchedulingPodGroup | None) -> None:
+        _keep(self._scheduling_groups[kind], gang_key(key), group)
+        self._pods.touched_gangs.add(gang_key(key))
+
     # --- parts of a snapshot ---------------------------------------------------------------------
 
     def _refresh_priorities(self) -> None:
@@ -312,7 +329,7 @@ class ClusterCache:
             return
         self._table = priorities(self._classes[name] for name in sorted(self._classes))
         self._pods.set_priorities(self._table)
-        self._pods.touched_gangs.update(self._groups)
+        self._pods.touched_gangs.update(self._groups, *self._scheduling_groups.values())
 
     def _refresh_namespaces(self) -> None:
         names = set(self._raw[kinds.NAMESPACE])
@@ -346,14 +363,23 @@ class ClusterCache:
         tasks, group = self._pods.of_gang(key), self._groups.get(key)
         if self._pods.is_elsewhere(key):
             return None
+        scheduling_group = self._scheduling_group(key)
         if group is not None:
             gang, _ = gang_of_group(group, tasks, self._table)
+        elif scheduling_group is not None:
+            queue = self._default_queue
+            gang, _ = gang_of_scheduling_group(scheduling_group, tasks, self._table, queue)
         elif not tasks:
             return None
         else:
             gang = self._gang_without_group(key, tuple(tasks))
         reason = self._held.get(key)
         return gang if reason is None or gang.problem else replace(gang, problem=reason)
+
+    def _scheduling_group(self, key: str) -> SchedulingPodGroup | None:
+        """A PodGroup of Kubernetes itself as the newest version that is served has it."""
+        known = (groups.get(key) for groups in self._scheduling_groups.values())
+        return next((group for group in known if group is not None), None)
 
     def _gang_without_group(self, key: str, tasks: tuple[Task, ...]) -> Gang:
         task = min(tasks, key=lambda each: each.key)

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
-from optsched.kube.errors import NotFound
+from optsched.kube.errors import Forbidden, NotFound
 from optsched.kube.watch import Listed, Reflection, reflect
 
 if TYPE_CHECKING:
@@ -64,20 +64,24 @@ class Follower:
                 await asyncio.sleep(0)
 
     def _failed(self, kind: Kind, error: KubeError) -> None:
-        if kind in OPTIONAL_KINDS and isinstance(error, NotFound):
-            self._do_without(kind)
+        if kind in OPTIONAL_KINDS and isinstance(error, NotFound | Forbidden):
+            self._do_without(kind, error)
             return
         self._on_failure(kind)
         if kind not in self._broken:
             self._broken.add(kind)
             log.warning("%s: can not be followed: %s", kind.plural, error)
 
-    def _do_without(self, kind: Kind) -> None:
-        """Go on as if a kind that is not installed had no objects; it is asked for again."""
+    def _do_without(self, kind: Kind, error: KubeError) -> None:
+        """Go on as if a kind that can not be had had no objects; it is asked for again.
+
+        Rights are looked at before kinds: who has none is not told whether a kind is installed.
+        """
         if kind in self._absent:
             return
         self._absent.add(kind)
-        log.info("%s: %s is not installed; going on without", kind.plural, kind.api_version)
+        level = logging.INFO if isinstance(error, NotFound) else logging.WARNING
+        log.log(level, "%s of %s: going on without: %s", kind.plural, kind.api_version, error)
         version = self._cache.version
         self._cache.apply(kind, Listed(()))
         if self._cache.version != version:

@@ -6,8 +6,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import POD, POD_GROUP
+from optsched.api.kinds import POD, POD_GROUP, SCHEDULING_POD_GROUPS
 from optsched.domain.task import TaskStatus
+from optsched.formats.upstream import group_name, is_upstream
 from optsched.kube.events import REPEATS_S, EventType, Note
 from optsched.kube.ports import Ref
 
@@ -57,7 +58,8 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
 def unschedulable(gang: Gang, reason: Reason) -> Iterator[Note]:
     """A gang waits: a note on its PodGroup and one on each pod that waits with it."""
     if not gang.is_implicit and gang.uid:
-        yield _waits(Ref(POD_GROUP, gang.namespace, gang.name), gang.uid, reason)
+        kind = SCHEDULING_POD_GROUPS[0] if is_upstream(gang) else POD_GROUP
+        yield _waits(Ref(kind, gang.namespace, group_name(gang)), gang.uid, reason)
     for task in gang.tasks:
         if task.status in _WAITS:
             yield _waits(_pod(task), task.uid, task.problem or reason)

@@ -133,6 +133,8 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
         more["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     if draw(st.integers(0, 3)) == 0:
         spec["schedulingGates"] = [{"name": "wait"}]
+    if draw(st.integers(0, 2)) == 0:
+        spec["schedulingGroup"] = {"podGroupName": draw(st.sampled_from(["g", "h"]))}
     if draw(st.integers(0, 5)) == 0:
         spec["containers"] = [{"name": "c", "resources": {"requests": {"cpu": "lots"}}}]
     return pod(draw(names), spec, status, namespace=draw(namespaces), **more)
@@ -155,6 +157,11 @@ MEMBERS = (
 def hypernode(name: str, tier: int, members: list[dict[str, Any]]) -> dict[str, Any]:
     spec = {"tier": tier, "members": members}
     return thing("topology.volcano.sh/v1alpha1", "HyperNode", name, spec=spec)
+
+
+def scheduling_group(name: str, namespace: str, version: str, policy: object) -> dict[str, Any]:
+    spec = {"schedulingPolicy": policy, "priorityClassName": "high"}
+    return thing(f"scheduling.k8s.io/{version}", "PodGroup", name, namespace, spec=spec)
 
 
 group_specs = st.fixed_dictionaries(
@@ -197,6 +204,13 @@ others = st.one_of(
         st.just("StorageClass"),
         st.just("fast"),
         volumeBindingMode=st.sampled_from(["Immediate", "WaitForFirstConsumer"]),
+    ),
+    st.builds(
+        scheduling_group,
+        st.sampled_from(["g", "h"]),
+        namespaces,
+        st.sampled_from(["v1beta1", "v1alpha3"]),
+        st.sampled_from([{"basic": {}}, {"gang": {"minCount": 2}}, {"gang": {}}]),
     ),
     st.builds(
         hypernode,

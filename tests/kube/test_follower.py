@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import HYPER_NODE, NODE
-from optsched.formats.index import READ_KINDS
+from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import Forbidden, NotFound
 from optsched.kube.follower import Follower
@@ -118,10 +118,22 @@ async def test_failures_are_counted_and_logged_once_until_it_works_again(
 @pytest.mark.asyncio
 async def test_kinds_that_need_not_be_installed_are_done_without() -> None:
     listener = Listener()
-    listener.api.absent.add(HYPER_NODE)
+    listener.api.absent.update(OPTIONAL_KINDS)
     async with running(listener.follower.run()):
         await until(lambda: listener.cache.is_synced)
     assert listener.failures == []
+
+
+@pytest.mark.asyncio
+async def test_so_are_those_of_them_that_may_not_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    listener = Listener()
+    rules = {kind: NO for kind in (HYPER_NODE,)}
+    listener.api.refuse("list", *(rules.get(kind) for kind in READ_KINDS))
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced)
+    assert listener.failures == []
+    (told,) = (m for m in caplog.messages if m.startswith("hypernodes"))
+    assert told.endswith("going on without: 403 Forbidden: you may not")
 
 
 @pytest.mark.asyncio

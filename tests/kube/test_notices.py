@@ -45,6 +45,13 @@ class Board:
 ALL = ["PodGroup ns/g", "Pod ns/g-w-0", "Pod ns/g-w-1"]
 
 
+def test_podgroups_of_kubernetes_are_told_by_their_own_name() -> None:
+    upstream = replace(GANG, key="ns/k8s:g")
+    board = Board()
+    assert board.tell(snapshot(upstream), **{"k8s:g": NO_ROOM}) == ALL
+    assert board.notes[0].about.kind.group == "scheduling.k8s.io"
+
+
 def test_a_gang_and_its_waiting_pods_are_told_why() -> None:
     board = Board()
     assert board.tell(snapshot(GANG), g=NO_ROOM) == ALL

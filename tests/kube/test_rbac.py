@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from optsched.api.kinds import KINDS, POD, POD_GROUP
+from optsched.api.kinds import KINDS, POD, POD_GROUP, SCHEDULING_POD_GROUPS
 from optsched.formats.index import READ_KINDS
 from optsched.formats.text import Document, read_yaml
 from optsched.kube.errors import Unreachable
@@ -36,7 +36,7 @@ VERBS: Final = {
     "bind": "create",
     "evict": "create",
 }
-KIND_OF: Final = {kind.kind: kind for kind in KINDS}
+KIND_OF: Final = {kind.kind: kind for kind in KINDS if kind not in SCHEDULING_POD_GROUPS}
 LOCK: Final = ("volcano-system", "volcano")
 
 
