@@ -21,7 +21,8 @@ def problem(name: str, text: str) -> str:
 
 def test_shipped_models_load_without_errors() -> None:
     models = shipped_models()
-    assert [m.name for m in models] == ["throughput", "volcano-compatible", "volcano-default"]
+    volcanos = ["volcano-compatible", "volcano-default"]
+    assert [m.name for m in models] == ["network-topology", "throughput", *volcanos]
     for name, meaning in models:
         policy = load_policy(name, refuse)
         assert (policy.name, policy.source) == (name, f"model {name}")
