@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from optsched.domain.decisions import Allocate, LevelStatus, Nominate
+from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,7 @@ _COLOURS = {
 def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
     """Print a plan: what is placed, what was proved, what waits."""
     _show_placements(console, plan, most_rows)
+    _show_evictions(console, plan, most_rows)
     show_certificate(console, plan.certificate)
     _show_pending(console, plan, most_rows)
 
@@ -56,6 +57,25 @@ def _placements(plan: Plan) -> Iterator[tuple[str, int, str]]:
         for gang, counts in nodes.items():
             where = ", ".join(f"{n} ×{c}" if c > 1 else n for n, c in sorted(counts.items()))
             yield gang + mark, counts.total(), where
+
+
+def _show_evictions(console: Console, plan: Plan, most_rows: int) -> None:
+    victims: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for action in plan.actions:
+        if isinstance(action, Evict):
+            victims[action.preemptor, action.action].append(action.task)
+    if not victims:
+        return
+    table = Table(title="evictions", title_justify="left", box=None, pad_edge=False)
+    table.add_column("for")
+    table.add_column("by")
+    table.add_column("tasks", justify="right")
+    table.add_column("who", overflow="fold")
+    for (preemptor, action), tasks in list(victims.items())[:most_rows]:
+        table.add_row(preemptor, action, str(len(tasks)), ", ".join(tasks))
+    console.print()
+    console.print(table)
+    _more(console, len(victims) - most_rows, "gangs")
 
 
 def show_certificate(console: Console, certificate: Certificate) -> None:

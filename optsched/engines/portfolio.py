@@ -15,6 +15,7 @@ import numpy as np
 from optsched.domain.decisions import LevelResult, LevelStatus, Sense
 from optsched.engines.encode import Goal, encode_configurations, encode_direct
 from optsched.engines.masks import rooms
+from optsched.engines.sound import solve_soundly
 from optsched.problem.arrays import UNPLACED, frozen
 from optsched.rules.base import DomainLevel
 from optsched.rules.gang import excess_resources
@@ -124,7 +125,7 @@ def improve(
     tiers, levels = goal
     known = [r.value for r in incumbent.results]
     encoding, engine, relaxed = _encode(problem, rules, Goal(tiers, levels, known), incumbent)
-    solved = solver.solve(encoding.model, limits)
+    solved = solve_soundly(solver, encoding.model, limits)
     last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
     decisions = incumbent.decisions
     if last is not None:
@@ -214,12 +215,17 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     used += np.maximum(waiting - problem.releasing, 0)
     allocated = problem.queues.allocated.copy()
     np.add.at(allocated, problem.queue_of[problem.gang_of[tasks]], request)
+    np.add.at(allocated, problem.queue_of[problem.gang_of[promised]], asked)
     shape_of = np.where(gangs, -1, problem.shape_of)
     starting = np.unique(problem.gang_of[tasks])
     kept = problem.kept + excess_resources(problem)[problem.shape_of[starting]].sum(axis=0)
-    frozen(used, allocated, shape_of, kept)
+    settled = np.where(gangs & (problem.shape_of >= 0), 0, problem.settled)
+    settled[problem.gang_of[np.concatenate([tasks, promised])]] = 1
+    frozen(used, allocated, shape_of, kept, settled)
     queues = replace(problem.queues, allocated=allocated)
-    return replace(problem, used=used, shape_of=shape_of, queues=queues, kept=kept)
+    return replace(
+        problem, used=used, shape_of=shape_of, queues=queues, kept=kept, settled=settled
+    )
 
 
 def _weigh(

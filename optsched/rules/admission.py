@@ -81,7 +81,7 @@ class Started:
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
-        return int(self._by_gang(outcome.problem)[outcome.num_placed > 0].sum())
+        return int(self._by_gang(outcome.problem)[outcome.num_seated > 0].sum())
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`: all of them start."""
@@ -116,7 +116,7 @@ class Placed:
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
-        return int(self._by_task(outcome.problem)[outcome.placed].sum())
+        return int(self._by_task(outcome.problem)[outcome.seated].sum())
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`: all of them are placed."""

@@ -117,7 +117,7 @@ class LeastShare:
     def value(self, outcome: Outcome) -> int:
         """See `Level`; the whole grid when no contested gang runs."""
         problem = outcome.problem
-        runs = (outcome.num_placed > 0) | _runs(problem)
+        runs = (outcome.num_seated > 0) | _runs(problem)
         gangs = np.flatnonzero(self.contested & runs).tolist()
         shares = [int((_used(outcome, g) // _step(problem)).max()) for g in gangs]
         return min([*shares, GRID])
@@ -175,6 +175,6 @@ def _used(outcome: Outcome, gang: int) -> I64:
     held = problem.rows[gang].allocated
     used = np.array([held.get(r, 0) for r in problem.resources], np.int64)
     start, end = problem.task_start[gang], problem.task_start[gang + 1]
-    classes = problem.task_class[start:end][outcome.placed[start:end]]
+    classes = problem.task_class[start:end][outcome.seated[start:end]]
     total: I64 = used + problem.classes.request[classes].sum(axis=0)
     return total

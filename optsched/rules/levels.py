@@ -70,6 +70,11 @@ _KINDS = (
         "tiers of the network that gangs cross which ask to stay together",
         _of_rule("network-topology"),
     ),
+    LevelKind(
+        "frag",
+        "free GPUs that typical tasks can not use",
+        _of_rule("fragmentation"),
+    ),
     LevelKind("node-score", "scores of the chosen nodes", _node_score),
 )
 
@@ -100,10 +105,9 @@ class NodeScore:
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
-        problem, node_of = outcome.problem, outcome.decisions.node_of
+        problem, seated = outcome.problem, outcome.seated
         values = self.node_values(problem)
-        placed = outcome.placed
-        return int(values[problem.task_class[placed], node_of[placed]].sum())
+        return int(values[problem.task_class[seated], outcome.seat_of[seated]].sum())
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`: every task on its best node."""

@@ -27,6 +27,23 @@ class Outcome:
         return self.decisions.node_of >= 0
 
     @cached_property
+    def seat_of(self) -> I64:
+        """(T,) node that a task gets, or that it waits for because room is kept for it there."""
+        seat: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
+        return seat
+
+    @cached_property
+    def seated(self) -> Bool:
+        """(T,) tasks that get a node now or once others have left it."""
+        return self.seat_of >= 0
+
+    @cached_property
+    def num_seated(self) -> I64:
+        """(G,) the same by gang."""
+        gangs = self.problem.gang_of[self.seated]
+        return np.bincount(gangs, minlength=self.problem.num_gangs).astype(np.int64)
+
+    @cached_property
     def on_node(self) -> I64:
         """(N, R) taken by newly placed tasks."""
         problem = self.problem
@@ -55,10 +72,10 @@ class Outcome:
 
     @cached_property
     def queue_gain(self) -> I64:
-        """(Q, R) newly placed for each queue's own gangs."""
+        """(Q, R) newly placed for each queue's own gangs, or promised to them."""
         problem = self.problem
         gain = np.zeros_like(problem.queues.allocated)
-        tasks = np.flatnonzero(self.placed)
+        tasks = np.flatnonzero(self.seated)
         queue = problem.queue_of[problem.gang_of[tasks]]
         np.add.at(gain, queue, problem.classes.request[problem.task_class[tasks]])
         return gain
