@@ -71,8 +71,8 @@ def _show_evictions(console: Console, plan: Plan, most_rows: int) -> None:
     table.add_column("by")
     table.add_column("tasks", justify="right")
     table.add_column("who", overflow="fold")
-    for (preemptor, action), tasks in list(victims.items())[:most_rows]:
-        table.add_row(preemptor, action, str(len(tasks)), ", ".join(tasks))
+    for (preemptor, by), tasks in list(victims.items())[:most_rows]:
+        table.add_row(preemptor, by, str(len(tasks)), ", ".join(tasks))
     console.print()
     console.print(table)
     _more(console, len(victims) - most_rows, "gangs")
