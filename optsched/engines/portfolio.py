@@ -247,7 +247,10 @@ def _weigh(
         _result(problem, level, value, proved.get(i), relaxed)
         for i, (level, value) in enumerate(zip(levels, values, strict=True))
     )
-    whose = engine if values != known else f"{GREEDY}, weighed by {engine}"
+    whose = engine
+    if values == known:
+        # As good is no reason to place otherwise, or the plan would change from run to run.
+        decisions, whose = incumbent.decisions, f"{GREEDY}, weighed by {engine}"
     return Answer(decisions, results, whose, solved.stopped, relaxed if _uses(results) else ())
 
 
