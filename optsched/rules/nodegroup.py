@@ -141,7 +141,7 @@ class NodeGroup(Rule):
         """The queue that may not use the nodes, in words."""
         name = problem.classes.queues[task_class]
         whose = f"queue {name}" if name else "its queue, which names no group,"
-        return f"were of node groups that {whose} may not use"
+        return f"did not belong to node groups that {whose} may use"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`."""

@@ -73,8 +73,8 @@ class Tdm(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """Whether the hour is in the way or the task itself."""
         if borrows(problem.classes.shapes[task_class]):
-            return "were lent at other hours only"
-        return "were lent to tasks that may be evicted only"
+            return "did not lend at this hour"
+        return "took only tasks that may be evicted"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`: nodes that are lent come first for those who may borrow them."""

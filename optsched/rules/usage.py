@@ -120,7 +120,7 @@ class Usage(Rule):
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
-        return "were under too much load"
+        return "had too much load"
 
     # --- score -----------------------------------------------------------------------------------
 

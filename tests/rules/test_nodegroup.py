@@ -160,6 +160,6 @@ def test_limits_that_can_not_be_read_forbid_everything_and_say_so() -> None:
 
 
 def test_a_gang_without_a_group_is_told_so() -> None:
-    assert "were of node groups that queue q may not use" in reason(
+    assert "did not belong to node groups that queue q may use" in reason(
         snapshot_of(NodeGroups(("g9",))), RULES, "g"
     )

@@ -86,7 +86,7 @@ def test_limits_are_those_of_the_policy() -> None:
 def test_who_waits_is_told_why() -> None:
     snapshot = snapshot_of(node("a", 90, 0), node("b", 0, 0), number=12)
     said = reason(snapshot, RuleSet.of(Usage(), Gang()), "g")
-    assert "1 node was under too much load" in said
+    assert "1 node had too much load" in said
 
 
 # --- scores --------------------------------------------------------------------------------------
