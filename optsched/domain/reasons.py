@@ -18,6 +18,7 @@ class ReasonCode(StrEnum):
     NOT_ENOUGH_TASKS = "NotEnoughTasks"
     GATED = "Gated"
     TOPOLOGY_NOT_FOUND = "TopologyNotFound"
+    QUEUE_ORDER = "WaitsForItsTurn"
     NO_NODES = "NoNodes"
     IMPOSSIBLE = "Impossible"
     CAPABILITY = "QueueCapabilityExceeded"

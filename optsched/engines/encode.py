@@ -236,7 +236,8 @@ def _configurations_in_use(
 def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
     apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
     alone = np.logical_or.reduce(apart) if apart else None
-    form = Formulation(problem, gang_classes(problem, goal.tiers, alone))
+    kinds = [k for r in rules.hard if (k := r.kinds(problem)) is not None]
+    form = Formulation(problem, gang_classes(problem, goal.tiers, alone, kinds))
     for rule in rules.hard:
         rule.encode(form)
     return form

@@ -223,9 +223,7 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     settled[problem.gang_of[np.concatenate([tasks, promised])]] = 1
     frozen(used, allocated, shape_of, kept, settled)
     queues = replace(problem.queues, allocated=allocated)
-    return replace(
-        problem, used=used, shape_of=shape_of, queues=queues, kept=kept, settled=settled
-    )
+    return replace(problem, used=used, shape_of=shape_of, queues=queues, kept=kept, settled=settled)
 
 
 def _weigh(

@@ -67,6 +67,7 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         foreign=nodes.foreign,
         ready=np.array([n.ready for n in snapshot.nodes], np.bool_),
         kept=np.zeros(len(resources), np.int64),
+        settled=np.full(len(rows), -1, np.int64),
         classes=gangs.classes,
         shapes=gangs.shapes,
         queues=queues,

@@ -27,6 +27,8 @@ from optsched.problem.choices import Choices
 from optsched.problem.linear import Expression, LinearModel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
@@ -69,7 +71,9 @@ class GangClasses:
         frozen(*vars(self).values())
 
 
-def gang_classes(problem: Problem, tiers: Tiers, apart: Bool | None = None) -> GangClasses:
+def gang_classes(
+    problem: Problem, tiers: Tiers, apart: Bool | None = None, kinds: Sequence[I64] = ()
+) -> GangClasses:
     """Group the gangs that can be decided on.
 
     Parameters
@@ -80,6 +84,8 @@ def gang_classes(problem: Problem, tiers: Tiers, apart: Bool | None = None) -> G
         Gangs of different tiers or marks are not alike.
     apart
         (G,) gangs that stay classes of their own; None when none has to.
+    kinds
+        (G,) each; gangs that differ in any are not alike.
 
     """
     gangs = problem.open_gangs
@@ -87,7 +93,8 @@ def gang_classes(problem: Problem, tiers: Tiers, apart: Bool | None = None) -> G
     alone = np.zeros(len(gangs), np.int64)
     if apart is not None:
         alone = np.where(apart[gangs], gangs + 1, 0)
-    group, first = row_groups((*keys, tiers.mark[gangs], alone))
+    apart_by = (kind[gangs] for kind in kinds)
+    group, first = row_groups((*keys, tiers.mark[gangs], alone, *apart_by))
     names = np.arange(len(gangs))  # gangs are in key order, so the index ends the order
     oldest = np.lexsort((names, problem.created_ms[gangs], group))
     multiplicity = np.bincount(group, minlength=len(first)).astype(np.int64)

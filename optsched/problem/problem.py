@@ -123,6 +123,8 @@ class Problem:
         (N,) nodes that are ready.
     kept
         (R,) what has to stay free besides, for gangs that are decided already.
+    settled
+        (G,) of gangs that are decided already whether they get anything, as 0 or 1; -1 otherwise.
     classes, shapes, queues, relations, columns, topology
         See their types.
     shape_of
@@ -153,6 +155,7 @@ class Problem:
     foreign: I64
     ready: Bool
     kept: I64
+    settled: I64
     classes: TaskClasses
     shapes: GangShapes
     queues: QueueArrays

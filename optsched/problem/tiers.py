@@ -10,7 +10,7 @@ import numpy as np
 from optsched.problem.arrays import row_groups
 
 if TYPE_CHECKING:
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
 
 
@@ -42,13 +42,15 @@ def priority_tiers(problem: Problem, priority: I64, starvation_after_ms: int) ->
 
     A broken gang has some members bound but fewer than its minimum: it holds devices that work for
     nobody until the rest has come. A gang counts as bypassed once it has waited for longer than
-    `starvation_after_ms`. `priority` is (G,).
+    `starvation_after_ms`. `priority` is (G,). In a queue with strict order age counts from the
+    creation, so that no tier contradicts that order.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]
     starting = ~problem.shapes.is_started[shape]
     broken = starting & (problem.num_ready[gangs] > 0)
-    waited = problem.snapshot.taken_ms - problem.waiting_since_ms[gangs]
+    since = np.where(_in_order(problem), problem.created_ms, problem.waiting_since_ms)
+    waited = problem.snapshot.taken_ms - since[gangs]
     starved = starting & (waited > starvation_after_ms)
     standing = np.where(broken, 0, np.where(starved, 1, 2))
     group, first = row_groups((-priority[gangs], standing))
@@ -57,6 +59,13 @@ def priority_tiers(problem: Problem, priority: I64, starvation_after_ms: int) ->
     standings = ("broken gangs of ", "gangs waiting too long, ", "")
     names = tuple(f"{standings[standing[i]]}priority {priority[gangs[i]]}" for i in first.tolist())
     return Tiers(of, of, np.ones_like(of), names)
+
+
+def _in_order(problem: Problem) -> Bool:
+    """(G,) gangs of queues with strict order."""
+    strict = np.array([*(q.is_fifo for q in problem.snapshot.queues), False], np.bool_)
+    found: Bool = strict[problem.queue_of]
+    return found
 
 
 def weighted_tier(problem: Problem, priority: I64) -> Tiers:

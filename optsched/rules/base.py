@@ -289,6 +289,10 @@ class Rule:
         """(G,) gangs that the rule's rows or levels must see one by one; None without any."""
         return None
 
+    def kinds(self, problem: Problem) -> I64 | None:
+        """(G,) numbers; gangs that differ in them are never one class. None without any."""
+        return None
+
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
         """The levels that the rule can contribute, in their order."""
         return ()

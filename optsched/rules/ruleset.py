@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from optsched.rules.faces import DEFAULT_FACES, Face
+from optsched.rules.fifo import Fifo
 from optsched.rules.fits import Fits
 from optsched.rules.gpu_shares import GpuShares
 from optsched.rules.victims import Victims
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from optsched.rules.base import Rule
 
 
-_ALWAYS: tuple[Rule, ...] = (WellFormed(), Fits(), GpuShares(), Victims())
+_ALWAYS: tuple[Rule, ...] = (WellFormed(), Fifo(), Fits(), GpuShares(), Victims())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 from optsched.domain.decisions import Allocate, Enqueue, Nominate
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.rules.explain import Explainer
+from optsched.rules.fifo import behind, first_in_order, held_behind
 from optsched.rules.outcome import Outcome
 from optsched.rules.wording import amount_text
 
@@ -53,12 +54,15 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     waits[problem.gang_of[decisions.nominated >= 0]] = True
     reasons = {gangs[g].key: reason for g, reason in problem.blocked.items()}
     for g in np.flatnonzero(decisions.refused).tolist():
-        reasons[gangs[g].key] = _not_let_in(gangs[g])
-    known: dict[tuple[int, int, bytes], Reason] = {}
+        head = first_in_order(problem, g, decisions.refused)
+        reasons[gangs[g].key] = _not_let_in(gangs[g]) if head == g else behind(problem, head)
+    lines = held_behind(outcome)
+    known: dict[tuple[int, int, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
     for g in np.flatnonzero(left).tolist():
         placed = outcome.placed[problem.task_start[g] : problem.task_start[g + 1]]
-        alike = (int(problem.shape_of[g]), int(problem.queue_of[g]), placed.tobytes())
+        held = lines.ahead(g)
+        alike = (int(problem.shape_of[g]), int(problem.queue_of[g]), held, placed.tobytes())
         if waits[g]:
             reasons[gangs[g].key] = _WAITS
             continue

@@ -19,6 +19,7 @@ from optsched.engines.greedy.lines import Lines
 from optsched.engines.greedy.placing import Placing
 from optsched.problem.decisions import Decisions
 from optsched.rules.entitled import PREEMPT, RECLAIM
+from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class _Pipeline:
         self._enqueued = np.zeros(problem.num_gangs, np.bool_)
         self._refused = np.zeros(problem.num_gangs, np.bool_)
         self._promised: set[int] = set()
+        self._lines_in_order = FifoLines(problem, lambda g: self._placing.ledger.gang_placed[g] > 0)
         self._tier = None if options.tier_of is None else options.tier_of.tolist()
 
     def _gang_key(self, gang: int) -> Key:
@@ -114,13 +116,20 @@ class _Pipeline:
         ]
         lines = self._lines()
         lines.fill(waiting)
+        shut: set[int] = set()
         for gang in lines.turns(lambda _: False):
-            asks = self._problem.snapshot.gangs[gang].min_resources
-            if not asks or self._faces.may_enqueue(gang):
+            queue = int(self._problem.queue_of[gang])
+            if queue not in shut and self._is_expected(gang):
                 self._enqueued[gang] = True
                 self._faces.enqueued(gang)
-            else:
-                self._refused[gang] = True
+                continue
+            self._refused[gang] = True
+            if self._problem.snapshot.queues[queue].is_fifo:
+                shut.add(queue)
+
+    def _is_expected(self, gang: int) -> bool:
+        asks = self._problem.snapshot.gangs[gang].min_resources
+        return not asks or self._faces.may_enqueue(gang)
 
     # --- seats -----------------------------------------------------------------------------------
 
@@ -152,9 +161,15 @@ class _Pipeline:
 
     def _take_turn(self, gang: int, lines: Lines) -> bool:
         """Place what a gang may place now; False when it gets nothing."""
+        if self._is_held(gang):
+            return False
         if not self._placing.cursor(gang).is_ready or not self._domains.has_groups(gang):
             return self._start(gang)
         return self._grow(gang, len(self._problem.tasks) if lines.is_last(gang) else 1)
+
+    def _is_held(self, gang: int) -> bool:
+        """Whether another gang comes first and has nothing yet."""
+        return self._lines_in_order.ahead(gang) != NOBODY
 
     def _grow(self, gang: int, number: int) -> bool:
         """Place up to some more tasks; fewer where so many would break a rule."""
@@ -208,7 +223,8 @@ class _Pipeline:
             self._evicting.reclaim(self._short(), self._faces.is_overused)
 
     def _short(self) -> list[int]:
-        return [g for g in self._candidates() if self._placing.cursor(g).has_more]
+        short = [g for g in self._candidates() if self._placing.cursor(g).has_more]
+        return [g for g in short if not self._is_held(g)]
 
     @cached_property
     def _evicting(self) -> Evicting:

@@ -13,11 +13,13 @@ import numpy as np
 
 from optsched.domain.decisions import Evict, LevelResult, LevelStatus, Sense
 from optsched.engines.cpsat.model import Limits
+from optsched.engines.sound import solve_soundly
 from optsched.engines.victims.bids import Bidding, State
 from optsched.engines.victims.encode import START, TASKS, VICTIMS, encode_bid
 from optsched.engines.victims.packing import Packed, pack
 from optsched.engines.victims.refusal import refusal
 from optsched.rules.entitled import PREEMPT, RECLAIM
+from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.rules.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -143,10 +145,15 @@ class _Stage:
             spent=np.zeros(len(problem.snapshot.budgets), np.int64),
         )
         self._tier = -1
+        placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
+        self._served = set(problem.gang_of[placed].tolist())
 
     def run(self, gangs: list[int]) -> Clearing:
         refused: dict[tuple[int, int, int], int] = {}
+        lines = FifoLines(self._problem, self._served.__contains__)
         for gang in gangs:
+            if lines.ahead(gang) != NOBODY:
+                continue
             self._settle_up_to(int(self._tiers.of[gang]))
             problem = self._problem
             alike = (
@@ -212,7 +219,7 @@ class _Stage:
         limits = self._means.limits
         if left is not None:
             limits = Limits(min(left, limits.budget_ms or left), num_workers=limits.num_workers)
-        solved = self._means.solver.solve(encoded.model, limits)
+        solved = solve_soundly(self._means.solver, encoded.model, limits)
         updates = {encoded.levels[u.level]: u for u in solved.updates}
         if any(updates[name].bound == 0 for name in (START, TASKS) if name in updates):
             return None, 0
@@ -241,6 +248,7 @@ class _Stage:
         taken = counts[:, None] * bid.request[entry]
         np.subtract.at(state.room, node, taken)
         state.used[problem.queue_of[gang]] += taken.sum(axis=0)
+        self._served.add(gang)
         seats = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
         self._seats[gang] = tuple(seats)
         own = running.queue_of[chosen] == problem.queue_of[gang]
