@@ -256,13 +256,14 @@ class TierReader:
 
 # --- levels --------------------------------------------------------------------------------------
 
-LEVEL_ORDER = ("guarantee", "admission", "fair-share", "tasks", "topology", "node-score")
+LEVEL_ORDER = ("guarantee", "admission", "fair-share", "tasks", "topology", "frag", "node-score")
 """Levels in the order that they have where a policy does not say."""
 
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
     "guarantee": ("proportion", "capacity"),
     "fair-share": ("drf", "proportion", "capacity"),
     "topology": ("network-topology-aware",),
+    "frag": ("fragmentation",),
     "node-score": (
         "nodeorder",
         "binpack",

@@ -54,7 +54,7 @@ class GpuShares(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        return _Devices(problem) if is_shared(problem) else None
+        return Devices(problem) if is_shared(problem) else None
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`: nodes that have devices at all."""
@@ -127,17 +127,29 @@ def free_devices(problem: Problem) -> I64:
 
 def _free_devices(problem: Problem) -> I64:
     nodes = problem.snapshot.nodes
-    number = [amount_of(n.allocatable, GPU) for n in nodes]
-    free = np.zeros((len(nodes), max(number, default=0)), np.int64)
-    for i, node in enumerate(nodes):
-        free[i, : number[i]] = WHOLE
-        shapes = [t.shape for t in node.residents]
-        for part in sorted((part_of(s) for s in shapes), reverse=True):
-            if part:
-                _take_part(free[i], part)
-        for _ in range(sum(amount_of(s.request, GPU) for s in shapes)):
-            _take_part(free[i], WHOLE)
-    return free
+    number = np.array([amount_of(n.allocatable, GPU) for n in nodes], np.int64)
+    devices = np.arange(number.max(initial=0))
+    free = np.where(devices < number[:, None], WHOLE, 0).astype(np.int64)
+    tasks = [(i, t.shape) for i, node in enumerate(nodes) for t in node.residents]
+    parts = [(i, part) for i, shape in tasks if (part := part_of(shape))]
+    whole = np.zeros(len(nodes), np.int64)
+    for i, shape in tasks:
+        whole[i] += amount_of(shape.request, GPU)
+    return dealt(free, parts, whole)
+
+
+def dealt(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
+    """What is left of (N, D) devices once parts and then whole devices have been taken.
+
+    Parts are (node, thousandths), the largest first to the fullest device that has room; whole (N,)
+    are taken from devices that nobody uses. What finds no room takes none.
+    """
+    left = free.copy()
+    for node, part in sorted(parts, key=lambda p: -p[1]):
+        _take_part(left[node], part)
+    fresh = left == WHOLE
+    left[fresh & (fresh.cumsum(axis=1) <= whole[:, None])] = 0
+    return left
 
 
 def _take_part(devices: I64, part: int) -> None:
@@ -147,25 +159,34 @@ def _take_part(devices: I64, part: int) -> None:
         devices[fits.argmin()] -= part
 
 
-class _Devices(Greedy):
-    """Devices as tasks come; parts go to the fullest device that has room."""
+class Devices(Greedy):
+    """Devices as tasks come; parts go to the fullest device that has room.
+
+    Attributes
+    ----------
+    free
+        (N, D) thousandths free of each device.
+
+    """
 
     def __init__(self, problem: Problem) -> None:
-        self._free = free_devices(problem).copy()
+        self.free = free_devices(problem).copy()
         shapes = problem.classes.shapes
         self._part = [part_of(s) for s in shapes]
         self._whole = [amount_of(s.request, GPU) for s in shapes]
         self._dealt: dict[tuple[int, int], list[int]] = {}
 
     def live_mask(self, task_class: int) -> Bool | None:
+        """See `Greedy`."""
         part, whole = self._part[task_class], self._whole[task_class]
         if not part and not whole:
             return None
-        fits = self._free >= part if part else self._free == WHOLE
+        fits = self.free >= part if part else self.free == WHOLE
         enough: Bool = fits.sum(axis=1) >= max(whole, 1)
         return enough
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        """See `Greedy`."""
         part, whole = self._part[task_class], self._whole[task_class]
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             dealt = self._dealt.setdefault((node, task_class), [])
@@ -173,11 +194,11 @@ class _Devices(Greedy):
                 if count > 0:
                     dealt.append(self._deal(node, part, whole))
                 else:
-                    self._free[node, _devices_of(dealt.pop())] += part or WHOLE
+                    self.free[node, _devices_of(dealt.pop())] += part or WHOLE
 
     def _deal(self, node: int, part: int, whole: int) -> int:
         """Take devices of a node; returns them as bits."""
-        free = self._free[node]
+        free = self.free[node]
         if part:
             at = int(np.where(free >= part, free, WHOLE + 1).argmin())
             free[at] -= part

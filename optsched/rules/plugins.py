@@ -16,6 +16,7 @@ from optsched.rules.capacity import Capacity, CapacityByTree
 from optsched.rules.conformance import Conformance
 from optsched.rules.drf import Drf
 from optsched.rules.faces import Face
+from optsched.rules.fragmentation import Fragmentation
 from optsched.rules.gang import Gang
 from optsched.rules.guarantee import Guarantee
 from optsched.rules.host_ports import HostPorts
@@ -493,6 +494,12 @@ _AVAILABLE = (
             ),
         ),
         _topology,
+    ),
+    Plugin(
+        "fragmentation",
+        "leaves free GPUs where typical tasks can use them",
+        (_weight("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
+        lambda a: (Fragmentation(_whole(a, "fragmentation.weight", 1)),),
     ),
 )
 

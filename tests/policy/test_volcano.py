@@ -114,7 +114,10 @@ def test_defaults_are_volcanos() -> None:
         (["drf"], ("admission", "fair-share", "tasks")),
         (["capacity"], ("guarantee", "admission", "fair-share", "tasks")),
         (["network-topology-aware"], ("admission", "tasks", "topology", "node-score")),
-        (["proportion", "network-topology-aware", "binpack"], LEVEL_ORDER),
+        (
+            ["proportion", "network-topology-aware", "fragmentation", "binpack"],
+            LEVEL_ORDER,
+        ),
         (["sla"], ("admission", "tasks")),
     ],
 )
