@@ -1,0 +1,26 @@
+"""Gangs that no order of pods places one by one."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import load_policy
+from optsched.session.session import Surroundings, run_session
+from tests.support.small import cluster, gang, node, shape
+
+POLICY = load_policy("volcano-default", Path.read_text)
+
+
+@pytest.mark.parametrize("sizes", sorted(set(permutations((1, 1, 2, 4)))), ids=str)
+def test_a_gang_of_unlike_pods_fills_two_nodes(sizes: tuple[int, ...]):
+    roles = [(f"r{i}", 1, shape(cpu)) for i, cpu in enumerate(sizes)]
+    snapshot = cluster([node("n0", 4), node("n1", 4)], [gang("g", *roles)])
+    around = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+    report = run_session(snapshot, POLICY, around)
+    assert len(report.plan.binds) == len(sizes)
+    assert report.trace.violations == ()
