@@ -301,6 +301,29 @@ class Budget:
         return self.key.partition("/")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A ResourceQuota: how much the pods of its namespace may ask for together.
+
+    Attributes
+    ----------
+    key
+        `namespace/name`.
+    hard, used
+        By resource as quotas spell it (`cpu`, `requests.cpu`, `pods`): the limit, and what pods
+        that exist take of it.
+    """
+
+    key: str
+    hard: Amounts
+    used: Amounts = ()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it limits."""
+        return self.key.partition("/")[0]
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The cluster at one instant. Parts that did not change are shared with the one before.
@@ -319,6 +342,8 @@ class Snapshot:
         Disruption budgets in key order.
     topology
         The HyperNodes of the network.
+    quotas
+        Limits of namespaces in key order.
     """
 
     taken_ms: int
@@ -329,12 +354,14 @@ class Snapshot:
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     budgets: tuple[Budget, ...] = ()
     topology: Topology = NO_TOPOLOGY
+    quotas: tuple[Quota, ...] = ()
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])
         _check_order("gangs", [g.key for g in self.gangs])
         _check_order("queues", [q.name for q in self.queues])
         _check_order("budgets", [b.key for b in self.budgets])
+        _check_order("quotas", [q.key for q in self.quotas])
 
     @cached_property
     def node_by_name(self) -> Mapping[str, Node]:

@@ -26,6 +26,7 @@ class ReasonCode(StrEnum):
     GUARANTEE = "ReservedForGuarantees"
     MIN_RESOURCES = "MinResourcesUnavailable"
     OVERCOMMITTED = "ClusterOvercommitted"
+    QUOTA = "ResourceQuotaExceeded"
     VOLUME = "VolumeUnavailable"
     PREDICATES = "NoNodeMatches"
     RESOURCES = "NotEnoughResources"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Snapshot
+    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota, Snapshot
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import NodeSelector
     from optsched.domain.topology import HyperNode, Topology
@@ -65,6 +65,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *(_node(node) for node in snapshot.nodes),
         *_claims(snapshot.claims.values()),
         *(_budget(budget) for budget in snapshot.budgets),
+        *(_quota(quota) for quota in snapshot.quotas),
         *(_hypernode(each, snapshot.topology) for each in snapshot.topology.hypernodes),
         *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
         *(_scheduling_group(gang) for gang in snapshot.gangs if _has_scheduling_group(gang)),
@@ -161,6 +162,16 @@ def _budget(budget: Budget) -> Manifest:
         {"name": budget.key.partition("/")[2], "namespace": budget.namespace},
         spec=spec,
         status={"disruptionsAllowed": budget.allowed},
+    )
+
+
+def _quota(quota: Quota) -> Manifest:
+    hard = _amounts(quota.hard)
+    return _manifest(
+        kinds.RESOURCE_QUOTA,
+        {"name": quota.key.partition("/")[2], "namespace": quota.namespace},
+        spec={"hard": hard},
+        status={"hard": hard, "used": _amounts(quota.used)},
     )
 
 

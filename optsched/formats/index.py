@@ -34,6 +34,7 @@ READ_KINDS: Final = (
     kinds.STORAGE_CLASS,
     kinds.HYPER_NODE,
     kinds.POD_DISRUPTION_BUDGET,
+    kinds.RESOURCE_QUOTA,
 )
 """The kinds that a snapshot is made of."""
 

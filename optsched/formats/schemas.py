@@ -182,6 +182,12 @@ BUDGET: Final = record(
     spec=record("", selector=LABEL_SELECTOR),
     status=record("", disruptionsAllowed=count("")),
 )
+_SCOPES: Final = "Pods that it counts; all without."
+QUOTA: Final = record(
+    "",
+    spec=record("", hard=amounts(""), scopes=texts(_SCOPES), scopeSelector=record(_SCOPES)),
+    status=record("", hard=amounts(""), used=amounts("")),
+)
 CLAIM: Final = record(
     "",
     spec=record("", volumeName=text(""), storageClassName=text("")),

@@ -34,6 +34,7 @@ from optsched.formats.pods import (
 )
 from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.problems import problems_of
+from optsched.formats.quotas import parse_quota
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_nodes
@@ -42,7 +43,7 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue
+    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
     from optsched.domain.task import Task
     from optsched.domain.topology import Topology
     from optsched.formats.problems import ObjectProblem
@@ -129,6 +130,7 @@ class _Assembly:
             namespaces=self._namespaces(),
             budgets=self._budgets(),
             topology=self._topology(),
+            quotas=self._quotas(),
         )
         return Assembled(
             snapshot,
@@ -177,6 +179,15 @@ class _Assembly:
             self._report(kinds.POD_DISRUPTION_BUDGET, key, errors, entry.where)
             if budget is not None:
                 found.append(budget)
+        return tuple(found)
+
+    def _quotas(self) -> tuple[Quota, ...]:
+        found: list[Quota] = []
+        for key, entry in self._index.of(kinds.RESOURCE_QUOTA).items():
+            quota, errors = parse_quota(entry.obj)
+            self._report(kinds.RESOURCE_QUOTA, key, errors, entry.where)
+            if quota is not None:
+                found.append(quota)
         return tuple(found)
 
     # --- volumes ---------------------------------------------------------------------------------

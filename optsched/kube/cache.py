@@ -31,6 +31,7 @@ from optsched.formats.index import NAMESPACE_LABEL, READ_KINDS
 from optsched.formats.nodes import parse_node
 from optsched.formats.pods import IMPLICIT_PREFIX, DecodeOptions
 from optsched.formats.priorities import Priorities, priorities
+from optsched.formats.quotas import parse_quota
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, parse_claim
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
     from optsched.api.schedulinggroup import SchedulingPodGroup
-    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue
+    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
     from optsched.kube.ports import Raw
@@ -95,6 +96,8 @@ class ClusterCache:
         self._topology = TopologyIndex()
         self._budgets: dict[str, Budget] = {}
         self._shown_budgets: tuple[Budget, ...] = ()
+        self._quotas: dict[str, Quota] = {}
+        self._shown_quotas: tuple[Quota, ...] = ()
         self._bare_nodes: dict[str, Node] = {}
         self._raw: dict[Kind, dict[str, Raw]] = {
             kind: {} for kind in (kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *_STORAGE)
@@ -200,6 +203,7 @@ class ClusterCache:
         self._refresh_queues()
         self._refresh_claims()
         self._refresh_budgets()
+        self._refresh_quotas()
         self._stale.clear()
         return Snapshot(
             taken_ms=now_ms,
@@ -210,6 +214,7 @@ class ClusterCache:
             namespaces=self._labels,
             budgets=self._shown_budgets,
             topology=self._topology.topology(),
+            quotas=self._shown_quotas,
         )
 
     # --- events ----------------------------------------------------------------------------------
@@ -256,6 +261,8 @@ class ClusterCache:
                 return
             case kinds.POD_DISRUPTION_BUDGET:
                 _keep(self._budgets, key, parse_budget(obj)[0])
+            case kinds.RESOURCE_QUOTA:
+                _keep(self._quotas, key, parse_quota(obj)[0])
             case _:
                 obj["metadata"].pop("managedFields", None)
                 self._put_raw(kind, key, obj)
@@ -288,6 +295,8 @@ class ClusterCache:
                 _keep(self._classes, key, None)
             case kinds.POD_DISRUPTION_BUDGET:
                 _keep(self._budgets, key, None)
+            case kinds.RESOURCE_QUOTA:
+                _keep(self._quotas, key, None)
             case _:
                 self._put_raw(kind, key, None)
         self._stale.add(kind)
@@ -417,6 +426,13 @@ class ClusterCache:
         budgets = tuple(self._budgets[key] for key in sorted(self._budgets))
         if budgets != self._shown_budgets:
             self._shown_budgets = budgets
+
+    def _refresh_quotas(self) -> None:
+        if kinds.RESOURCE_QUOTA not in self._stale:
+            return
+        quotas = tuple(self._quotas[key] for key in sorted(self._quotas))
+        if quotas != self._shown_quotas:
+            self._shown_quotas = quotas
 
     def _refresh_claims(self) -> None:
         raw = self._raw[kinds.PERSISTENT_VOLUME_CLAIM]

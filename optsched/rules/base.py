@@ -301,6 +301,10 @@ class Rule:
         """Why the rule keeps a gang waiting; None when it does not."""
         return None
 
+    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
+        """Why the rule lets a gang not in to have its pods created; None when it does."""
+        return None
+
     def explain_rooms(self, problem: Problem, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """Why the rule keeps a gang waiting although nodes have room; None when it does not."""
         return None

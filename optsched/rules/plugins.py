@@ -29,6 +29,7 @@ from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
 from optsched.rules.proportion import Proportion
 from optsched.rules.proportions import KeptPerDevice, Proportions
+from optsched.rules.resourcequota import ResourceQuota
 from optsched.rules.sla import Sla
 from optsched.rules.spread import Spread
 from optsched.rules.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
@@ -377,6 +378,12 @@ _AVAILABLE = (
         lambda a: (Overcommit(float(a.get("overcommit-factor", 1.2))),),
     ),
     Plugin(
+        "resourcequota",
+        "namespaces let in what their ResourceQuotas have room for",
+        (),
+        lambda _: (ResourceQuota(),),
+    ),
+    Plugin(
         "sla",
         "longest waiting times",
         (_duration("sla-waiting-time", "", "of gangs that do not say it themselves"),),
@@ -504,7 +511,6 @@ _AVAILABLE = (
 )
 
 _NOT_YET = {
-    "resourcequota": "quotas of namespaces",
     "rescheduling": "moving pods off busy nodes",
     "numa-aware": "NUMA topology",
     "deviceshare": "shared GPUs",

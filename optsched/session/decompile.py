@@ -14,7 +14,6 @@ from optsched.rules.outcome import Outcome
 from optsched.rules.wording import amount_text
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang
     from optsched.domain.decisions import Action
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
@@ -55,7 +54,9 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     reasons = {gangs[g].key: reason for g, reason in problem.blocked.items()}
     for g in np.flatnonzero(decisions.refused).tolist():
         head = first_in_order(problem, g, decisions.refused)
-        reasons[gangs[g].key] = _not_let_in(gangs[g]) if head == g else behind(problem, head)
+        is_head = head == g
+        reason = _not_let_in(outcome, rules, g) if is_head else behind(problem, head)
+        reasons[gangs[g].key] = reason
     lines = held_behind(outcome)
     known: dict[tuple[int, int, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
@@ -72,7 +73,11 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     return dict(sorted(reasons.items()))
 
 
-def _not_let_in(gang: Gang) -> Reason:
+def _not_let_in(outcome: Outcome, rules: RuleSet, number: int) -> Reason:
+    gang = outcome.problem.snapshot.gangs[number]
+    told = (a.rule.explain_refusal(outcome, number) for a in rules.active)
+    if (reason := next((r for r in told if r is not None), None)) is not None:
+        return reason
     asked = ", ".join(amount_text(resource, amount) for resource, amount in gang.min_resources)
     return Reason(
         ReasonCode.OVERCOMMITTED,

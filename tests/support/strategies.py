@@ -22,6 +22,7 @@ from optsched.domain.cluster import (
     Node,
     Queue,
     QueueState,
+    Quota,
     Snapshot,
 )
 from optsched.domain.reasons import Reason, ReasonCode
@@ -400,12 +401,20 @@ class _Cluster:
             namespaces=namespaces,
             budgets=self._draw_budgets(),
             topology=self._draw(topologies(self._nodes)),
+            quotas=self._draw_quotas(),
         )
 
     def _draw_budgets(self) -> tuple[Budget, ...]:
         keys = sorted(self._draw(st.sets(st.sampled_from(["a/b0", "a/b1", "b/b0"]), max_size=2)))
         selector = st.none() | label_selectors()
         return tuple(Budget(k, self._draw(selector), self._draw(st.integers(0, 2))) for k in keys)
+
+    def _draw_quotas(self) -> tuple[Quota, ...]:
+        keys = sorted(self._draw(st.sets(st.sampled_from(["a/q0", "a/q1", "b/q0"]), max_size=2)))
+        names = st.sampled_from(["cpu", "requests.cpu", "limits.memory", "pods", "count/pods"])
+        some = st.dictionaries(names, st.integers(0, 9000), min_size=1, max_size=3)
+        listed = some.map(lambda found: tuple(sorted(found.items())))
+        return tuple(Quota(k, self._draw(listed), self._draw(listed)) for k in keys)
 
     def _draw_claims(self) -> dict[str, Claim]:
         keys = [f"{namespace}/c{i}" for namespace in NAMESPACES for i in range(2)]
