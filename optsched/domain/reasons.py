@@ -36,6 +36,7 @@ class ReasonCode(StrEnum):
     WAITING = "WaitingForReleasedResources"
     OUTRANKED = "Outranked"
     NOT_BOUND = "BindFailed"
+    NOT_EVICTED = "EvictionFailed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.api.kinds import POD
 from optsched.domain.decisions import Allocate
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.reasons import ReasonCode
 from optsched.kube.backoff import Backoff, Steps
 from optsched.kube.errors import (
     ApiError,
@@ -26,6 +26,7 @@ from optsched.kube.errors import (
     TooMany,
     Unreachable,
 )
+from optsched.kube.holds import Holds
 from optsched.kube.ports import Ref
 
 if TYPE_CHECKING:
@@ -41,9 +42,6 @@ AT_ONCE: Final = 64
 RETRIES: Final = Steps(first_s=0.1, most_s=5.0)
 FAULTS: Final = 5
 """Answers of the kind "something broke" after which a bind is given up."""
-
-HOLDS: Final = Steps(first_s=1.0, most_s=60.0)
-"""How long a gang is left alone after a failed bind, and after one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +111,6 @@ class _Job:
     planned_s: float
 
 
-@dataclass(slots=True)
-class _Hold:
-    """How often a gang could not be bound, and until when it is left alone for it."""
-
-    failures: int = 0
-    until_s: float = 0.0
-
-
 class LiveBinder:
     """Binds tasks on a cluster; `run` has to be running for anything to happen."""
 
@@ -133,7 +123,7 @@ class LiveBinder:
         self._idle = asyncio.Event()
         self._idle.set()
         self._num_under_way = 0
-        self._holds: dict[str, _Hold] = {}
+        self.holds = Holds(cache, around.clock)
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -164,12 +154,7 @@ class LiveBinder:
 
     def release_due(self) -> None:
         """Let gangs be scheduled again whose time has come."""
-        now = self._around.clock.monotonic()
-        for gang, hold in tuple(self._holds.items()):
-            if hold.until_s <= now:
-                self._cache.release(gang)
-            if hold.until_s + HOLDS.most_s <= now:
-                del self._holds[gang]
+        self.holds.release_due()
 
     def withdraw(self) -> None:
         """Give up every bind that has not been asked for yet."""
@@ -233,8 +218,7 @@ class LiveBinder:
         attempt.left -= 1
         if attempt.left or attempt.failure is not None:
             return
-        if self._holds.pop(attempt.gang, None) is not None:
-            self._cache.release(attempt.gang)
+        self.holds.settle(attempt.gang)
 
     def _fail(self, job: _Job, failure: Failure) -> None:
         self._cache.forget(job.bind.task)
@@ -242,13 +226,8 @@ class LiveBinder:
         if job.attempt.failure is not None:
             return
         job.attempt.failure = failure
-        hold = self._holds.setdefault(job.bind.gang, _Hold())
-        hold.failures += 1
-        pause_s = HOLDS.after(hold.failures)
-        hold.until_s = self._around.clock.monotonic() + pause_s
         message = f"pod {job.bind.task} could not be bound to {job.bind.node}: {failure.message}"
-        reason = Reason(ReasonCode.NOT_BOUND, f"{message}; tried again in {pause_s:.0f} s")
-        self._cache.hold(job.bind.gang, reason)
+        self.holds.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
 
     async def _bind(self, bind: Bind) -> Failure | None:
         """Bind a task, however often that has to be tried; None once it is bound."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.api.kinds import POD
 from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.domain.reasons import ReasonCode
 from optsched.kube.errors import Conflict, KubeError, NotFound, Rejected, TooMany
 from optsched.kube.outbox import Outbox
 from optsched.kube.ports import Ref
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Plan
     from optsched.kube.cache import ClusterCache
+    from optsched.kube.holds import Holds
     from optsched.kube.ports import Api
     from optsched.kube.waiting import Waiting
     from optsched.kube.writes import Write
@@ -54,6 +56,25 @@ class EvictionListener(Protocol):
         """A pod stays."""
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an evictor works with.
+
+    Attributes
+    ----------
+    holds
+        Gangs that are left alone for a while; shared with the binder.
+    may_evict
+        Whether this process still leads; asked before every request.
+
+    """
+
+    listener: EvictionListener
+    waiting: Waiting
+    holds: Holds
+    may_evict: Callable[[], bool]
+
+
 class Evictor:
     """Evicts on a cluster; `run` has to be running for anything to happen."""
 
@@ -62,19 +83,16 @@ class Evictor:
         api: Api,
         cache: ClusterCache,
         writes: Outbox[Ref, Write],
-        listener: EvictionListener,
-        waiting: Waiting,
-        may_evict: Callable[[], bool],
+        around: Surroundings,
     ) -> None:
         self._api = api
         self._cache = cache
         self._writes = writes
-        self._listener = listener
-        self._may_evict = may_evict
+        self._around = around
         self._victims: dict[str, Victim] = {}
         self._outbox: Outbox[str, Victim] = Outbox(
             lambda _, victim: self._evict(victim),
-            waiting,
+            around.waiting,
             at_once=AT_ONCE,
             on_failure=self._failed,
         )
@@ -124,7 +142,7 @@ class Evictor:
 
     async def _evict(self, victim: Victim) -> None:
         await self._writes.until_idle()
-        if not self._may_evict():
+        if not self._around.may_evict():
             self._drop(victim)
             return
         ref = victim.ref
@@ -135,13 +153,16 @@ class Evictor:
         except TooMany as e:
             raise Rejected(e.code, e.reason, e.message) from e
         self._victims.pop(victim.eviction.task, None)
-        self._listener.evicted(victim)
+        self._around.listener.evicted(victim)
 
     def _failed(self, task: str, error: KubeError) -> None:
         victim = self._victims.get(task)
         if victim is not None:
             self._drop(victim)
-            self._listener.not_evicted(victim, error)
+            eviction = victim.eviction
+            message = f"pod {eviction.task} could not be evicted from {eviction.node}: {error}"
+            self._around.holds.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
+            self._around.listener.not_evicted(victim, error)
 
     def _drop(self, victim: Victim) -> None:
         self._victims.pop(victim.eviction.task, None)

@@ -26,6 +26,7 @@ from optsched.kube.dumps import Dumps
 from optsched.kube.errors import KubeError
 from optsched.kube.events import COMPONENT, EventRecorder, EventType, Note
 from optsched.kube.evictor import Evictor
+from optsched.kube.evictor import Surroundings as EvictorSurroundings
 from optsched.kube.follower import Follower
 from optsched.kube.lease import Elector, LeaseTimes
 from optsched.kube.metrics import Metrics
@@ -166,9 +167,12 @@ class _Live:
             self._client,
             self._cache,
             self._writes,
-            self,
-            self._waiting,
-            lambda: leadership.is_leading,
+            EvictorSurroundings(
+                listener=self,
+                waiting=self._waiting,
+                holds=self._binder.holds,
+                may_evict=lambda: leadership.is_leading,
+            ),
         )
 
     def _make_policies(self) -> Policies:

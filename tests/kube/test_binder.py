@@ -12,7 +12,7 @@ from optsched.api.kinds import POD
 from optsched.domain.decisions import Allocate, Certificate, Enqueue, Plan
 from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskStatus
-from optsched.kube.binder import FAULTS, HOLDS, Bind, Failure, LiveBinder, Surroundings
+from optsched.kube.binder import FAULTS, Bind, Failure, LiveBinder, Surroundings
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import (
     Forbidden,
@@ -22,6 +22,7 @@ from optsched.kube.errors import (
     TooMany,
     Unreachable,
 )
+from optsched.kube.holds import HOLDS
 from optsched.kube.ports import Ref
 from tests.formats.objects import group, node, pod
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting

@@ -9,7 +9,8 @@ from optsched.domain.decisions import Allocate, Certificate, Evict, Nominate, Pl
 from optsched.domain.task import TaskStatus
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import Forbidden, NotFound, TooMany, Unreachable
-from optsched.kube.evictor import Evictor
+from optsched.kube.evictor import Evictor, Surroundings
+from optsched.kube.holds import Holds
 from optsched.kube.outbox import Outbox
 from optsched.kube.ports import Ref
 from optsched.kube.writes import writer
@@ -47,7 +48,9 @@ class World:
         self.slept: list[float] = []
         ways = waiting(FakeClock(), self.slept)
         self.writes = Outbox(writer(self.api, lambda: self.leads), ways, on_failure=print)
-        self.evictor = Evictor(self.api, self.cache, self.writes, self, ways, lambda: self.leads)
+        self.holds = Holds(self.cache, FakeClock())
+        around = Surroundings(self, ways, self.holds, lambda: self.leads)
+        self.evictor = Evictor(self.api, self.cache, self.writes, around)
 
     def evicted(self, victim: Victim) -> None:
         self.gone.append(victim.eviction.task)
@@ -167,3 +170,16 @@ async def test_what_has_not_begun_can_be_withdrawn() -> None:
     await world.carry_out()
     assert world.gone == []
     assert world.task("ns/old-0").status is TaskStatus.RUNNING
+
+
+@pytest.mark.asyncio
+async def test_who_asked_for_an_eviction_that_failed_is_left_alone_for_a_while() -> None:
+    world = World()
+    world.api.refuse("evict", BUDGET)
+    world.begin(EVICT, NOMINATE)
+    async with running(world.writes.run(), world.evictor.run()):
+        await world.evictor.until_idle()
+    (gang,) = (g for g in world.cache.snapshot(0).gangs if g.key == "ns/new")
+    assert gang.problem is not None
+    assert gang.problem.code.value == "EvictionFailed"
+    assert "pod ns/old-0 could not be evicted from n1" in gang.problem.message

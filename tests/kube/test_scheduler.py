@@ -17,6 +17,7 @@ from optsched.kube.dumps import Dumps
 from optsched.kube.errors import Forbidden
 from optsched.kube.events import EventRecorder
 from optsched.kube.evictor import Evictor
+from optsched.kube.evictor import Surroundings as EvictorSurroundings
 from optsched.kube.metrics import Metrics
 from optsched.kube.outbox import Outbox
 from optsched.kube.policies import Policies
@@ -69,7 +70,8 @@ class Plant:
         around = Surroundings(self.clock, self, leads, ways)
         self.binder = LiveBinder(self.api, self.cache, around)
         self.writes = Outbox(writer(self.api, leads), ways, on_failure=lambda *_: None)
-        self.evictor = Evictor(self.api, self.cache, self.writes, self, ways, leads)
+        evicting = EvictorSurroundings(self, ways, self.binder.holds, leads)
+        self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
         self.events = EventRecorder(self.api, self.clock, ways, self.binder.until_idle)
         watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n")
         parts = Parts(
