@@ -64,7 +64,8 @@ class Explainer:
         if not _fit_together(self._outcome, asks):
             return Reason(
                 ReasonCode.FRAGMENTED,
-                "each of its roles would find room, but not all of them at once",
+                "each of its roles would find room, but not all of them at once"
+                + _besides([r for ask in asks for r in ask.view.refusals]),
             )
         return self._apart(gang, asks) or Reason(
             ReasonCode.OUTRANKED,
@@ -214,17 +215,13 @@ class _Ask:
             return Reason(
                 ReasonCode.IMPOSSIBLE,
                 f"{self._what()}: no node that it may use offers more than "
-                f"{amount_text(name, int(largest[r]))}{self._others()}",
+                f"{amount_text(name, int(largest[r]))}{_besides(view.refusals)}",
             )
         return Reason(
             ReasonCode.IMPOSSIBLE,
             f"{self._what()}: even with the cluster empty there is room for {view.most_ever} only"
-            f"{self._others()}",
+            f"{_besides(view.refusals)}",
         )
-
-    def _others(self) -> str:
-        """Why not all nodes are among those that it may use."""
-        return f"; {_list(self.view.refusals)}" if self.view.refusals else ""
 
     def lacking(self) -> Reason:
         """What is missing on the nodes that it may use."""
@@ -245,6 +242,14 @@ class _Ask:
             f"{room}{amount_text(name, int(total[r]))} are free, but at most "
             f"{amount_text(name, int(view.free[:, r].max()))} on one node; {parts}",
         )
+
+
+def _besides(refusals: list[tuple[int, str]]) -> str:
+    """Why not all nodes are among those that may be used, to end a sentence."""
+    most: dict[str, int] = {}
+    for number, text in refusals:
+        most[text] = max(number, most.get(text, 0))
+    return f"; {_list([(n, text) for text, n in most.items()])}" if most else ""
 
 
 def _list(refusals: list[tuple[int, str]]) -> str:

@@ -133,6 +133,15 @@ def test_roles_that_fit_one_by_one_but_not_together() -> None:
     )
 
 
+def test_nodes_that_are_closed_to_roles_are_told_once() -> None:
+    spot = (Taint("spot", "", TaintEffect.NO_SCHEDULE),)
+    mixed = gang("g", ("ps", 1, shape(3)), ("w", 1, shape(2)))
+    assert why([node("n0", 4), node("n1", 4, taints=spot)], mixed) == (
+        "ResourcesFragmented: each of its roles would find room, but not all of them at once; "
+        "1 node had untolerated taints spot:NoSchedule"
+    )
+
+
 def test_at_most_four_kinds_of_refusal_are_told_the_most_frequent_first() -> None:
     wants = shape(1, node_selector=((ZONE, "c"),), host_ports=(HostPort("TCP", "0.0.0.0", 80),))
     web = gang("web", ("w", 1, shape(1, host_ports=(HostPort("TCP", "0.0.0.0", 80),))))
