@@ -15,6 +15,7 @@ class ReasonCode(StrEnum):
     QUEUE_NOT_FOUND = "QueueNotFound"
     QUEUE_NOT_OPEN = "QueueNotOpen"
     INVALID_QUEUE = "InvalidQueue"
+    NOT_A_LEAF = "QueueHasQueuesBelow"
     NOT_ENOUGH_TASKS = "NotEnoughTasks"
     GATED = "Gated"
     TOPOLOGY_NOT_FOUND = "TopologyNotFound"

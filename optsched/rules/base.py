@@ -256,6 +256,10 @@ class Rule:
     def encode(self, form: Formulation) -> None:
         """Write the rule's rows into the aggregated model."""
 
+    def excludes(self, problem: Problem) -> Bool | None:
+        """(G,) gangs that get nothing whatever else happens; None when there are none."""
+        return None
+
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Whether the rule ties a class to what else stands on nodes, beyond masks and room.
 

@@ -40,7 +40,8 @@ class Capacity(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Order(problem, ledger, self._ancestor_level)
+        face = _Order if problem.queues.is_flat else _OrderByTree
+        return face(problem, ledger, self._ancestor_level)
 
     def deserved(self, problem: Problem) -> I64:
         """See `Rule`."""
@@ -58,14 +59,6 @@ class Capacity(Rule):
         if not due.any():
             return ()
         return [Shortfall("fair share", "steps", queues.subtree, due, GRID)]
-
-
-class CapacityByTree(Capacity):
-    """Queues come in the order of the departments that they are in (`enableHierarchy`)."""
-
-    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
-        """See `Rule`."""
-        return _OrderByTree(problem, ledger, self._ancestor_level)
 
 
 def deserved_amounts(problem: Problem) -> I64:
@@ -184,7 +177,10 @@ class _Order(Greedy):
 
 
 class _OrderByTree(_Order):
-    """Queue priority, leaves first, then the shares of the highest queues that two differ in."""
+    """Queue priority, leaves first, then the shares of the highest queues that two differ in.
+
+    That is `capacity.go`, QueueOrder with `enableHierarchy`; here every tree is asked.
+    """
 
     def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
         super().__init__(problem, ledger, ancestor_level)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from optsched.rules.binpack import Binpack
 from optsched.rules.capability import Capability
-from optsched.rules.capacity import Capacity, CapacityByTree
+from optsched.rules.capacity import Capacity
 from optsched.rules.conformance import Conformance
 from optsched.rules.drf import Drf
 from optsched.rules.faces import Face
@@ -20,6 +20,7 @@ from optsched.rules.fragmentation import Fragmentation
 from optsched.rules.gang import Gang
 from optsched.rules.guarantee import Guarantee
 from optsched.rules.host_ports import HostPorts
+from optsched.rules.leaf_queues import LeafQueues
 from optsched.rules.network_topology import NetworkTopology
 from optsched.rules.node_affinity import NodeAffinity
 from optsched.rules.nodegroup import NodeGroup
@@ -155,9 +156,8 @@ def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    by_tree = arguments.get(Face.HIERARCHY.value, False)
-    rule = CapacityByTree if by_tree else Capacity
-    return (rule(_whole(arguments, "ancestorReclaimLevel", 0)), Capability(), Guarantee())
+    rules = (Capacity(_whole(arguments, "ancestorReclaimLevel", 0)), Capability(), Guarantee())
+    return (*rules, LeafQueues()) if arguments.get(Face.HIERARCHY.value, False) else rules
 
 
 def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:

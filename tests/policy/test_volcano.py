@@ -164,8 +164,9 @@ def test_plugins_bring_their_rules_with_switches_and_tiers() -> None:
         ("capacity", "capacity", 2),
         ("capability", "capacity", 2),
         ("guarantee", "capacity", 2),
+        ("leaf-queues", "capacity", 2),
     ]
-    for name in ("capacity", "capability", "guarantee"):
+    for name in ("capacity", "capability", "guarantee", "leaf-queues"):
         assert not policy.rules.has(name, Face.ALLOCATABLE)
         assert policy.rules.has(name, Face.HIERARCHY)
         assert policy.rules.has(name, Face.RECLAIMABLE)

@@ -11,7 +11,7 @@ from optsched.domain.cluster import GangPhase, Queue
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.problem.compile import compile_problem
 from optsched.rules.base import Greedy, Rule
-from optsched.rules.capacity import Capacity, CapacityByTree, deserved_amounts
+from optsched.rules.capacity import Capacity, deserved_amounts
 from optsched.rules.drf import Drf, LeastShare
 from optsched.rules.gang import Gang as GangRule
 from optsched.rules.ledger import Ledger
@@ -99,8 +99,7 @@ def test_with_a_tree_departments_are_compared_before_their_queues() -> None:
     gangs = [holding("f", "busy-full", 5), holding("h", "calm-half", 2)]
     snapshot = cluster(NODES, gangs, queues)
     leaves = ["calm-urgent", "calm-half", "busy-idle", "busy-full"]
-    assert queues_in_order(CapacityByTree(), snapshot) == [*leaves, "calm", "busy"]
-    assert queues_in_order(Capacity(), snapshot)[1] == "busy"
+    assert queues_in_order(Capacity(), snapshot) == [*leaves, "calm", "busy"]
 
 
 def test_what_is_deserved_lies_between_guarantee_and_capability() -> None:

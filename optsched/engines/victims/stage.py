@@ -118,6 +118,9 @@ def make_room(
     outcome = Outcome(problem, decisions)
     waiting = (outcome.num_pending > 0) & (problem.shape_of >= 0)
     waiting[problem.gang_of[decisions.nominated >= 0]] = False
+    for excluded in (rule.excludes(problem) for rule in rules.hard):
+        if excluded is not None:
+            waiting &= ~excluded
     gangs = np.flatnonzero(waiting)
     order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
     if not len(order) or not reach:
