@@ -298,6 +298,7 @@ def _topology(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             resources=weights,
             packs_others=bool(arguments.get(f"{prefix}.normal-pod.enable", True)),
             fading=float(arguments.get(f"{prefix}.normal-pod.fading", 0.8)),
+            most_cleared=_whole(arguments, "hypernode.gradient.evict.max-hypernodes", 8),
         ),
     )
 
@@ -496,8 +497,10 @@ _AVAILABLE = (
                 0.8,
                 "times so much with every tier upwards",
             ),
-            _later(
-                _weight("hypernode.gradient.evict.max-hypernodes", 8, "HyperNodes in evictions")
+            _weight(
+                "hypernode.gradient.evict.max-hypernodes",
+                8,
+                "HyperNodes in which room is made for a gang, the largest first",
             ),
         ),
         _topology,
