@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.domain.amounts import Amounts
+    from optsched.domain.cards import Card
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector
     from optsched.domain.task import Task
@@ -72,6 +73,8 @@ class Node:
         Tasks that hold resources here (bound, running or terminating), in key order.
     load
         What is really in use, if that has been measured.
+    cards
+        GPUs that tasks share by memory and cores, in the order of the device plugin.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Node:
     gpu_model: str = ""
     residents: tuple[Task, ...] = ()
     load: Load | None = None
+    cards: tuple[Card, ...] = ()
 
     @property
     def offers(self) -> dict[str, int]:

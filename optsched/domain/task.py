@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.domain.amounts import Amounts
+    from optsched.domain.cards import CardRequest, CardUse
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm
 
@@ -160,6 +161,8 @@ class TaskShape:
         (weight, term) of preferred node affinity.
     claims
         Keys `namespace/name` of persistent volume claims.
+    cards
+        vGPUs that it asks for, one entry a container that asks.
     notes
         (annotation, value) of the pod that rules look at, in order.
     preempts
@@ -178,6 +181,7 @@ class TaskShape:
     host_ports: tuple[HostPort, ...] = ()
     claims: tuple[str, ...] = ()
     device: DeviceRequest | None = None
+    cards: tuple[CardRequest, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     preempts: bool = True
     _hash: int = field(init=False, repr=False, compare=False, default=0)
@@ -196,6 +200,7 @@ class TaskShape:
             self.host_ports,
             self.claims,
             self.device,
+            self.cards,
             self.notes,
             self.preempts,
         )
@@ -269,6 +274,8 @@ class Task:
         When its work was last saved (`optsched.io/checkpointed-at`); 0 when never.
     cooldown_ms
         How long after its start it should be left alone (`volcano.sh/cooldown-time`).
+    cards
+        What it holds of shared GPUs, where that is known.
     problem
         Why it can never be scheduled as it is (an unreadable quantity, say); None when it can.
     """
@@ -289,6 +296,7 @@ class Task:
     started_ms: int = 0
     saved_ms: int = 0
     cooldown_ms: int = 0
+    cards: tuple[CardUse, ...] = ()
     problem: Reason | None = None
 
     @property

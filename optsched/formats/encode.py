@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
+from optsched.formats.cards import node_marks
 from optsched.formats.encode_pods import is_missing, pod_manifest
 from optsched.formats.encode_selectors import (
     label_selector_fields,
@@ -145,10 +146,15 @@ def _node(node: Node) -> Manifest:
     ]
     cordoned = {"unschedulable": True} if node.unschedulable else {}
     ready = {"type": "Ready", "status": "True" if node.ready else "False"}
-    load = {} if node.load is None else {"annotations": {LOAD: load_text(node.load)}}
+    marks = {} if node.load is None else {LOAD: load_text(node.load)}
+    marks |= node_marks(node.cards)
     return _manifest(
         kinds.NODE,
-        {"name": node.name, "labels": dict(node.labels), **load},
+        {
+            "name": node.name,
+            "labels": dict(node.labels),
+            **({"annotations": marks} if marks else {}),
+        },
         spec={**cordoned, **({"taints": taints} if taints else {})},
         status={"allocatable": _amounts(node.allocatable), "conditions": [ready]},
     )

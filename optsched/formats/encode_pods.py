@@ -8,6 +8,7 @@ from optsched.api import wellknown
 from optsched.api.meta import ObjectMeta
 from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskStatus
+from optsched.formats.cards import CARDS, request_text, use_marks
 from optsched.formats.encode_selectors import (
     label_selector_fields,
     node_selector_fields,
@@ -133,6 +134,9 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
         marks[wellknown.COOLDOWN_TIME] = f"{task.cooldown_ms}ms"
     if task.saved_ms:
         marks[wellknown.CHECKPOINTED_AT] = time_text(task.saved_ms)
+    if task.shape.cards:
+        marks[CARDS] = request_text(task.shape.cards)
+    marks |= use_marks(task.cards)
     if task.shape.device is not None:
         marks[DEVICE] = device_text(task.shape.device)
     if task.problem is not None:

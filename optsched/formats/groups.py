@@ -18,6 +18,7 @@ from optsched.domain.cluster import (
 )
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
+from optsched.formats.cards import CARDS, VGPU_IDS
 from optsched.formats.marks import (
     DEVICE,
     PROBLEM,
@@ -51,7 +52,10 @@ POD_MARKS: Final = frozenset(
         wellknown.CHECKPOINTED_AT,
         PROBLEM,
         WAITING_SINCE,
+        CARDS,
         DEVICE,
+        wellknown.GPU_INDEX,
+        VGPU_IDS,
         wellknown.QUEUE_NAME,
         wellknown.TASK_SPEC,
         wellknown.TASK_INDEX,

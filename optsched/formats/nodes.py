@@ -9,6 +9,7 @@ from optsched.api.meta import parse_meta
 from optsched.domain.amounts import amounts
 from optsched.domain.cluster import Node
 from optsched.domain.task import Taint, TaintEffect
+from optsched.formats.cards import node_cards
 from optsched.formats.marks import marked_load
 from optsched.formats.schemas import NODE
 
@@ -45,6 +46,7 @@ def parse_node(obj: object) -> tuple[Node | None, tuple[FieldError, ...]]:
         unschedulable=spec.boolean("unschedulable"),
         gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
         load=marked_load(meta.annotations, errors),
+        cards=node_cards(meta.annotations, allocatable, errors),
     )
     return node, tuple(errors)
 

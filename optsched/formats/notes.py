@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 ANY_ZONE: Final = "*"
 
-_AS_THEY_ARE: Final = (wellknown.SCORING_TYPE, wellknown.SCORING_WEIGHT)
+_AS_THEY_ARE: Final = (
+    wellknown.SCORING_TYPE,
+    wellknown.SCORING_WEIGHT,
+    wellknown.VGPU_MODE,
+    wellknown.GPU_USE_TYPE,
+    wellknown.GPU_AVOID_TYPE,
+)
 NOTES: Final = frozenset({*_AS_THEY_ARE, wellknown.REVOCABLE_ZONE})
 """Those that end up in `TaskShape.notes`."""
 

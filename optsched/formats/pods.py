@@ -11,6 +11,7 @@ from optsched.api.podgroup import group_name_of
 from optsched.api.schema import MAX_INT32
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import Task, TaskStatus
+from optsched.formats.cards import card_uses
 from optsched.formats.marks import PROBLEM, marked_device, marked_reason
 from optsched.formats.priorities import Priorities
 from optsched.formats.problems import sentence
@@ -115,6 +116,7 @@ class PodDecoder:
             started_ms=started_ms(status),
             saved_ms=saved_ms(meta, remarks),
             cooldown_ms=cooldown_ms(meta, remarks),
+            cards=card_uses(meta.annotations, shape.request, remarks),
             problem=_problem(meta, errors),
         )
         return task, (*errors, *remarks)

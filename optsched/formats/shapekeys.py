@@ -10,6 +10,7 @@ from __future__ import annotations
 import marshal
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.formats.cards import CARDS
 from optsched.formats.marks import DEVICE
 from optsched.formats.notes import written
 
@@ -30,7 +31,7 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
     try:
         spec, status = pod.get("spec"), pod.get("status")
         spec, status = {} if spec is None else spec, {} if status is None else status
-        marks = (meta.annotations.get(DEVICE), *written(meta.annotations))
+        marks = (*map(meta.annotations.get, (DEVICE, CARDS)), *written(meta.annotations))
         parts = (*_asked(spec), _related(spec, meta), _held(status), marks)
         return marshal.dumps(parts, _FORMAT)
     except (AttributeError, TypeError, ValueError):

@@ -15,6 +15,7 @@ from optsched.domain.task import (
     TaskShape,
     Toleration,
 )
+from optsched.formats.cards import VGPU_PERCENT, card_requests
 from optsched.formats.notes import notes
 from optsched.formats.requests import is_sidecar, pod_request
 from optsched.formats.schemas import POD
@@ -58,6 +59,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         host_ports=_host_ports(spec),
         claims=_claims(spec, meta),
         preempts=spec.text("preemptionPolicy") != "Never",
+        cards=card_requests(pod, meta.annotations),
         notes=notes(meta.annotations),
     )
     # Some lists are gone through more than once, each time with the same complaints.
@@ -66,6 +68,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
 
 def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
     request = pod_request(spec, status)
+    request.pop(VGPU_PERCENT, None)  # says how much of a card, and no node offers it
     beyond = {name: amount for name, amount in request.items() if amount > MAX_BASE}
     errors += [FieldError(f"spec: sum of {n}", a, _TOO_MUCH) for n, a in beyond.items()]
     return amounts({name: amount for name, amount in request.items() if name not in beyond})

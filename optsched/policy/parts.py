@@ -174,6 +174,8 @@ class TierReader:
         arguments = read_arguments(given, plugin.arguments, owner, self.findings)
         if plugin.name == "binpack":
             self._check_weights(dict(arguments), given)
+        if plugin.name == "deviceshare":
+            self._check_sharing(dict(arguments), given)
         if plugin.name == "resource-strategy-fit" and "resources" in given:
             self._check_patterns(given["resources"].node)
         if plugin.name == "drf" and Face.HIERARCHY in faces:
@@ -237,6 +239,14 @@ class TierReader:
             if "*" in name[:-1] or name == "*":
                 message = "an asterisk stands at the end only, after what all names begin with"
                 self.findings.error(key, message)
+
+    def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
+        """Ways to share GPUs of which a GPU can follow only one; Volcano stops there."""
+        names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
+        first, *others = [n for n in names if arguments.get(n)] or [""]
+        for name in others:
+            message = f"can not be on together with {first}: a GPU is shared in one way only"
+            self.findings.error(given[name].key, message)
 
     def _check_company(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
         """Plugins that Volcano does not let stand together."""

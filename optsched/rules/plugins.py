@@ -14,6 +14,7 @@ from optsched.rules.binpack import Binpack
 from optsched.rules.capability import Capability
 from optsched.rules.capacity import Capacity
 from optsched.rules.conformance import Conformance
+from optsched.rules.deviceshare import DeviceShare, Prefers
 from optsched.rules.drf import Drf
 from optsched.rules.faces import Face
 from optsched.rules.fragmentation import Fragmentation
@@ -303,6 +304,21 @@ def _topology(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     )
 
 
+_SHARE = "deviceshare."
+
+
+def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    return (
+        DeviceShare(
+            by_memory=bool(arguments.get(f"{_SHARE}GPUSharingEnable", False)),
+            by_number=bool(arguments.get(f"{_SHARE}GPUNumberEnable", False)),
+            by_vgpu=bool(arguments.get(f"{_SHARE}VGPUEnable", False)),
+            prefers=Prefers(str(arguments.get(f"{_SHARE}SchedulePolicy", Prefers.NONE))),
+            weight=_whole(arguments, f"{_SHARE}ScheduleWeight", 0),
+        ),
+    )
+
+
 _AVAILABLE = (
     Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(), SubGroups())),
     Plugin("priority", "more important gangs first", (), lambda _: (Priority(),)),
@@ -506,6 +522,33 @@ _AVAILABLE = (
         _topology,
     ),
     Plugin(
+        "deviceshare",
+        "GPUs shared by memory and cores",
+        (
+            _switch(f"{_SHARE}GPUSharingEnable", "volcano.sh/gpu-memory counts", default=False),
+            _switch(f"{_SHARE}GPUNumberEnable", "volcano.sh/gpu-number counts", default=False),
+            _switch(f"{_SHARE}VGPUEnable", "volcano.sh/vgpu-* count", default=False),
+            _choice(
+                f"{_SHARE}SchedulePolicy",
+                Prefers.NONE,
+                "what makes a node good: GPUs in use or idle ones",
+                (Prefers.BINPACK, Prefers.SPREAD),
+            ),
+            _weight(f"{_SHARE}ScheduleWeight", 0, "weight of that"),
+            *(
+                _later(_switch(f"{_SHARE}{name}", meaning, default=False))
+                for name, meaning in (
+                    ("NodeLockEnable", "binds one pod of a node after the other"),
+                    ("AscendMindClusterVNPUEnable", "Ascend NPUs"),
+                    ("AscendHAMiVNPUEnable", "Ascend NPUs"),
+                )
+            ),
+            _later(Argument(f"{_SHARE}KnownGeometriesCM*", Kind.ANY, "", "geometries of MIG")),
+            _later(Argument(f"{_SHARE}GPUExclusiveRules", Kind.ANY, "", "who shares with nobody")),
+        ),
+        _deviceshare,
+    ),
+    Plugin(
         "fragmentation",
         "leaves free GPUs where typical tasks can use them",
         (_weight("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
@@ -516,7 +559,6 @@ _AVAILABLE = (
 _NOT_YET = {
     "rescheduling": "moving pods off busy nodes",
     "numa-aware": "NUMA topology",
-    "deviceshare": "shared GPUs",
     "extender": "an HTTP extender",
 }
 

@@ -7,6 +7,7 @@ from itertools import permutations
 
 import pytest
 
+from optsched.domain.cards import CardRequest
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.domain.task import (
     DeviceRequest,
@@ -92,6 +93,7 @@ OTHER_VALUE = {
     "host_ports": (HostPort("TCP", "0.0.0.0", 80),),
     "claims": ("ns/data",),
     "device": DeviceRequest(1, 500),
+    "cards": (CardRequest(1, 3000),),
     "notes": (("volcano.sh/revocable-zone", "*"),),
     "preempts": False,
 }

@@ -1,0 +1,185 @@
+"""Shared GPUs in annotations and resources, as Volcano's device plugins write and read them.
+
+Volcano: `pkg/scheduler/api/devices/nvidia/gpushare` and `…/vgpu` (`decodeNodeDevices`,
+`decodePodDevices`, `resourcereqs`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.domain.cards import Card, CardRequest, CardUse
+from optsched.units import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.domain.amounts import Amounts
+
+GPU_MEMORY: Final = "volcano.sh/gpu-memory"
+GPU_NUMBER: Final = "volcano.sh/gpu-number"
+VGPU_NUMBER: Final = "volcano.sh/vgpu-number"
+VGPU_MEMORY: Final = "volcano.sh/vgpu-memory"
+VGPU_PERCENT: Final = "volcano.sh/vgpu-memory-percentage"
+VGPU_CORES: Final = "volcano.sh/vgpu-cores"
+VGPU_IDS: Final = "volcano.sh/vgpu-ids-new"
+HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
+CARDS: Final = "optsched.io/vgpus"
+"""Our own mark: the requests of the containers of a pod that has been dumped."""
+
+HAMI_CORE: Final = "hami-core"
+MIG: Final = "mig"
+_NVIDIA: Final = "NVIDIA"
+_DELETED: Final = "Deleted"
+_NOT_A_CARD: Final = (
+    "holds no GPU in this part: write UUID,sharers,memory,model,health,mode with a colon after each"
+)
+_NOT_A_NUMBER: Final = "is not a number of a GPU: write numbers with commas between them"
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def node_cards(
+    annotations: Mapping[str, str], offered: Amounts, errors: list[FieldError]
+) -> tuple[Card, ...]:
+    """The cards of a node: numbered ones by its resources, vGPUs by their register.
+
+    A node whose device plugin has left (`Deleted` in the handshake) has no vGPUs.
+    """
+    cards = list(_numbered(annotations, dict(offered), errors))
+    if not annotations.get(HANDSHAKE, "").startswith(_DELETED):
+        cards += _registered(annotations, errors)
+    return tuple(cards)
+
+
+def _numbered(
+    annotations: Mapping[str, str], offered: Mapping[str, int], errors: list[FieldError]
+) -> Iterable[Card]:
+    number, memory = offered.get(GPU_NUMBER, 0), offered.get(GPU_MEMORY, 0)
+    if not number or not memory:
+        return
+    ill = _numbers(annotations, wellknown.GPU_UNHEALTHY_IDS, errors)
+    for i in range(number):
+        yield Card(str(i), memory // number, is_healthy=i not in ill)
+
+
+def _registered(annotations: Mapping[str, str], errors: list[FieldError]) -> Iterable[Card]:
+    text = annotations.get(wellknown.NODE_VGPU_REGISTER, "")
+    for part in (p for p in text.split(":") if p.strip()):
+        fields = part.strip().split(",")
+        if len(fields) not in (5, 6) or not all(_is_count(f) for f in fields[1:3]):
+            path = f"metadata.annotations[{wellknown.NODE_VGPU_REGISTER}]"
+            errors.append(FieldError(path, part, _NOT_A_CARD))
+            continue
+        key, sharers, memory, model, health = fields[:5]
+        mode = MIG if fields[5:] == [MIG] else HAMI_CORE
+        yield Card(key, int(memory), int(sharers), mode, model, health.lower() == "true")
+
+
+def node_marks(cards: Sequence[Card]) -> dict[str, str]:
+    """The annotations of a node with such cards."""
+    ill = [c.key for c in cards if not c.is_vgpu and not c.is_healthy]
+    marks = {wellknown.GPU_UNHEALTHY_IDS: ",".join(ill)} if ill else {}
+    vgpus = [c for c in cards if c.is_vgpu]
+    if vgpus:
+        marks[wellknown.NODE_VGPU_REGISTER] = "".join(map(_register, vgpus))
+    return marks
+
+
+def _register(card: Card) -> str:
+    health = str(card.is_healthy).lower()
+    fields = (card.key, str(card.sharers), str(card.memory), card.model, health, card.mode)
+    return ",".join(fields) + ":"
+
+
+# --- pods ----------------------------------------------------------------------------------------
+
+
+def card_requests(pod: object, annotations: Mapping[str, str]) -> tuple[CardRequest, ...]:
+    """What the containers of a pod ask for in vGPUs, one request a container that asks.
+
+    Amounts that have no reading count as not asked for: the pod's request reports them.
+    """
+    if CARDS in annotations:
+        return _marked(annotations[CARDS])
+    spec = pod.get("spec") if isinstance(pod, dict) else None
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    found = (_of_container(c) for c in containers or ()) if isinstance(containers, list) else ()
+    return tuple(request for request in found if request is not None)
+
+
+def _of_container(container: object) -> CardRequest | None:
+    resources = container.get("resources") if isinstance(container, dict) else None
+    if not isinstance(resources, dict):
+        return None
+    asked: dict[str, Any] = {}
+    for kind in ("requests", "limits"):
+        part = resources.get(kind)
+        asked |= part if isinstance(part, dict) else {}
+    if VGPU_NUMBER not in asked and VGPU_MEMORY not in asked:
+        return None
+    memory, percent, cores = (_count(asked.get(r)) for r in (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES))
+    number = _count(asked[VGPU_NUMBER]) if VGPU_NUMBER in asked else 1
+    if not number:
+        return None
+    # Who says nothing about memory gets all of it.
+    return CardRequest(number, memory, 0 if memory else percent or 100, cores)
+
+
+def request_text(requests: Sequence[CardRequest]) -> str:
+    """Requests as a mark: number, memory, percent and cores of each, `;` between them."""
+    return ";".join(f"{r.number} {r.memory} {r.percent} {r.cores}" for r in requests)
+
+
+def _marked(text: str) -> tuple[CardRequest, ...]:
+    parts = [part.split(" ") for part in text.split(";")]
+    if not all(len(p) == 4 and all(map(_is_count, p)) for p in parts):
+        return ()
+    return tuple(CardRequest(*map(int, p)) for p in parts)
+
+
+def card_uses(
+    annotations: Mapping[str, str], request: Amounts, errors: list[FieldError]
+) -> tuple[CardUse, ...]:
+    """What a pod holds of which cards, as it was told when it was bound."""
+    memory = dict(request).get(GPU_MEMORY, 0)
+    numbers = _numbers(annotations, wellknown.GPU_INDEX, errors)
+    uses = [CardUse(str(i), memory) for i in numbers]
+    for part in annotations.get(VGPU_IDS, "").replace(";", ":").split(":"):
+        fields = part.split(",")
+        if len(fields) >= 4 and all(map(_is_count, fields[2:4])):
+            uses.append(CardUse(fields[0], int(fields[2]), int(fields[3])))
+    return tuple(uses)
+
+
+def use_marks(uses: Sequence[CardUse]) -> dict[str, str]:
+    """The annotations of a pod that holds so much of cards."""
+    numbered = [u.key for u in uses if _is_count(u.key)]
+    marks = {wellknown.GPU_INDEX: ",".join(numbered)} if numbered else {}
+    vgpus = [u for u in uses if not _is_count(u.key)]
+    if vgpus:
+        parts = (f"{u.key},{_NVIDIA},{u.memory},{u.cores}:" for u in vgpus)
+        marks[VGPU_IDS] = "".join(parts)
+    return marks
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and text.isascii() and len(text) <= 15
+
+
+def _count(value: object) -> int:
+    text = str(value)
+    return int(text) if _is_count(text) else 0
+
+
+def _numbers(annotations: Mapping[str, str], key: str, errors: list[FieldError]) -> list[int]:
+    parts = [p.strip() for p in annotations.get(key, "").split(",") if p.strip()]
+    if all(map(_is_count, parts)):
+        return [int(p) for p in parts]
+    errors.append(FieldError(f"metadata.annotations[{key}]", annotations[key], _NOT_A_NUMBER))
+    return []

@@ -1,0 +1,449 @@
+"""GPUs shared by memory and cores: what tasks of a node take can be dealt out to its cards.
+
+Mathematics: models/formulation/deviceshare.md. Volcano: `pkg/scheduler/plugins/deviceshare`,
+`pkg/scheduler/api/devices/nvidia`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.api.wellknown import GPU_AVOID_TYPE, GPU_USE_TYPE, VGPU_MODE
+from optsched.domain.amounts import amount_of
+from optsched.domain.cards import ALL_CORES
+from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.faces import Face
+from optsched.rules.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from optsched.domain.cards import Card
+    from optsched.domain.cluster import Node
+    from optsched.domain.task import Task, TaskShape
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.rules.base import LiveScorer
+    from optsched.rules.ledger import Ledger
+    from optsched.rules.world import World
+
+GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
+UNSUPPORTED = "mig"
+"""Cards in this mode are cut by geometries, which are not known here: they take nothing."""
+
+TOP = 100.0
+
+
+class Prefers(StrEnum):
+    """Which cards make a node good for a task."""
+
+    NONE = ""
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+class Need(NamedTuple):
+    """Cards that one container asks for, all different: of which kind, and how much of each."""
+
+    number: int
+    memory: int
+    percent: int
+    cores: int
+    is_alone: bool
+    is_vgpu: bool
+
+    def memory_of(self, card: Card) -> int:
+        """What it takes of the memory of a card."""
+        return self.memory or card.memory * self.percent // 100
+
+
+class Used(NamedTuple):
+    """What is taken of a card: memory, cores, tasks, whether one has it alone, its first cores."""
+
+    memory: int = 0
+    cores: int = 0
+    number: int = 0
+    is_alone: bool = False
+    cores_before: int = 0
+
+
+class Taken(NamedTuple):
+    """What a task takes of a card, by the card's place on its node."""
+
+    at: int
+    memory: int
+    cores: int
+    is_alone: bool
+
+
+@dataclass(frozen=True)
+class DeviceShare(Rule):
+    """A task gets all the memory and cores that it asks for of cards that have them free.
+
+    Attributes
+    ----------
+    by_memory, by_number, by_vgpu
+        Which requests count: `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`.
+    prefers, weight
+        The score of nodes.
+
+    """
+
+    name = "deviceshare"
+    hard_face = Face.PREDICATE
+
+    by_memory: bool = False
+    by_number: bool = False
+    by_vgpu: bool = False
+    prefers: Prefers = Prefers.NONE
+    weight: int = 0
+
+    def needs(self, shape: TaskShape) -> tuple[Need, ...]:
+        """What a shape asks for of shared cards."""
+        found = []
+        if self.by_memory and (memory := amount_of(shape.request, GPU_MEMORY)):
+            found.append(Need(1, memory, 0, 0, is_alone=False, is_vgpu=False))
+        if self.by_number and (number := amount_of(shape.request, GPU_NUMBER)):
+            found.append(Need(number, 0, 100, 0, is_alone=True, is_vgpu=False))
+        for r in shape.cards if self.by_vgpu else ():
+            alone = r.cores >= ALL_CORES
+            found.append(Need(r.number, r.memory, r.percent, r.cores, alone, is_vgpu=True))
+        return tuple(found)
+
+    # --- hard ------------------------------------------------------------------------------------
+
+    def verify(self, world: World) -> Iterator[Violation]:
+        """See `Rule`: by dealing out, in whatever way fits."""
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            asking = [t for t in placed if self.needs(t.shape)]
+            if asking and not self._can_be_dealt(node, asking):
+                number = counted(len(node.cards), "shared GPU")
+                detail = f"{counted(len(asking), 'more task')} can not be dealt out to {number}"
+                yield Violation(self.name, f"node {name}", detail)
+
+    def _can_be_dealt(self, node: Node, asking: Sequence[Task]) -> bool:
+        wanted = [
+            (need, tuple(usable(c, need, t.shape) for c in node.cards))
+            for t in asking
+            for need in self.needs(t.shape)
+        ]
+        wanted.sort(key=lambda w: (not w[0].is_alone, -w[0].memory, -w[0].percent, -w[0].cores))
+        return _deal(node.cards, tuple(self.held(node)), wanted, 0, set())
+
+    def held(self, node: Node) -> list[Used]:
+        """What residents hold of the cards of a node; where nobody says, as they would be dealt."""
+        used = [Used() for _ in node.cards]
+        place = {card.key: i for i, card in enumerate(node.cards)}
+        told = [t for t in node.residents if any(u.key in place for u in t.cards)]
+        for task in told:
+            alone = any(need.is_alone for need in self.needs(task.shape))
+            for use in (u for u in task.cards if u.key in place):
+                at = place[use.key]
+                # Whoever asks for numbers of cards has all of each of them.
+                memory = use.memory or (node.cards[at].memory if alone else 0)
+                _take(used, Taken(at, memory, use.cores, alone))
+        for task in node.residents:
+            needs = self.needs(task.shape)
+            if needs and not any(u.key in place for u in task.cards):
+                for taken in assign(node.cards, used, needs, task.shape) or ():
+                    _take(used, taken)
+        return [u._replace(cores_before=u.cores) for u in used]
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """See `Rule`."""
+        return bool(self.needs(problem.classes.shapes[task_class]))
+
+    def mask(self, problem: Problem, task_class: int) -> Bool | None:
+        """See `Rule`: nodes whose cards would do if nobody else used them."""
+        shape = problem.classes.shapes[task_class]
+        needs = self.needs(shape)
+        if not needs:
+            return None
+        nodes = problem.snapshot.nodes
+        fits = [_fits(n.cards, [Used()] * len(n.cards), needs, shape) for n in nodes]
+        return np.array(fits, np.bool_)
+
+    def refusal(self, problem: Problem, task_class: int) -> str:
+        """See `Rule`."""
+        needs = self.needs(problem.classes.shapes[task_class])
+        return f"had no {' and '.join(map(_wanted, needs))} free"
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """Every need dealt to cards, within memory, cores and the number of tasks of each."""
+        problem = form.problem
+        needs = [self.needs(shape) for shape in problem.classes.shapes]
+        if any(needs):
+            for n, node in enumerate(problem.snapshot.nodes):
+                here = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
+                if here:
+                    _Cards(form, node, self.held(node)).add(here, needs, supplied[:, n])
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`."""
+        if not any(self.needs(shape) for shape in problem.classes.shapes):
+            return None
+        return _Scored(self, problem) if self.prefers and self.weight else _Live(self, problem)
+
+    def points(self, cards: Sequence[Card], used: Sequence[Used], taken: Iterable[Taken]) -> float:
+        """What a node is worth to a task that takes so much of its cards (`GPUScore`)."""
+        after, total = list(used), 0.0
+        for each in taken:
+            _take(after, each)
+            if self.prefers is Prefers.BINPACK:
+                total += TOP * after[each.at].memory / max(cards[each.at].memory, 1)
+            elif after[each.at].number == 1:
+                total += TOP
+        return total * self.weight
+
+
+def _wanted(need: Need) -> str:
+    kind = "vGPU" if need.is_vgpu else "shared GPU"
+    if need.is_alone and not need.is_vgpu:
+        return counted(need.number, "idle GPU")
+    memory = f"{need.memory} memory" if need.memory else f"{need.percent}% memory"
+    cores = f" and {need.cores}% cores" if need.cores else ""
+    return f"{counted(need.number, kind)} with {memory}{cores}"
+
+
+# --- cards ---------------------------------------------------------------------------------------
+
+
+def usable(card: Card, need: Need, shape: TaskShape) -> bool:
+    """Whether a card is of a kind that a need may take, whatever is free of it."""
+    if card.is_vgpu is not need.is_vgpu or not card.is_healthy or card.mode == UNSUPPORTED:
+        return False
+    notes = dict(shape.notes)
+    if need.is_vgpu and notes.get(VGPU_MODE, card.mode) != card.mode:
+        return False
+    if need.is_vgpu and GPU_USE_TYPE in notes:
+        return _is_of(card, notes[GPU_USE_TYPE])
+    return not (need.is_vgpu and GPU_AVOID_TYPE in notes and _is_of(card, notes[GPU_AVOID_TYPE]))
+
+
+def _is_of(card: Card, models: str) -> bool:
+    return any(model.upper() in card.model.upper() for model in models.split(","))
+
+
+def admits(card: Card, used: Used, need: Need) -> bool:
+    """Whether a card has as much free as a need takes of one.
+
+    Who asks for no cores may join any card that does not have all cores taken already.
+    """
+    if used.number >= card.sharers or used.is_alone or (need.is_alone and used.number):
+        return False
+    if not need.cores and need.is_vgpu and used.cores_before >= ALL_CORES:
+        return False
+    has_cores = used.cores + need.cores <= ALL_CORES
+    return has_cores and used.memory + need.memory_of(card) <= card.memory
+
+
+def assign(
+    cards: Sequence[Card], used: Sequence[Used], needs: Iterable[Need], shape: TaskShape
+) -> list[Taken] | None:
+    """What a task takes in Volcano's order of cards; None where that finds no room.
+
+    vGPUs are taken from the last card on, numbered cards from the first.
+    """
+    after, found = list(used), []
+    for need in needs:
+        left = need.number
+        for at in range(len(cards))[:: -1 if need.is_vgpu else 1]:
+            card = cards[at]
+            if left and usable(card, need, shape) and admits(card, after[at], need):
+                found.append(Taken(at, need.memory_of(card), need.cores, need.is_alone))
+                _take(after, found[-1])
+                left -= 1
+        if left:
+            return None
+    return found
+
+
+def _fits(
+    cards: Sequence[Card], used: Sequence[Used], needs: Iterable[Need], shape: TaskShape
+) -> bool:
+    return assign(cards, used, needs, shape) is not None
+
+
+def _take(used: list[Used], taken: Taken) -> None:
+    now = used[taken.at]
+    used[taken.at] = Used(
+        now.memory + taken.memory,
+        now.cores + taken.cores,
+        now.number + 1,
+        now.is_alone or taken.is_alone,
+        now.cores_before,
+    )
+
+
+def _deal(
+    cards: Sequence[Card],
+    used: tuple[Used, ...],
+    wanted: Sequence[tuple[Need, tuple[bool, ...]]],
+    first: int,
+    dead: set[tuple[int, tuple[Used, ...]]],
+) -> bool:
+    """Whether all that is wanted from `first` on can be dealt out; `dead` are states that fail."""
+    if first == len(wanted):
+        return True
+    if (first, used) in dead:
+        return False
+    need, may = wanted[first]
+    room = [i for i, card in enumerate(cards) if may[i] and admits(card, used[i], need)]
+    for chosen in combinations(room, need.number):
+        after = list(used)
+        for at in chosen:
+            _take(after, Taken(at, need.memory_of(cards[at]), need.cores, need.is_alone))
+        if _deal(cards, tuple(after), wanted, first + 1, dead):
+            return True
+    dead.add((first, used))
+    return False
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+class _Cards:
+    """The rows of one node; see models/formulation/deviceshare.md."""
+
+    def __init__(self, form: Formulation, node: Node, used: list[Used]) -> None:
+        self._form, self._cards, self._used = form, node.cards, used
+        self._alone = form.model.add_variables(0, np.ones(len(node.cards), np.int64))
+        self._memory: list[list[tuple[int, int]]] = [[] for _ in node.cards]
+        self._cores: list[list[tuple[int, int]]] = [[] for _ in node.cards]
+        self._sharing: list[list[int]] = [[] for _ in node.cards]
+        self._owning: list[list[int]] = [[] for _ in node.cards]
+
+    def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
+        """Deal the tasks of classes on this node, then bound what cards give."""
+        for c in here:
+            for need in needs[c]:
+                self._add_need(need, self._form.problem.classes.shapes[c], int(supplied[c]))
+        for at, card in enumerate(self._cards):
+            self._bound(at, card)
+
+    def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> None:
+        """Σ over cards of v = number·tasks, and no card twice for one task."""
+        model = self._form.model
+        open_cards = [
+            i
+            for i, card in enumerate(self._cards)
+            if usable(card, need, shape) and admits(card, self._used[i], need)
+        ]
+        most = [self._most(i, need) for i in open_cards]
+        dealt = model.add_variables(0, np.array(most, np.int64))
+        factors = np.append(np.ones(len(dealt), np.int64), -need.number)
+        model.add_rows(0, np.append(dealt, tasks), factors, lower=0, upper=0)
+        for at, variable in zip(open_cards, dealt.tolist(), strict=True):
+            model.add_rows(0, [variable, tasks], [1, -1], upper=0)
+            self._memory[at].append((variable, need.memory_of(self._cards[at])))
+            self._cores[at].append((variable, need.cores))
+            (self._owning if need.is_alone else self._sharing)[at].append(variable)
+
+    def _most(self, at: int, need: Need) -> int:
+        card, used = self._cards[at], self._used[at]
+        memory = need.memory_of(card)
+        most = min(card.sharers - used.number, int(self._form.problem.classes.num_pending.sum()))
+        return min(most, (card.memory - used.memory) // memory) if memory else most
+
+    def _bound(self, at: int, card: Card) -> None:
+        model, used, owner = self._form.model, self._used[at], int(self._alone[at])
+        for terms, free in (
+            (self._memory[at], card.memory - used.memory),
+            (self._cores[at], ALL_CORES - used.cores),
+        ):
+            if terms:
+                variables, factors = zip(*terms, strict=True)
+                model.add_rows(0, variables, factors, upper=max(free, 0))
+        most = min(card.sharers - used.number, int(self._form.problem.classes.num_pending.sum()))
+        if self._owning[at]:
+            owned = [*self._owning[at], owner]
+            model.add_rows(0, owned, [*[1] * len(self._owning[at]), -1], upper=0)
+        if self._sharing[at]:
+            shared = [*self._sharing[at], owner]
+            model.add_rows(0, shared, [*[1] * len(self._sharing[at]), most], upper=most)
+
+
+# --- greedy --------------------------------------------------------------------------------------
+
+
+class _Live(Greedy):
+    """Cards as tasks come, dealt out in Volcano's order."""
+
+    def __init__(self, rule: DeviceShare, problem: Problem) -> None:
+        self._rule = rule
+        self._problem = problem
+        self._shapes = problem.classes.shapes
+        self._needs = [rule.needs(shape) for shape in self._shapes]
+        self._cards = [node.cards for node in problem.snapshot.nodes]
+        self._used = [rule.held(node) for node in problem.snapshot.nodes]
+        self._dealt: dict[tuple[int, int], list[list[Taken]]] = {}
+        self._log: list[int] = []
+        self._views: dict[int, tuple[Bool, F64, int]] = {}
+
+    def live_mask(self, task_class: int) -> Bool | None:
+        return self._view(task_class)[0] if self._needs[task_class] else None
+
+    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        if not self._needs[task_class]:
+            return
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            self._log.append(node)
+            for _ in range(count):
+                self._put(node, task_class)
+            for _ in range(-count):
+                self._take_back(node, task_class)
+
+    def _put(self, node: int, task_class: int) -> None:
+        cards, used = self._cards[node], self._used[node]
+        needs, shape = self._needs[task_class], self._shapes[task_class]
+        found = assign(cards, used, needs, shape) or []
+        for taken in found:
+            _take(used, taken)
+        self._dealt.setdefault((node, task_class), []).append(found)
+
+    def _take_back(self, node: int, task_class: int) -> None:
+        used = self._used[node]
+        for at, memory, cores, is_alone in self._dealt[node, task_class].pop():
+            now = used[at]
+            used[at] = now._replace(
+                memory=now.memory - memory,
+                cores=now.cores - cores,
+                number=now.number - 1,
+                is_alone=now.is_alone and not is_alone,
+            )
+
+    def _view(self, task_class: int) -> tuple[Bool, F64]:
+        if task_class not in self._views:
+            number = self._problem.num_nodes
+            self._views[task_class] = np.zeros(number, np.bool_), np.zeros(number), 0
+            touched: Iterable[int] = range(number)
+        else:
+            touched = set(self._log[self._views[task_class][2] :])
+        fits, points, _ = self._views[task_class]
+        for node in touched:
+            cards, used = self._cards[node], self._used[node]
+            needs, shape = self._needs[task_class], self._shapes[task_class]
+            found = assign(cards, used, needs, shape)
+            fits[node] = found is not None
+            points[node] = self._rule.points(cards, used, found or ())
+        self._views[task_class] = fits, points, len(self._log)
+        return fits.copy(), points.copy()
+
+
+class _Scored(_Live):
+    """The same with scores of nodes."""
+
+    def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
+        problem = self._problem
+        start = int(problem.shapes.start[int(problem.shape_of[gang])])
+        task_class = int(problem.shapes.class_of[start + entry])
+        if not self._needs[task_class]:
+            return None
+        return lambda nodes: self._view(task_class)[1]

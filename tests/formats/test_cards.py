@@ -1,0 +1,162 @@
+"""Shared GPUs as device plugins write and read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from optsched.domain.cards import NO_LIMIT, Card, CardRequest, CardUse
+from optsched.formats.encode import encode
+from optsched.formats.nodes import parse_node
+from optsched.formats.pods import DecodeOptions, PodDecoder
+from optsched.formats.snapshot import assemble
+
+REGISTER = (
+    "GPU-a,10,49140,NVIDIA-NVIDIA GeForce RTX 4090,true,hami-core:"
+    "GPU-b,4,16384,NVIDIA-Tesla T4,false,mig:"
+)
+
+
+def node(annotations: dict[str, str], offered: dict[str, str] | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n", "annotations": annotations},
+        "status": {"allocatable": {"cpu": "8", **(offered or {})}},
+    }
+
+
+def pod(*limits: dict[str, str], annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    containers = [
+        {"name": f"c{i}", "resources": {"limits": asked}} for i, asked in enumerate(limits)
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "p",
+            "namespace": "ns",
+            "creationTimestamp": "2026-11-21T00:00:00Z",
+            "annotations": annotations or {},
+        },
+        "spec": {"schedulerName": "volcano", "containers": containers, "nodeName": "n"},
+    }
+
+
+def read(manifest: dict[str, Any]):
+    return PodDecoder(DecodeOptions()).read(manifest)
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def test_registered_cards() -> None:
+    made, errors = parse_node(node({"volcano.sh/node-vgpu-register": REGISTER}))
+    assert errors == ()
+    assert made is not None
+    assert made.cards == (
+        Card("GPU-a", 49140, 10, "hami-core", "NVIDIA-NVIDIA GeForce RTX 4090"),
+        Card("GPU-b", 16384, 4, "mig", "NVIDIA-Tesla T4", is_healthy=False),
+    )
+
+
+def test_older_registers_do_not_name_the_mode() -> None:
+    made, _ = parse_node(node({"volcano.sh/node-vgpu-register": "GPU-a,1,1126,T4,true:"}))
+    assert made is not None
+    assert [c.mode for c in made.cards] == ["hami-core"]
+
+
+def test_numbered_cards_share_the_memory_of_the_node() -> None:
+    offered = {"volcano.sh/gpu-memory": "65536", "volcano.sh/gpu-number": "4"}
+    made, errors = parse_node(node({"volcano.sh/gpu-unhealthy-ids": "2"}, offered))
+    assert errors == ()
+    assert made is not None
+    assert [(c.key, c.memory, c.sharers) for c in made.cards] == [
+        (str(i), 16384, NO_LIMIT) for i in range(4)
+    ]
+    assert [c.key for c in made.cards if not c.is_healthy] == ["2"]
+
+
+def test_a_plugin_that_has_left_takes_its_cards_along() -> None:
+    left = {
+        "volcano.sh/node-vgpu-register": REGISTER,
+        "volcano.sh/node-vgpu-handshake": "Deleted_2026.11.21 10:00:00",
+    }
+    made, _ = parse_node(node(left))
+    assert made is not None
+    assert made.cards == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("volcano.sh/node-vgpu-register", "GPU-a,10:", "GPU-a,10"),
+        ("volcano.sh/node-vgpu-register", "GPU-a,ten,1,T4,true,hami-core:", "ten"),
+        ("volcano.sh/gpu-unhealthy-ids", "1,x", "1,x"),
+    ],
+)
+def test_what_has_no_reading_is_told(key: str, value: str, told: str) -> None:
+    offered = {"volcano.sh/gpu-memory": "8", "volcano.sh/gpu-number": "2"}
+    made, (error,) = parse_node(node({key: value}, offered))
+    assert made is not None
+    assert key in error.path
+    assert told in str(error.value)
+
+
+# --- pods ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_"),
+    [
+        ({"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000"}, CardRequest(2, 3000)),
+        ({"volcano.sh/vgpu-memory": "3000"}, CardRequest(1, 3000)),
+        ({"volcano.sh/vgpu-number": "1"}, CardRequest(1, percent=100)),
+        (
+            {
+                "volcano.sh/vgpu-number": "1",
+                "volcano.sh/vgpu-memory-percentage": "25",
+                "volcano.sh/vgpu-cores": "50",
+            },
+            CardRequest(1, percent=25, cores=50),
+        ),
+    ],
+)
+def test_requests_of_containers(limits: dict[str, str], request_: CardRequest) -> None:
+    task, errors = read(pod(limits, {"cpu": "1"}))
+    assert errors == ()
+    assert task.shape.cards == (request_,)
+    assert "volcano.sh/vgpu-memory-percentage" not in dict(task.shape.request)
+
+
+def test_what_running_pods_were_told() -> None:
+    ids = "GPU-a,NVIDIA,3000,50:GPU-b,NVIDIA,3000,50:;GPU-a,NVIDIA,10,0:"
+    asked = {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000"}
+    task, _ = read(pod(asked, annotations={"volcano.sh/vgpu-ids-new": ids}))
+    assert task.cards == (
+        CardUse("GPU-a", 3000, 50),
+        CardUse("GPU-b", 3000, 50),
+        CardUse("GPU-a", 10, 0),
+    )
+    numbered = pod({"volcano.sh/gpu-memory": "512"}, annotations={"volcano.sh/gpu-index": "0"})
+    assert read(numbered)[0].cards == (CardUse("0", 512),)
+
+
+def test_an_index_without_reading_is_a_remark() -> None:
+    task, (remark,) = read(pod({"cpu": "1"}, annotations={"volcano.sh/gpu-index": "first"}))
+    assert task.problem is None
+    assert "volcano.sh/gpu-index" in remark.path
+
+
+def test_a_dump_comes_back_as_it_was() -> None:
+    shared = node({"volcano.sh/node-vgpu-register": REGISTER})
+    offered = {"volcano.sh/gpu-memory": "64", "volcano.sh/gpu-number": "4"}
+    numbered = node({"volcano.sh/gpu-unhealthy-ids": "0,3"}, offered)
+    numbered["metadata"]["name"] = "m"
+    ids = {"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,3000,50:", "nvidia.com/use-gputype": "4090"}
+    runs = pod({"volcano.sh/vgpu-memory": "3000", "volcano.sh/vgpu-cores": "50"}, annotations=ids)
+    snapshot = assemble([shared, numbered, runs]).snapshot
+    assert sum(len(n.cards) for n in snapshot.nodes) == 6
+    assert any(t.cards for n in snapshot.nodes for t in n.residents)
+    assert assemble(encode(snapshot)).snapshot == snapshot

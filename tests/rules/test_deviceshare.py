@@ -1,0 +1,257 @@
+"""Shared GPUs: what cards admit, in every engine and the verifier, and what residents hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from optsched.domain.cards import Card, CardRequest, CardUse
+from optsched.domain.task import TaskShape
+from optsched.policy import PolicyError, parse_policy
+from optsched.problem.compile import compile_problem
+from optsched.rules.deviceshare import DeviceShare, Prefers
+from optsched.rules.gang import Gang
+from optsched.rules.ruleset import RuleSet
+from tests.support.effort import EFFORT
+from tests.support.engines import Bench, reason
+from tests.support.small import best_values, cluster, gang, node, running
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Node, Snapshot
+
+VGPU = DeviceShare(by_vgpu=True)
+RULES = RuleSet.of(Gang(), VGPU)
+BY_MEMORY = RuleSet.of(Gang(), DeviceShare(by_memory=True))
+BY_NUMBER = RuleSet.of(Gang(), DeviceShare(by_number=True))
+
+
+def vgpu(number: int = 1, memory: int = 0, percent: int = 0, cores: int = 0) -> TaskShape:
+    return TaskShape((("cpu", 100),), cards=(CardRequest(number, memory, percent, cores),))
+
+
+def cards(*memory: int, sharers: int = 4, **fields: Any) -> tuple[Card, ...]:
+    return tuple(Card(f"GPU-{i}", m, sharers, "hami-core", **fields) for i, m in enumerate(memory))
+
+
+def numbered(memory: int, number: int) -> tuple[Card, ...]:
+    return tuple(Card(str(i), memory) for i in range(number))
+
+
+def placed(snapshot: Snapshot, rules: RuleSet = RULES) -> int:
+    """Tasks that find room, in both engines alike."""
+    bench = Bench.of(snapshot, rules, ("admission", "tasks"))
+    greedy, best = bench.greedy(), bench.improved().decisions
+    for decisions in (greedy, best):
+        assert bench.broken(decisions) == []
+    found = int((best.node_of >= 0).sum())
+    assert int((greedy.node_of >= 0).sum()) == found
+    return found
+
+
+def host(name: str = "n", *made: Card) -> Node:
+    return node(name, 64, cards=made)
+
+
+def many(what: TaskShape, number: int = 9) -> Any:
+    return gang("g", ("w", number, what), least=1)
+
+
+# --- what cards admit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "made", "number"),
+    [
+        (vgpu(memory=300), cards(1000), 3),
+        (vgpu(memory=100), cards(1000), 4),
+        (vgpu(percent=50), cards(1000, 500), 4),
+        (vgpu(memory=100, cores=40), cards(1000), 2),
+        (vgpu(memory=100, cores=100), cards(1000, 1000), 2),
+        (vgpu(2, memory=400), cards(1000, 1000), 2),
+        (vgpu(2, memory=400), cards(1000, 1000, 1000), 3),
+        (vgpu(percent=100), cards(1000, sharers=9), 1),
+        (vgpu(memory=10), (), 0),
+        (vgpu(memory=10), cards(1000, is_healthy=False), 0),
+        (vgpu(memory=10), (replace(cards(1000)[0], mode="mig"),), 0),
+        (vgpu(memory=10), numbered(1000, 2), 0),
+    ],
+)
+def test_as_many_as_cards_have_room_for(
+    what: TaskShape, made: tuple[Card, ...], number: int
+) -> None:
+    if what.cards[0].number == 2 and len(made) == 3:
+        # One by one from the last card on, two cards each: 2 on cards 2 and 1, then none is left.
+        bench = Bench.of(cluster([host("n", *made)], [many(what)]), RULES, ("admission", "tasks"))
+        assert int((bench.improved().decisions.node_of >= 0).sum()) == number
+        assert int((bench.greedy().node_of >= 0).sum()) <= number
+        return
+    assert placed(cluster([host("n", *made)], [many(what)])) == number
+
+
+def test_two_halves_share_a_gpu_by_memory() -> None:
+    half = TaskShape((("cpu", 100), ("volcano.sh/gpu-memory", 8000)))
+    offers = (("cpu", 64000), ("pods", 10), ("volcano.sh/gpu-memory", 32000))
+    made = replace(host("n", *numbered(16000, 2)), allocatable=offers)
+    assert placed(cluster([made], [many(half)]), BY_MEMORY) == 4
+    big = TaskShape((("cpu", 100), ("volcano.sh/gpu-memory", 20000)))
+    assert placed(cluster([made], [many(big, 1)]), BY_MEMORY) == 0
+
+
+def test_whole_gpus_by_number_share_with_nobody() -> None:
+    two = TaskShape((("cpu", 100), ("volcano.sh/gpu-number", 2)))
+    offers = (("cpu", 64000), ("pods", 10), ("volcano.sh/gpu-number", 4))
+    made = replace(host("n", *numbered(16000, 4)), allocatable=offers)
+    resident = replace(gang("r", ("w", 1, two)).tasks[0], cards=(CardUse("1", 0), CardUse("2", 0)))
+    there = replace(made, residents=(running(resident, "n"),))
+    assert placed(cluster([there], [many(two)]), BY_NUMBER) == 1
+
+
+@pytest.mark.parametrize(
+    ("notes", "number"),
+    [
+        ((("nvidia.com/use-gputype", "a100,T4"),), 1),
+        ((("nvidia.com/nouse-gputype", "t4"),), 2),
+        ((("volcano.sh/vgpu-mode", "mig"),), 0),
+    ],
+)
+def test_models_and_modes_that_a_pod_names(notes: tuple[tuple[str, str], ...], number: int) -> None:
+    made = (
+        replace(cards(1000)[0], model="NVIDIA-Tesla T4"),
+        replace(cards(1000)[0], key="GPU-x", model="NVIDIA-V100"),
+        replace(cards(1000)[0], key="GPU-y", model="NVIDIA-V100"),
+    )
+    what = replace(vgpu(percent=100), notes=notes)
+    assert placed(cluster([host("n", *made)], [many(what)])) == number
+
+
+# --- residents -----------------------------------------------------------------------------------
+
+
+def test_residents_keep_what_they_were_told() -> None:
+    task = gang("r", ("w", 1, vgpu(memory=600))).tasks[0]
+    told = replace(running(task, "n"), cards=(CardUse("GPU-0", 600, 100),))
+    untold = replace(running(task, "n"), key="ns/untold")
+    used = VGPU.held(replace(host("n", *cards(1000, 1000)), residents=(told, untold)))
+    assert [(u.memory, u.cores, u.number) for u in used] == [(600, 100, 1), (600, 0, 1)]
+
+
+def test_nobody_joins_a_card_whose_cores_are_all_taken() -> None:
+    task = running(gang("r", ("w", 1, vgpu(memory=1, cores=60))).tasks[0], "n")
+    pair = [
+        replace(task, key=f"ns/{i}", cards=(CardUse("GPU-0", 1, cores),))
+        for i, cores in enumerate((60, 40))
+    ]
+    made = replace(host("n", *cards(1000)), residents=tuple(pair))
+    assert placed(cluster([made], [many(vgpu(memory=1))])) == 0
+
+
+# --- engines against the verifier ----------------------------------------------------------------
+
+
+def random_cards(rng: np.random.Generator) -> Snapshot:
+    nodes = []
+    for n in range(2):
+        memory = [int(rng.choice([400, 800])) for _ in range(int(rng.integers(0, 4)))]
+        nodes.append(host(f"n{n}", *cards(*memory, sharers=int(rng.integers(1, 4)))))
+    shapes = [
+        vgpu(
+            int(rng.integers(1, 3)),
+            int(rng.choice([0, 200, 400])),
+            int(rng.choice([25, 50, 100])),
+            int(rng.choice([0, 0, 30, 50, 100])),
+        )
+        for _ in range(3)
+    ]
+    shapes = [
+        replace(s, cards=(replace(r, percent=0 if r.memory else r.percent),))
+        for s in shapes
+        for r in s.cards
+    ]
+    gangs = [
+        gang(f"g{i}", ("w", int(rng.integers(1, 3)), shapes[int(rng.integers(3))]), least=1)
+        for i in range(3)
+    ]
+    resident = gang("r", ("w", 1, shapes[0]))
+    at = str(rng.choice(["n0", "n1"]))
+    return cluster(nodes, [*gangs, replace(resident, tasks=(running(resident.tasks[0], at),))])
+
+
+@pytest.mark.parametrize("seed", range(25 * EFFORT))
+def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
+    bench = Bench.of(random_cards(np.random.default_rng(seed)), RULES, ("admission", "tasks"))
+    assert bench.broken(bench.greedy()) == []
+    answer = bench.improved()
+    assert bench.broken(answer.decisions) == []
+    best = best_values(bench.problem, bench.rules, bench.levels)
+    assert tuple(r.value for r in answer.results) == best
+
+
+@pytest.mark.parametrize("seed", range(60 * EFFORT))
+def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    bench = Bench.of(random_cards(rng), RuleSet.of(VGPU), ())
+    names = [None, "n0", "n1"]
+    chosen = {t.key: names[int(rng.integers(3))] for t in bench.problem.tasks}
+    plan = {task: where for task, where in chosen.items() if where is not None}
+    accepted = not bench.broken(bench.decisions(plan))
+    assert bench.direct_allows(plan) is accepted
+
+
+def test_configurations_leave_them_to_the_greedy_plan() -> None:
+    bench = Bench.of(cluster([host("n", *cards(1000))], [many(vgpu(memory=300))]), RULES)
+    assert bench.tied_by() == ("deviceshare",)
+
+
+# --- scores and words ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prefers", "node_of"), [(Prefers.BINPACK, "used"), (Prefers.SPREAD, "empty")]
+)
+def test_nodes_with_cards_in_use_or_idle_come_first(prefers: Prefers, node_of: str) -> None:
+    task = gang("r", ("w", 1, vgpu(memory=300))).tasks[0]
+    used = replace(host("used", *cards(1000)), residents=(running(task, "used"),))
+    rule = DeviceShare(by_vgpu=True, prefers=prefers, weight=10)
+    snapshot = cluster([host("empty", *cards(1000)), used], [many(vgpu(memory=300), 1)])
+    bench = Bench.of(snapshot, RuleSet.of(Gang(), rule))
+    assert snapshot.nodes[int(bench.greedy().node_of[0])].name == node_of
+
+
+def test_who_waits_is_told_what_no_card_had() -> None:
+    snapshot = cluster([host("n", *cards(1000))], [many(vgpu(2, memory=300, cores=20), 1)])
+    said = reason(snapshot, RULES, "g")
+    assert "1 node had no 2 vGPUs with 300 memory and 20% cores free" in said
+
+
+def test_switched_off_it_asks_for_nothing() -> None:
+    problem = compile_problem(cluster([host()], [many(vgpu(memory=1))]))
+    assert not DeviceShare().ties_nodes(problem, 0)
+    assert DeviceShare().mask(problem, 0) is None
+
+
+# --- configuration -------------------------------------------------------------------------------
+
+TEXT = """actions: allocate
+tiers:
+- plugins:
+  - name: deviceshare
+    arguments:
+      deviceshare.VGPUEnable: true
+      deviceshare.SchedulePolicy: binpack
+      deviceshare.ScheduleWeight: 10
+"""
+
+
+def test_arguments() -> None:
+    policy = parse_policy(TEXT, "conf")
+    (rule,) = (a.rule for a in policy.rules.active)
+    assert rule == DeviceShare(by_vgpu=True, prefers=Prefers.BINPACK, weight=10)
+
+
+def test_a_gpu_is_shared_in_one_way_only() -> None:
+    both = TEXT + "      deviceshare.GPUSharingEnable: true\n"
+    with pytest.raises(PolicyError, match="a GPU is shared in one way only"):
+        parse_policy(both, "conf")
