@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
+from optsched.domain.amounts import amount_of
 from optsched.domain.task import Taint, TaintEffect
 from optsched.domain.topology import NO_TOPOLOGY
 from optsched.units import PODS
@@ -221,6 +222,28 @@ class NodeGroups:
 
 NO_GROUPS = NodeGroups()
 
+_PPM = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a queue may exceed what it deserves before others claim that back.
+
+    Attributes
+    ----------
+    part_ppm
+        Millionths of what it deserves.
+    amounts
+        Or amounts by resource; a missing resource means none.
+    """
+
+    part_ppm: int = 0
+    amounts: Amounts = ()
+
+    def kept(self, resource: str, due: int) -> int:
+        """What the queue keeps of a resource of which so much is due to it."""
+        return due + due * self.part_ppm // _PPM + amount_of(self.amounts, resource) if due else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Queue:
@@ -241,6 +264,9 @@ class Queue:
         Strict order: later work may not pass the head (`dequeueStrategy: fifo`).
     node_groups
         Groups of nodes that it may use; not asked unless a policy looks at them.
+    tolerance
+        How far it may exceed what it deserves before that is claimed back, and then first; None
+        where nobody has said.
     problem
         What is wrong with the object; nothing is placed under a queue that can not be read.
     """
@@ -258,6 +284,7 @@ class Queue:
     is_fifo: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_groups: NodeGroups = NO_GROUPS
+    tolerance: Tolerance | None = None
     problem: Reason | None = None
 
 

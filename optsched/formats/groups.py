@@ -30,6 +30,7 @@ from optsched.formats.marks import (
 from optsched.formats.nodegroups import node_groups
 from optsched.formats.notes import NOTES
 from optsched.formats.problems import sentence
+from optsched.formats.tolerance import tolerance
 from optsched.formats.topology import sub_group_rule, topology_request
 from optsched.formats.upstream import PREFIX
 from optsched.rules.task_topology import read_roles
@@ -197,6 +198,7 @@ def queue_of(queue: ApiQueue) -> Queue:
         is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
         annotations=without(queue.meta.annotations, _GROUP_MARKS),
         node_groups=node_groups(queue),
+        tolerance=tolerance(queue)[0],
         problem=_queue_problem(queue),
     )
 
@@ -227,6 +229,7 @@ def _group_problem(group: PodGroup) -> Reason | None:
 
 
 def _queue_problem(queue: ApiQueue) -> Reason | None:
-    if not queue.errors:
+    message = sentence(queue.errors) if queue.errors else tolerance(queue)[1]
+    if not message:
         return marked_reason(queue.meta.annotations)
-    return Reason(ReasonCode.INVALID_QUEUE, sentence(queue.errors))
+    return Reason(ReasonCode.INVALID_QUEUE, message)

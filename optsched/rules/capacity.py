@@ -13,6 +13,7 @@ import numpy as np
 from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule
 from optsched.rules.shortfall import Shortfall
+from optsched.rules.tolerances import kept_amounts, returns_first
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class _Order(Greedy):
         self._guarantee: list[list[int]] = problem.queues.guarantee.tolist()
         self._ceiling: list[list[int]] = problem.queues.capability.tolist()
         self._deserved: list[list[int]] = deserved_amounts(problem).tolist()
+        self._kept: list[list[int]] = kept_amounts(problem, deserved_amounts(problem)).tolist()
+        self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
@@ -100,9 +103,13 @@ class _Order(Greedy):
         return (max(parts), 0.0) if parts else (1.0, 1.0)
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Queues that share more ancestors with the claimer come first (VictimQueueOrder)."""
+        """Queues that share more ancestors with the claimer come first (VictimQueueOrder).
+
+        Before that those whose overuse has a limit.
+        """
         subtree = self._problem.queues.subtree
-        return (-float((subtree[:, queue] & subtree[:, claimer]).sum()),)
+        shared = -float((subtree[:, queue] & subtree[:, claimer]).sum())
+        return (-float(self._returns_first[queue]), shared)
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """Within the ceiling in all, and within what is deserved of something asked for."""
@@ -163,7 +170,7 @@ class _Order(Greedy):
         """
         subtree = self._problem.queues.subtree
         for at in self._upwards(queue):
-            due, held = self._deserved[at], self._held(at)
+            due, held = self._kept[at], self._held(at)
             named = [r for r in shared if due[r]]
             if subtree[at, claimer] or not named:
                 continue

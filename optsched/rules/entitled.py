@@ -142,6 +142,8 @@ class _Shares:
         for queue in self._apart(name, borrower):
             held, gone = self._held(queue), self._gone(queue)
             named = self._named(queue, asked)
+            if queue.tolerance is not None:
+                named = {r: queue.tolerance.kept(r, due) for r, due in named.items()}
             kept = [taken_by(t) for t in tasks if named.keys() & taken_by(t).keys()]
             largest = {r: max((t.get(r, 0) for t in kept), default=0) for r in named}
             above = [held.get(r, 0) - gone.get(r, 0) + largest[r] > due for r, due in named.items()]

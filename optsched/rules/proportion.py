@@ -19,6 +19,7 @@ from optsched.rules.asking import asked_next
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.shortfall import Shortfall
+from optsched.rules.tolerances import kept_amounts, returns_first
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
 from optsched.units import PODS
@@ -182,6 +183,9 @@ class _Shares(Greedy):
         self._problem = problem
         self._ledger = ledger
         self._deserved: list[list[int]] = problem.derived(deserved_shares).tolist()
+        kept = kept_amounts(problem, problem.derived(deserved_shares))
+        self._kept: list[list[int]] = kept.tolist()
+        self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
@@ -200,6 +204,10 @@ class _Shares(Greedy):
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         return self.room(queue, task_class) > 0
 
+    def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
+        """Queues whose overuse has a limit give back first."""
+        return (-float(self._returns_first[queue]),)
+
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Tasks of queues that hold more than they deserve of anything, as long as they do."""
         running = running_tasks(self._problem)
@@ -209,7 +217,7 @@ class _Shares(Greedy):
             queue = int(running.queue_of[v])
             held = left.setdefault(queue, list(self._ledger.queue_used[queue]))
             pods = self._problem.index(PODS)
-            pairs = enumerate(zip(held, self._deserved[queue], strict=True))
+            pairs = enumerate(zip(held, self._kept[queue], strict=True))
             if any(used > due for r, (used, due) in pairs if r != pods):
                 asked = running.request[v].tolist()
                 left[queue] = [a - b for a, b in zip(held, asked, strict=True)]

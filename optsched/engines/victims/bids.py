@@ -15,6 +15,7 @@ import numpy as np
 from optsched.engines.masks import static_mask
 from optsched.problem.arrays import UNLIMITED, frozen, row_groups
 from optsched.problem.running import running_tasks
+from optsched.rules.tolerances import kept_amounts, returns_first
 from optsched.rules.victims import covers
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ class Groups:
         (K,) on axis J, -1 for tasks that may leave one by one.
     role
         (K,) number of the role in its gang.
-    reclaimed
-        (K,) whether they are another queue's.
+    reclaimed, returned_last
+        (K,) whether they are another queue's, and one that does not give back before others.
     request
         (K, R) what one of them holds.
 
@@ -82,6 +83,7 @@ class Groups:
     gang: I64
     role: I64
     reclaimed: Bool
+    returned_last: Bool
     request: I64
 
     def __post_init__(self) -> None:
@@ -238,6 +240,8 @@ class Bidding:
         self._due = next(
             (d for a in rules.active if (d := a.rule.deserved(problem)) is not None), None
         )
+        self._kept = None if self._due is None else kept_amounts(problem, self._due)
+        self._returns_first = np.array(returns_first(problem), np.bool_)
         gangs = problem.snapshot.gangs
         self._held = np.bincount(self.running.gang_of, minlength=len(gangs)).astype(np.int64)
         queues = problem.snapshot.queues
@@ -426,6 +430,7 @@ class Bidding:
             gang=gang[first],
             role=role[first],
             reclaimed=reclaimed[at],
+            returned_last=reclaimed[at] & ~self._returns_first[running.queue_of[at]],
             request=running.request[at],
         )
 
@@ -520,7 +525,7 @@ class Bidding:
         return found
 
     def _lendings(self, gang: int, groups: Groups, state: State, request: I64) -> list[Lending]:
-        if self._due is None:
+        if self._due is None or self._kept is None:
             return []
         mine = self._above[int(self.problem.queue_of[gang])]
         asked = np.flatnonzero(request.any(axis=0)).tolist()
@@ -532,13 +537,13 @@ class Bidding:
                 below = np.flatnonzero(self.problem.queues.subtree[a][groups.queue])
                 kept = theirs[groups.request[theirs][:, named].any(axis=1)]
                 options = tuple(
-                    (r, size, below, self._used(a, r, state) - int(self._due[a, r]) - 1 + size)
+                    (r, size, below, self._used(a, r, state) - int(self._kept[a, r]) - 1 + size)
                     for r in named
                     for size in np.unique(groups.request[kept, r]).tolist()
                     if size > 0
                 )
                 if options:
-                    due = tuple((r, int(self._due[a, r])) for r in named)
+                    due = tuple((r, int(self._kept[a, r])) for r in named)
                     found.append(Lending(a, due, kept, options))
         return found
 

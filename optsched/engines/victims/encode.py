@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from optsched.engines.victims.packing import Packed
     from optsched.problem.arrays import I64
 
-START, TASKS, VICTIMS, IMPORTANCE, LOST = "start", "tasks", "victims", "importance", "lost work"
+START, TASKS, VICTIMS = "start", "tasks", "victims"
+PATIENCE, IMPORTANCE, LOST = "victims of queues without a limit", "importance", "lost work"
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,6 +260,7 @@ def _objectives(bid: Bid, start: int, evict: I64, place: I64) -> tuple[list[str]
         found.append((TASKS, Objective(Expression.of(place, np.ones_like(place)), Sense.MAX)))
     costs = [
         (VICTIMS, np.ones(len(groups), np.int64)),
+        (PATIENCE, groups.returned_last.astype(np.int64)),
         (IMPORTANCE, groups.priority - groups.priority.min(initial=0)),
         (LOST, groups.lost),
     ]

@@ -1,0 +1,30 @@
+"""What queues keep when others claim back their due: what they deserve and what is tolerated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.problem.arrays import frozen
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+
+
+def kept_amounts(problem: Problem, due: I64) -> I64:
+    """(Q, R) what each queue keeps; nothing of a resource of which nothing is due to it.
+
+    `due` is (Q, R). The tolerance is the annotation `volcano.sh/overuse-tolerance` of a queue.
+    """
+    kept = due.copy()
+    for q, queue in enumerate(problem.snapshot.queues):
+        if queue.tolerance is not None:
+            for r, name in enumerate(problem.resources):
+                kept[q, r] = queue.tolerance.kept(name, int(due[q, r]))
+    frozen(kept)
+    return kept
+
+
+def returns_first(problem: Problem) -> list[bool]:
+    """(Q,) queues whose overuse is claimed back before that of others: those that name a limit."""
+    return [q.tolerance is not None for q in problem.snapshot.queues]
