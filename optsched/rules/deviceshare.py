@@ -173,7 +173,7 @@ class DeviceShare(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         needs = self.needs(problem.classes.shapes[task_class])
-        return f"had no {' and '.join(map(_wanted, needs))} free"
+        return f"had {' and '.join(map(_wanted, needs))} free"
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Every need dealt to cards, within memory, cores and the number of tasks of each."""
@@ -204,12 +204,14 @@ class DeviceShare(Rule):
 
 
 def _wanted(need: Need) -> str:
+    """What a node without it had: `no vGPU with 3000 memory`, `fewer than 2 vGPUs with …`."""
     kind = "vGPU" if need.is_vgpu else "shared GPU"
+    few = f"fewer than {counted(need.number, kind)}" if need.number > 1 else f"no {kind}"
     if need.is_alone and not need.is_vgpu:
-        return counted(need.number, "idle GPU")
+        return f"{few} that nobody uses"
     memory = f"{need.memory} memory" if need.memory else f"{need.percent}% memory"
     cores = f" and {need.cores}% cores" if need.cores else ""
-    return f"{counted(need.number, kind)} with {memory}{cores}"
+    return f"{few} with {memory}{cores}"
 
 
 # --- cards ---------------------------------------------------------------------------------------

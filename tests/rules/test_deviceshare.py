@@ -223,7 +223,7 @@ def test_nodes_with_cards_in_use_or_idle_come_first(prefers: Prefers, node_of: s
 def test_who_waits_is_told_what_no_card_had() -> None:
     snapshot = cluster([host("n", *cards(1000))], [many(vgpu(2, memory=300, cores=20), 1)])
     said = reason(snapshot, RULES, "g")
-    assert "1 node had no 2 vGPUs with 300 memory and 20% cores free" in said
+    assert "1 node had fewer than 2 vGPUs with 300 memory and 20% cores free" in said
 
 
 def test_switched_off_it_asks_for_nothing() -> None:
