@@ -48,6 +48,13 @@ class Room(NamedTuple):
     counts: I64
 
 
+class Fences(NamedTuple):
+    """Sets of nodes (N,), of which a gang keeps to one; are_all: whether there are no others."""
+
+    masks: Sequence[Bool]
+    are_all: bool = True
+
+
 class Level(Protocol):
     """One level of the objective: an integer to be made large or small."""
 
@@ -288,6 +295,10 @@ class Rule:
 
     def encode_domains(self, form: Formulation) -> None:
         """Choose in which domains of the network gangs lie, where single nodes are not seen."""
+
+    def fences(self, problem: Problem, gang: int) -> Fences | None:
+        """Where room may be made for a gang by evictions; None where that is as the mask says."""
+        return None
 
     def tells_apart(self, problem: Problem) -> Bool | None:
         """(G,) gangs that the rule's rows or levels must see one by one; None without any."""

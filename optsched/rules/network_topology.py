@@ -6,6 +6,7 @@ Mathematics: models/formulation/network_topology.md. Volcano:
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from optsched.problem.linear import Expression
 from optsched.problem.parts import NO_PART, STANDING
 from optsched.problem.topology import CLUSTER
 from optsched.problem.units import holders, units_of
-from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.base import Fences, Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.wording import counted
 from optsched.units import CPU, MEMORY
@@ -65,6 +66,8 @@ class NetworkTopology(Rule):
         Whether tasks of gangs that ask nothing of the network prefer HyperNodes in use, too.
     fading
         How much less that counts with every tier upwards.
+    most_cleared
+        Domains in which evictions are tried for one gang.
 
     """
 
@@ -75,6 +78,7 @@ class NetworkTopology(Rule):
     resources: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
     packs_others: bool = True
     fading: float = 0.8
+    most_cleared: int = 8
 
     # --- verify ----------------------------------------------------------------------------------
 
@@ -91,8 +95,25 @@ class NetworkTopology(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Where gangs go is decided by `engines.greedy.domains`."""
-        hard = any(b.whole is not None and b.whole.is_hard for b in problem.topology.bounds)
+        hard = any(bound.is_hard for bounds in problem.topology.bounds for bound in bounds.all)
         return _Live(problem) if hard else None
+
+    # --- evictions -------------------------------------------------------------------------------
+
+    def fences(self, problem: Problem, gang: int) -> Fences | None:
+        """See `Rule`: the widest domains that are allowed, the largest first, up to so many."""
+        topology = problem.topology
+        bound = topology.bounds[int(problem.shape_of[gang])].whole
+        if bound is None:
+            return None
+        forest = topology.forest(bound)
+        domains = _widest(forest, bound)
+        if domains is None:
+            return None
+        size = forest.sums(np.ones(problem.num_nodes, np.int64))[domains]
+        order = np.lexsort((forest.rank[domains], -size))[: self.most_cleared]
+        masks = [forest.inside(d) for d in domains[order].tolist()]
+        return Fences(masks, len(masks) == len(domains))
 
     # --- scores ----------------------------------------------------------------------------------
 
@@ -270,24 +291,35 @@ def _together(world: World, asked: TopologyRequest, nodes: set[str]) -> bool:
 
 
 class _Live(Greedy):
-    """Whether what has been placed for a gang lies together; parts are not looked at."""
+    """Whether what has been placed for a gang, and for its smaller groups, lies together."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._count: dict[int, dict[int, int]] = {}
+        self._count: dict[tuple[int, int], Counter[int]] = {}
 
-    def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        here = self._count.setdefault(gang, {})
-        for node, number in zip(nodes.tolist(), counts.tolist(), strict=True):
-            here[node] = here.get(node, 0) + number
+    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+        here = self._count.setdefault((gang, entry), Counter())
+        here.update(dict(zip(nodes.tolist(), counts.tolist(), strict=True)))
 
     def holds(self, gang: int) -> bool:
-        bound = self._problem.topology.bounds[int(self._problem.shape_of[gang])].whole
+        number = int(self._problem.shape_of[gang])
+        bounds = self._problem.topology.bounds[number]
+        entries = self._problem.shapes.shapes[number].entries
+        nodes = [
+            np.array([n for n, count in self._count.get((gang, e), {}).items() if count], np.int64)
+            for e in range(len(entries))
+        ]
+        of_part = zip(bounds.parts, range(len(bounds.parts)), strict=True)
+        return self._lies(bounds.whole, nodes) and all(
+            self._lies(bound, [n for n, e in zip(nodes, entries, strict=True) if e.part == p])
+            for bound, p in of_part
+        )
+
+    def _lies(self, bound: Bound | None, nodes: Sequence[I64]) -> bool:
         if bound is None or not bound.is_hard:
             return True
-        nodes = [node for node, number in self._count.get(gang, {}).items() if number]
         forest = self._problem.topology.forest(bound)
-        domain = forest.holder(np.array(nodes, np.int64))
+        domain = forest.holder(np.concatenate([np.zeros(0, np.int64), *nodes]))
         if domain < 0:
             return True
         return bool(bound.allowed[domain if bound.held < 0 else forest.meet(domain, bound.held)])

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.topology import sub_group_of
-from optsched.rules.base import Rule, Violation
+from optsched.problem.parts import NO_PART
+from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.wording import counted
 
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Gang
     from optsched.domain.task import Task
-    from optsched.problem.arrays import Bool
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.problem.shapes import GangShape
+    from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
 
 
@@ -46,6 +48,12 @@ class SubGroups(Rule):
             if gang.sub_groups:
                 yield from _broken(self.name, gang, placed)
 
+    # --- greedy ----------------------------------------------------------------------------------
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
+        """See `Rule`. Which groups are placed is decided by `engines.greedy.domains`."""
+        return _Live(problem) if any(_open_parts(s) for s in problem.shapes.shapes) else None
+
     # --- encode ----------------------------------------------------------------------------------
 
     def tells_apart(self, problem: Problem) -> Bool | None:
@@ -65,6 +73,27 @@ class SubGroups(Rule):
             shape = form.problem.shapes.shapes[number]
             if shape.parts and not shape.is_rigid:
                 _encode_parts(form, h, shape)
+
+
+class _Live(Greedy):
+    """Whether groups that got a task got all that they need, and enough groups did."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._count: Counter[tuple[int, int]] = Counter()
+
+    def filled(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
+        shape = self._problem.shapes.shapes[int(self._problem.shape_of[gang])]
+        self._count[gang, shape.entries[entry].part] += int(counts.sum())
+
+    def holds(self, gang: int) -> bool:
+        shape = self._problem.shapes.shapes[int(self._problem.shape_of[gang])]
+        starts = _open_parts(shape)
+        if any(0 < self._count[gang, p] < shape.parts[p].need for p in starts):
+            return False
+        begun = any(self._count[gang, p] for p in range(NO_PART, len(shape.parts)))
+        started = Counter(shape.parts[p].rule for p in starts if self._count[gang, p])
+        return not begun or all(started[rule] >= groups for rule, groups in shape.need_groups)
 
 
 def _broken(rule: str, gang: Gang, placed: Sequence[Task]) -> Iterator[Violation]:

@@ -62,8 +62,13 @@ class Evicting:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: Iterable[int]) -> None:
-        """Evict less important tasks of the same queue: of other gangs, then of the own gang."""
-        starving = [g for g in gangs if self._faces.is_starving(g) and self._may_ask(g)]
+        """Evict less important tasks of the same queue: of other gangs, then of the own gang.
+
+        Gangs that ask something of the network evict nobody, as in Volcano.
+        """
+        bounds, shape = self._problem.topology.bounds, self._problem.shape_of
+        alone = [g for g in gangs if not bounds[int(shape[g])].all]
+        starving = [g for g in alone if self._faces.is_starving(g) and self._may_ask(g)]
         line = [(self._order(g), g) for g in starving]
         heapq.heapify(line)
         while line:
@@ -117,11 +122,9 @@ class Evicting:
                     break
                 seated = True
         if self._whole and not self._placing.cursor(gang).is_ready:
-            self._give_back(len(self._taken))
-            self._placing.undo(gang)
+            self._take_back(gang)
             return False
-        self._commit(gang, action)
-        return seated
+        return self._commit(gang, action) and seated
 
     def _try_one(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """The same for one task, whether or not that is enough."""
@@ -132,8 +135,7 @@ class Evicting:
                 and self._left(gang, entry)
                 and self._make_room((gang, entry), action, who(gang))
             ):
-                self._commit(gang, action)
-                return True
+                return self._commit(gang, action)
         return False
 
     def _entries(self, gang: int) -> list[int]:
@@ -142,7 +144,15 @@ class Evicting:
     def _left(self, gang: int, entry: int) -> bool:
         return any(left for e, left in self._placing.cursor(gang).runs if e == entry)
 
-    def _commit(self, gang: int, action: str) -> None:
+    def _take_back(self, gang: int) -> None:
+        self._give_back(len(self._taken))
+        self._placing.undo(gang)
+
+    def _commit(self, gang: int, action: str) -> bool:
+        """Evict; False, with all undone, where a rule would not hold then."""
+        if not self._faces.holds(gang):
+            self._take_back(gang)
+            return False
         key = self._problem.snapshot.gangs[gang].key
         for v in self._taken:
             task = self._running.tasks[v]
@@ -150,6 +160,7 @@ class Evicting:
             self._placing.frees(int(self._running.node_of[v]), self._running.request[v])
         self._taken.clear()
         self._placing.hold(self._placing.future)
+        return True
 
     # --- who may go ------------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ class Placing:
             here = self._seat(gang, (entry, node, number), (self.book, self.node_of))
             rest = (entry, node, number - here)
             placed += here + self._seat(gang, rest, (self.later, self.nominated))
-        if placed and self.cursor(gang).is_ready:
+        if placed and self.cursor(gang).is_ready and self.faces.holds(gang):
             self.hold(self.later)
             return True
         self.undo(gang)

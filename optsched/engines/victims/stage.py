@@ -7,7 +7,7 @@ placed in this session give way, for nothing of them runs yet; they are decided 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -129,6 +129,14 @@ def make_room(
     return stage.run(order.tolist())
 
 
+class _Answer(NamedTuple):
+    """A bid, who goes and who comes, and the fewest victims possible."""
+
+    bid: Bid
+    found: Packed | None
+    least: int | None
+
+
 class _Stage:
     def __init__(self, bidding: Bidding, tiers: Tiers, decisions: Decisions, means: Means) -> None:
         self._problem = problem = bidding.problem
@@ -196,23 +204,36 @@ class _Stage:
 
     def _clear(self, gang: int) -> bool:
         """Evict for one gang; False when it stays out."""
-        bid = self._bidding.bid(gang, self._state)
-        if bid is None:
-            return False
-        packed = pack(bid)
-        found, least = self._solved(bid, packed) if self._means.solver else (packed, None)
-        if found is None:
-            if least is not None:
-                self._hopeless[gang] = refusal(self._problem, bid)
-            else:
+        tried, are_all = self._answers(gang)
+        best = min((t for t in tried if t.found is not None), key=_cost, default=None)
+        if best is None or best.found is None:
+            if are_all and tried and all(t.least is not None for t in tried):
+                why = refusal(self._problem, tried[0].bid) if len(tried) == 1 else None
+                self._hopeless[gang] = why
+            elif tried or not are_all:
                 self._all_known = False
             return False
-        if not found.evicted.any():
+        if not best.found.evicted.any():
             return False
+        least = _least(tried, best) if are_all else None
         self._all_known &= least is not None
         self._least += least or 0
-        self._take(bid, found)
+        self._take(best.bid, best.found)
         return True
+
+    def _answers(self, gang: int) -> tuple[list[_Answer], bool]:
+        """What can be done in each place that a gang may lie in, and whether all were tried."""
+        fences, are_all = self._bidding.fences(gang)
+        tried: list[_Answer] = []
+        for within in fences:
+            if tried and self._left_ms() <= 0:
+                return tried, False
+            bid = self._bidding.bid(gang, self._state, within)
+            if bid is not None:
+                packed = pack(bid)
+                known = self._solved(bid, packed) if self._means.solver else (packed, None)
+                tried.append(_Answer(bid, *known))
+        return tried, are_all
 
     def _solved(self, bid: Bid, packed: Packed | None) -> tuple[Packed | None, int | None]:
         """The best answer known, and the fewest victims possible; see `_proved`."""
@@ -262,6 +283,25 @@ class _Stage:
 
     def _results(self) -> tuple[LevelResult, ...]:
         return _weighed(self._evictions, self._least if self._all_known else 0)
+
+
+def _cost(answer: _Answer) -> tuple[int, ...]:
+    """Smaller is better: more tasks, then fewer and cheaper victims."""
+    found, groups = answer.found, answer.bid.groups
+    if found is None:
+        return ()
+    costs = (found.evicted, groups.priority * found.evicted, groups.lost * found.evicted)
+    return (-int(found.placed.sum()), *(int(cost.sum()) for cost in costs))
+
+
+def _least(tried: Sequence[_Answer], best: _Answer) -> int | None:
+    """The fewest victims for as many tasks in any of some places; None where one is not known."""
+    if len(tried) == 1:
+        return best.least
+    if any(t.least is None for t in tried):
+        return None
+    equals = [t for t in tried if t.found is not None and _cost(t)[0] == _cost(best)[0]]
+    return min(t.least for t in equals if t.least is not None)
 
 
 def _weighed(evictions: Sequence[Evict], least: int) -> tuple[LevelResult, ...]:
