@@ -262,8 +262,19 @@ class Bidding:
 
     # --- one bid ---------------------------------------------------------------------------------
 
-    def bid(self, gang: int, state: State) -> Bid | None:
-        """What a gang may have evicted; None where nothing could help it."""
+    def fences(self, gang: int) -> tuple[list[Bool | None], bool]:
+        """Sets of nodes to make room for a gang in, each by itself, and whether that is all."""
+        found: list[Bool | None] = [None]
+        are_all = True
+        for rule in self._rules.hard:
+            fences = rule.fences(self.problem, gang)
+            if fences is not None:
+                found = [m if f is None else f & m for f in found for m in fences.masks]
+                are_all &= fences.are_all
+        return found, are_all
+
+    def bid(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
+        """What a gang may have evicted for room on some nodes; None where nothing could help it."""
         problem = self.problem
         shape_number = int(problem.shape_of[gang])
         shape = problem.shapes.shapes[shape_number]
@@ -275,11 +286,13 @@ class Bidding:
         request = problem.classes.request[task_class]
         roles = [e.role for e in shape.entries]
         names = sorted(set(roles))
-        allowed = self._allowed(task_class, state)
         candidates, reclaimed, claims = self._candidates(gang, state, request, shape.need)
-        ceilings = self._ceilings(gang, state)
         if not candidates.any():
             return None
+        allowed = self._allowed(task_class, state)
+        if within is not None:
+            allowed &= within
+        ceilings = self._ceilings(gang, state)
         useful = self._useful(candidates, allowed, request)
         if not useful.any():
             return None
