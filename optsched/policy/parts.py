@@ -178,8 +178,6 @@ class TierReader:
             self._check_sharing(dict(arguments), given)
         if plugin.name == "resource-strategy-fit" and "resources" in given:
             self._check_patterns(given["resources"].node)
-        if plugin.name == "drf" and Face.HIERARCHY in faces:
-            self.findings.warn(node.spot, "shares of hierarchies are not available yet")
         return TierPlugin(plugin.name, arguments, faces)
 
     def _plugin(self, node: Node) -> Plugin | None:

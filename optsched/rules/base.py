@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import (
     TYPE_CHECKING,
     ClassVar,
@@ -110,12 +111,24 @@ LiveScorer: TypeAlias = "Callable[[Bool], F64]"
 AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
 
 
+class KeyReach(IntEnum):
+    """Whose tasks change the key of a queue while gangs are being placed."""
+
+    OWN = 0
+    GROWING = 1
+    """Those of other queues as well, and the key only grows."""
+    ANY = 2
+    """Those of other queues as well."""
+
+
 class Greedy:
     """The face of a rule in the greedy pipeline, opened for one problem. Does nothing by itself.
 
     The pipeline asks only what a subclass overrides. Smaller keys come first, as in Volcano's
     `JobOrderFn` and `QueueOrderFn`; keys are compared rule by rule in the policy's order.
     """
+
+    queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         """Order of queues."""

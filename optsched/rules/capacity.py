@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.problem.running import running_tasks
-from optsched.rules.base import Greedy, Rule
+from optsched.rules.base import Greedy, KeyReach, Rule
 from optsched.rules.shortfall import Shortfall
 from optsched.rules.tolerances import kept_amounts, returns_first
 from optsched.units import PODS
@@ -188,6 +188,8 @@ class _OrderByTree(_Order):
 
     That is `capacity.go`, QueueOrder with `enableHierarchy`; here every tree is asked.
     """
+
+    queue_key_reach = KeyReach.GROWING
 
     def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
         super().__init__(problem, ledger, ancestor_level)

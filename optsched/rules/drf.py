@@ -44,7 +44,7 @@ class Drf(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Order(problem, ledger)
+        return DrfOrder(problem, ledger)
 
     def tells_apart(self, problem: Problem) -> Bool | None:
         """See `Rule`."""
@@ -63,7 +63,7 @@ def _contested(problem: Problem) -> Bool | None:
     return chosen if 2 <= int(chosen.sum()) <= MOST_APART else None
 
 
-class _Order(Greedy):
+class DrfOrder(Greedy):
     """Share ascending (Volcano `drf.go`, JobOrder)."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
@@ -73,6 +73,7 @@ class _Order(Greedy):
         self._inverse = [1.0 / t if t else 0.0 for t in total]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
+        """See `Greedy`."""
         return (self._share(self._ledger.gang_used(gang)),)
 
     def _share(self, amounts: Sequence[int]) -> float:

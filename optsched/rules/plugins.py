@@ -20,6 +20,7 @@ from optsched.rules.faces import Face
 from optsched.rules.fragmentation import Fragmentation
 from optsched.rules.gang import Gang
 from optsched.rules.guarantee import Guarantee
+from optsched.rules.hdrf import HierarchicalDrf
 from optsched.rules.host_ports import HostPorts
 from optsched.rules.leaf_queues import LeafQueues
 from optsched.rules.network_topology import NetworkTopology
@@ -159,6 +160,10 @@ def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     rules = (Capacity(_whole(arguments, "ancestorReclaimLevel", 0)), Capability(), Guarantee())
     return (*rules, LeafQueues()) if arguments.get(Face.HIERARCHY.value, False) else rules
+
+
+def _drf(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    return (HierarchicalDrf() if arguments.get(Face.HIERARCHY.value, False) else Drf(),)
 
 
 def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
@@ -325,7 +330,7 @@ _AVAILABLE = (
     Plugin("conformance", "system pods are never evicted", (), lambda _: (Conformance(),)),
     Plugin("cdp", "a cooldown before eviction", (), lambda _: (Cooldown(),)),
     Plugin("pdb", "disruption budgets", (), lambda _: (Budgets(),)),
-    Plugin("drf", "gangs with a small dominant share first", (), lambda _: (Drf(),)),
+    Plugin("drf", "gangs with a small dominant share first", (), _drf),
     Plugin(
         "proportion",
         "queues share the cluster by weight",

@@ -195,14 +195,12 @@ def test_arguments_without_effect_are_warned_of_where_they_ask_for_one() -> None
     text = (
         "nodeorder\n    arguments: {imagelocality.weight: 2, podaffinity.weight: 0}\n"
         "  - name: predicates\n    arguments:\n      predicate.NodeVolumeLimitsEnable: false\n"
-        "      volumebinding.shape: []\n"
-        "  - name: drf\n    enableHierarchy: true"
+        "      volumebinding.shape: []"
     )
     policy = load(SHORT.format(text))
     assert [p.path.rpartition("arguments.")[2] for p in policy.warnings] == [
         "imagelocality.weight",
         "volumebinding.shape",
-        "tiers[0].plugins[2]",
     ]
     assert all("not available yet" in w for w in warnings(policy))
 

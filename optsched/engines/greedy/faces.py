@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optsched.problem.arrays import UNLIMITED
-from optsched.rules.base import Greedy
+from optsched.rules.base import Greedy, KeyReach
 from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
@@ -106,6 +106,14 @@ class Faces:
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Which running tasks may go for a gang of another queue."""
         return _first_answer(self._reclaimable, gang, task_class, victims)
+
+    @property
+    def queue_key_reach(self) -> KeyReach:
+        """How far the keys of queues look."""
+        reaches = [
+            greedy.queue_key_reach for a, greedy in self._open if Face.QUEUE_ORDER in a.faces
+        ]
+        return max(reaches, default=KeyReach.OWN)
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         """Order of queues, smallest first."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from optsched.rules.base import KeyReach
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -16,7 +18,8 @@ Key = tuple[float, ...]
 class Lines:
     """One line a queue. A key is read when its owner enters the line or the queue comes back.
 
-    That is enough, for in one session only its own tasks change a queue's or a gang's key.
+    That is enough where in one session only its own tasks change a queue's or a gang's key. Keys of
+    queues that others' tasks change (`reach`) are read again before a turn is given.
     """
 
     def __init__(
@@ -24,7 +27,9 @@ class Lines:
         problem: Problem,
         queue_key: Callable[[int], Key],
         gang_key: Callable[[int], Key],
+        reach: KeyReach = KeyReach.OWN,
     ) -> None:
+        self._reach = reach
         self._queue_key = queue_key
         self._gang_key = gang_key
         self._queue_of: list[int] = problem.queue_of.tolist()
@@ -52,13 +57,26 @@ class Lines:
         While a turn is taken, `rejoin` puts the gang back into its line.
         """
         while self._queues:
-            queue = heapq.heappop(self._queues)[2]
+            queue = self._next()
             line = self._line[queue]
             if is_closed(queue):
                 continue
             yield heapq.heappop(line)[2]
             if line:
                 heapq.heappush(self._queues, self._entry(queue))
+
+    def _next(self) -> int:
+        """Take out the queue whose turn it is."""
+        if self._reach is KeyReach.ANY:
+            self._queues = [self._entry(queue) for _, _, queue in self._queues]
+            heapq.heapify(self._queues)
+        entry = heapq.heappop(self._queues)
+        while self._reach is KeyReach.GROWING and self._queues:
+            fresh = self._entry(entry[2])
+            if fresh <= self._queues[0]:
+                break
+            entry = heapq.heapreplace(self._queues, fresh)
+        return entry[2]
 
     def rejoin(self, gang: int) -> None:
         """Line up again."""

@@ -99,7 +99,8 @@ class _Pipeline:
         return key if self._tier is None else (self._tier[gang], *key)
 
     def _lines(self) -> Lines:
-        return Lines(self._problem, self._faces.queue_key, self._gang_key)
+        keys = (self._faces.queue_key, self._gang_key)
+        return Lines(self._problem, *keys, self._faces.queue_key_reach)
 
     # --- enqueue ---------------------------------------------------------------------------------
 
