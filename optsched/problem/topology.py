@@ -80,11 +80,19 @@ class Forest:
 
     def sums(self, values: I64) -> I64:
         """(D, …) sums over the nodes of each domain of values (N, …)."""
-        by_leaf = np.zeros((len(self) + 1, *values.shape[1:]), np.int64)
-        np.add.at(by_leaf, self.leaf_of + 1, values)
-        before = np.cumsum(by_leaf, axis=0)
-        sums: I64 = before[self.end] - before[:-1]
+        order, begin, end = self._in_preorder
+        before = np.zeros((len(values) + 1, *values.shape[1:]), np.int64)
+        np.cumsum(values[order], axis=0, out=before[1:])
+        sums: I64 = before[end] - before[begin]
         return sums
+
+    @cached_property
+    def _in_preorder(self) -> tuple[I64, I64, I64]:
+        """(N,) nodes in the order of domains, and (D,) where those of each begin and end."""
+        order = np.argsort(self.leaf_of, kind="stable")
+        leaves = self.leaf_of[order]
+        begin = np.searchsorted(leaves, np.arange(len(self)))
+        return order, begin, np.searchsorted(leaves, self.end)
 
     def upwards(self, domain: int) -> Iterator[int]:
         """A domain and all above it, nearest first."""
