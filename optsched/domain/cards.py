@@ -67,8 +67,9 @@ class CardRequest:
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """What a task holds of one card."""
+    """What a task holds of one card, and which of the containers that ask for cards has it."""
 
     key: str
     memory: int
     cores: int = 0
+    container: int = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from optsched.domain.cards import CardUse
     from optsched.domain.reasons import Reason
 
 
@@ -21,11 +22,12 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Bind a task to a node now."""
+    """Bind a task to a node now, and to cards of it where it asks for shared GPUs."""
 
     task: str
     node: str
     gang: str
+    cards: tuple[CardUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

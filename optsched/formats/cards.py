@@ -147,10 +147,13 @@ def card_uses(
     memory = dict(request).get(GPU_MEMORY, 0)
     numbers = _numbers(annotations, wellknown.GPU_INDEX, errors)
     uses = [CardUse(str(i), memory) for i in numbers]
-    for part in annotations.get(VGPU_IDS, "").replace(";", ":").split(":"):
-        fields = part.split(",")
-        if len(fields) >= 4 and all(map(_is_count, fields[2:4])):
-            uses.append(CardUse(fields[0], int(fields[2]), int(fields[3])))
+    for container, text in enumerate(annotations.get(VGPU_IDS, "").split(";")):
+        found = (part.split(",") for part in text.split(":"))
+        uses += [
+            CardUse(f[0], int(f[2]), int(f[3]), container)
+            for f in found
+            if len(f) >= 4 and all(map(_is_count, f[2:4]))
+        ]
     return tuple(uses)
 
 
@@ -160,8 +163,26 @@ def use_marks(uses: Sequence[CardUse]) -> dict[str, str]:
     marks = {wellknown.GPU_INDEX: ",".join(numbered)} if numbered else {}
     vgpus = [u for u in uses if not _is_count(u.key)]
     if vgpus:
-        parts = (f"{u.key},{_NVIDIA},{u.memory},{u.cores}:" for u in vgpus)
-        marks[VGPU_IDS] = "".join(parts)
+        of_container = [""] * (1 + max(u.container for u in vgpus))
+        for u in vgpus:
+            of_container[u.container] += f"{u.key},{_NVIDIA},{u.memory},{u.cores}:"
+        marks[VGPU_IDS] = ";".join(of_container)
+    return marks
+
+
+def bind_marks(uses: Sequence[CardUse], node: str, now_ms: int) -> dict[str, str]:
+    """The annotations by which a device plugin gives a pod that is being bound its cards."""
+    marks = use_marks(uses)
+    if wellknown.GPU_INDEX in marks:
+        marks["volcano.sh/predicate-time"] = str(now_ms * 1_000_000)
+    if VGPU_IDS in marks:
+        marks |= {
+            "volcano.sh/vgpu-node": node,
+            "volcano.sh/vgpu-time": str(now_ms // 1000),
+            "volcano.sh/devices-to-allocate": marks[VGPU_IDS],
+            "volcano.sh/bind-phase": "allocating",
+            "volcano.sh/bind-time": str(now_ms // 1000),
+        }
     return marks
 
 

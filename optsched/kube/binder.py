@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.api.kinds import POD
 from optsched.domain.decisions import Allocate
 from optsched.domain.reasons import ReasonCode
+from optsched.formats.cards import bind_marks
 from optsched.kube.backoff import Backoff, Steps
 from optsched.kube.errors import (
     ApiError,
@@ -30,7 +31,7 @@ from optsched.kube.holds import Holds
 from optsched.kube.ports import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from optsched.domain.decisions import Plan
     from optsched.kube.cache import ClusterCache
@@ -46,12 +47,13 @@ FAULTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A task that is to be bound to a node."""
+    """A task that is to be bound to a node, and what its pod is told with that."""
 
     task: str
     uid: str
     node: str
     gang: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ref(self) -> Ref:
@@ -173,8 +175,9 @@ class LiveBinder:
     def _begin(self, gang: str, allocated: Sequence[Allocate]) -> None:
         attempt, now = _Attempt(gang, len(allocated)), self._around.clock.monotonic()
         for action in allocated:
-            uid = self._cache.assume(action.task, action.node)
-            bind = Bind(action.task, uid, action.node, gang)
+            uid = self._cache.assume(action.task, action.node, action.cards)
+            marks = bind_marks(action.cards, action.node, self._around.clock.now_ms())
+            bind = Bind(action.task, uid, action.node, gang, marks)
             self._queue.append(_Job(bind, attempt, now))
 
     async def _serve(self) -> None:
@@ -234,7 +237,7 @@ class LiveBinder:
         backoff = Backoff(RETRIES, self._around.waiting.chance)
         while self._around.may_bind():
             try:
-                await self._api.bind(bind.ref.namespace, bind.ref.name, bind.uid, bind.node)
+                await self._ask(bind)
                 return None
             except (Conflict, ServerFault) as e:
                 is_final = isinstance(e, Conflict) or backoff.failures >= FAULTS
@@ -248,6 +251,10 @@ class LiveBinder:
             except KubeError as e:
                 return _failure(e)
         raise _NoLongerLeading
+
+    async def _ask(self, bind: Bind) -> None:
+        ref = bind.ref
+        await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
 
     async def _learn(self, bind: Bind, refusal: ApiError) -> _Outcome | None:
         """What became of a bind, from the pod itself; None where that can not be read now."""

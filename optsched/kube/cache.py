@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
     from optsched.api.schedulinggroup import SchedulingPodGroup
+    from optsched.domain.cards import CardUse
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
@@ -137,10 +138,10 @@ class ClusterCache:
         is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
         return is_pending and node in self._bare_nodes
 
-    def assume(self, task: str, node: str) -> str:
+    def assume(self, task: str, node: str, cards: tuple[CardUse, ...] = ()) -> str:
         """Count a pending task as bound until a watch or `forget` says otherwise; its uid."""
         self.version += 1
-        return self._pods.assume(task, ToBeBound(node))
+        return self._pods.assume(task, ToBeBound(node, cards))
 
     def assume_leaving(self, task: str, node: str) -> str | None:
         """Count a task that runs on a node as on its way out; its uid, None where it runs not."""

@@ -129,13 +129,24 @@ class Client:
         """See `Api`."""
         return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))
 
-    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        node: str,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
         """See `Api`."""
         path = object_path(POD, namespace, name, "binding")
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": name, "uid": uid} if uid else {"name": name},
+            "metadata": {
+                "name": name,
+                **({"uid": uid} if uid else {}),
+                **({"annotations": dict(annotations)} if annotations else {}),
+            },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._send(_Request("POST", path, body, limits=_BINDING))

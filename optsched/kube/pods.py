@@ -12,6 +12,7 @@ from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, is_gone
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from optsched.domain.cards import CardUse
     from optsched.formats.pods import DecodeOptions
     from optsched.formats.priorities import Priorities
     from optsched.kube.ports import Raw
@@ -22,13 +23,14 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ToBeBound:
-    """A pending task is about to be bound to a node."""
+    """A pending task is about to be bound to a node, and to cards of it."""
 
     node: str
+    cards: tuple[CardUse, ...] = ()
 
     def of(self, told: Task) -> Task:
         """The task as it counts."""
-        return replace(told, status=TaskStatus.BOUND, node=self.node)
+        return replace(told, status=TaskStatus.BOUND, node=self.node, cards=self.cards)
 
     def is_open(self, told: Task) -> bool:
         """Whether the server has yet to say how it ends."""

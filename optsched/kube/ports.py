@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from optsched.api.kinds import Kind
 
@@ -74,5 +74,15 @@ class Api(Protocol):
     async def evict(self, namespace: str, name: str, uid: str) -> None:
         """Evict a pod, if it is that very pod and no disruption budget is against it."""
 
-    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
-        """Bind a pod to a node, if it is that very pod and bound to none."""
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        node: str,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        """Bind a pod to a node, if it is that very pod and bound to none.
+
+        It gets the annotations with its node, in one step (`BindingREST.assignPod`).
+        """

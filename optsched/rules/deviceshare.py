@@ -15,7 +15,7 @@ import numpy as np
 
 from optsched.api.wellknown import GPU_AVOID_TYPE, GPU_USE_TYPE, VGPU_MODE
 from optsched.domain.amounts import amount_of
-from optsched.domain.cards import ALL_CORES
+from optsched.domain.cards import ALL_CORES, CardUse
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.wording import counted
@@ -123,19 +123,60 @@ class DeviceShare(Rule):
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             asking = [t for t in placed if self.needs(t.shape)]
-            if asking and not self._can_be_dealt(node, asking):
+            if asking and self._dealt(node, asking) is None:
                 number = counted(len(node.cards), "shared GPU")
                 detail = f"{counted(len(asking), 'more task')} can not be dealt out to {number}"
                 yield Violation(self.name, f"node {name}", detail)
 
-    def _can_be_dealt(self, node: Node, asking: Sequence[Task]) -> bool:
+    def deal(self, world: World) -> dict[str, tuple[CardUse, ...]]:
+        """The cards that each task gets which a plan binds, as far as they can be dealt out."""
+        found: dict[str, tuple[CardUse, ...]] = {}
+        for name, placed in world.placed_on.items():
+            node = world.snapshot.node_by_name[name]
+            asking = [t for t in placed if self.needs(t.shape)]
+            for key, taken in (self._dealt(node, asking) or {}).items():
+                found[key] = tuple(
+                    CardUse(node.cards[t.at].key, t.memory, t.cores, container)
+                    for container, t in taken
+                )
+        return found
+
+    def _dealt(
+        self, node: Node, asking: Sequence[Task]
+    ) -> dict[str, list[tuple[int, Taken]]] | None:
+        """(container, what it takes) by task: in Volcano's order, else in any way that fits."""
+        found = self._dealt_in_order(node, asking)
+        if found is not None:
+            return found
         wanted = [
-            (need, tuple(usable(c, need, t.shape) for c in node.cards))
+            (need, tuple(usable(c, need, t.shape) for c in node.cards), t.key, i)
             for t in asking
-            for need in self.needs(t.shape)
+            for i, need in enumerate(self.needs(t.shape))
         ]
         wanted.sort(key=lambda w: (not w[0].is_alone, -w[0].memory, -w[0].percent, -w[0].cores))
-        return _deal(node.cards, tuple(self.held(node)), wanted, 0, set())
+        chosen = _deal(node.cards, tuple(self.held(node)), [w[:2] for w in wanted], 0, set())
+        if chosen is None:
+            return None
+        by_task: dict[str, list[tuple[int, Taken]]] = {t.key: [] for t in asking}
+        for (_, _, key, container), cards in zip(wanted, chosen, strict=True):
+            by_task[key] += ((container, taken) for taken in cards)
+        return by_task
+
+    def _dealt_in_order(
+        self, node: Node, asking: Sequence[Task]
+    ) -> dict[str, list[tuple[int, Taken]]] | None:
+        used = self.held(node)
+        found: dict[str, list[tuple[int, Taken]]] = {}
+        for task in asking:
+            found[task.key] = []
+            for container, need in enumerate(self.needs(task.shape)):
+                cards = assign(node.cards, used, [need], task.shape)
+                if cards is None:
+                    return None
+                for taken in cards:
+                    _take(used, taken)
+                    found[task.key].append((container, taken))
+        return found
 
     def held(self, node: Node) -> list[Used]:
         """What residents hold of the cards of a node; where nobody says, as they would be dealt."""
@@ -290,22 +331,24 @@ def _deal(
     wanted: Sequence[tuple[Need, tuple[bool, ...]]],
     first: int,
     dead: set[tuple[int, tuple[Used, ...]]],
-) -> bool:
-    """Whether all that is wanted from `first` on can be dealt out; `dead` are states that fail."""
+) -> list[list[Taken]] | None:
+    """How all that is wanted from `first` on can be dealt out; `dead` are states that fail."""
     if first == len(wanted):
-        return True
+        return []
     if (first, used) in dead:
-        return False
+        return None
     need, may = wanted[first]
     room = [i for i, card in enumerate(cards) if may[i] and admits(card, used[i], need)]
     for chosen in combinations(room, need.number):
+        taken = [Taken(i, need.memory_of(cards[i]), need.cores, need.is_alone) for i in chosen]
         after = list(used)
-        for at in chosen:
-            _take(after, Taken(at, need.memory_of(cards[at]), need.cores, need.is_alone))
-        if _deal(cards, tuple(after), wanted, first + 1, dead):
-            return True
+        for each in taken:
+            _take(after, each)
+        rest = _deal(cards, tuple(after), wanted, first + 1, dead)
+        if rest is not None:
+            return [taken, *rest]
     dead.add((first, used))
-    return False
+    return None
 
 
 # --- rows ----------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.faces import Face
 from optsched.rules.levels import build_levels
 from optsched.rules.verify import verify_actions
+from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, pending_of
 
 if TYPE_CHECKING:
@@ -263,10 +264,10 @@ class _Session:
         nothing = Answer(Decisions.nothing(last.problem), (), "none", "no plan kept every rule")
         return self._plan(last, nothing), tuple(found), kept
 
-    @staticmethod
-    def _actions(each: _Round, answer: Answer) -> tuple[Action, ...]:
+    def _actions(self, each: _Round, answer: Answer) -> tuple[Action, ...]:
         placed = actions_of(each.problem, answer.decisions, each.tiers)
-        return (*each.clearing.evictions, *placed)
+        actions = (*each.clearing.evictions, *placed)
+        return with_cards(self._snapshot, actions, self._rules)
 
     def _plan(self, each: _Round, answer: Answer) -> Plan:
         with self._watch("explain"):

@@ -137,7 +137,7 @@ def test_what_running_pods_were_told() -> None:
     assert task.cards == (
         CardUse("GPU-a", 3000, 50),
         CardUse("GPU-b", 3000, 50),
-        CardUse("GPU-a", 10, 0),
+        CardUse("GPU-a", 10, 0, container=1),
     )
     numbered = pod({"volcano.sh/gpu-memory": "512"}, annotations={"volcano.sh/gpu-index": "0"})
     assert read(numbered)[0].cards == (CardUse("0", 512),)

@@ -17,7 +17,7 @@ from optsched.kube.watch import Listed
 from tests.kube.cluster import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 
     from optsched.api.kinds import Kind
     from optsched.kube.cache import ClusterCache
@@ -122,7 +122,14 @@ class FakeApi:
         self._end("patch")
         return made
 
-    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        node: str,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
         ref = Ref(POD, namespace, name)
         await self._begin("bind", ref, node)
         pod = self._get(ref)
@@ -130,6 +137,9 @@ class FakeApi:
             raise Conflict(409, "Conflict", "another uid")
         if bound_to := pod["spec"].get("nodeName"):
             raise Conflict(409, "Conflict", f"pod {name} is already assigned to node {bound_to}")
+        if annotations:
+            told = {**pod["metadata"].get("annotations", {}), **annotations}
+            pod = {**pod, "metadata": {**pod["metadata"], "annotations": told}}
         self.put({**pod, "spec": {**pod["spec"], "nodeName": node}})
         self._end("bind")
 

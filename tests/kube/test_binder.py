@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optsched.api.kinds import POD
+from optsched.domain.cards import CardUse
 from optsched.domain.decisions import Allocate, Certificate, Enqueue, Plan
 from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskStatus
@@ -72,6 +74,10 @@ class World:
 
     def node_of(self, task: str) -> str:
         return str(self.api.objects[ref(task)]["spec"].get("nodeName", ""))
+
+    def cards_of(self, task: str) -> tuple[CardUse, ...]:
+        residents = (t for n in self.cache.snapshot(0).nodes for t in n.residents)
+        return next(t.cards for t in residents if t.key == task)
 
     def counts_as_bound(self, task: str) -> bool:
         snapshot = self.cache.snapshot(0)
@@ -385,3 +391,18 @@ def test_nothing_is_lost_or_doubled(
     tasks = {t.key: t for g in world.cache.snapshot(0).gangs for t in g.tasks}
     assert {task: tasks[task].node for task in tasks} == {t: world.node_of(t) for t in tasks}
     assert all((t.status is TaskStatus.PENDING) is (not t.node) for t in tasks.values())
+
+
+@pytest.mark.asyncio
+async def test_shared_gpus_are_told_with_the_node_and_count_at_once() -> None:
+    world = World("a")
+    shared = (CardUse("GPU-x", 3000, 50),)
+    allocated = Allocate("ns/a-0", "n1", "ns/a", shared)
+    world.binder.carry_out(replace(plan("ns/a-0"), actions=(allocated,)))
+    assert world.cards_of("ns/a-0") == shared
+    async with world.at_work():
+        await world.binder.until_idle()
+    told = world.api.objects[ref("ns/a-0")]["metadata"]["annotations"]
+    assert told["volcano.sh/vgpu-ids-new"] == "GPU-x,NVIDIA,3000,50:"
+    assert told["volcano.sh/vgpu-node"] == "n1"
+    assert world.cards_of("ns/a-0") == shared
