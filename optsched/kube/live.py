@@ -266,6 +266,9 @@ class _Live:
         """See `EvictionListener`."""
         self.metrics.evicted(victim.eviction.action)
         self._events.note(notices.evicted(victim))
+        note = notices.given_back(victim, self._cache)
+        if note is not None:
+            self._events.note(note)
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
         """See `EvictionListener`."""

@@ -6,11 +6,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import POD, POD_GROUP, SCHEDULING_POD_GROUPS
+from optsched.api.kinds import POD, POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
+from optsched.api.wellknown import OVERUSE_TOLERANCE
 from optsched.domain.task import TaskStatus
 from optsched.formats.upstream import group_name, is_upstream
 from optsched.kube.events import REPEATS_S, EventType, Note
 from optsched.kube.ports import Ref
+from optsched.rules.entitled import RECLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
     from optsched.kube.binder import Bind, Failure
+    from optsched.kube.cache import ClusterCache
     from optsched.kube.errors import KubeError
     from optsched.kube.evictor import Victim
     from optsched.kube.status import Outcome
@@ -53,6 +56,22 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
     eviction = victim.eviction
     message = f"{eviction.action} for {eviction.preemptor} failed: {error}"
     return Note(victim.ref, victim.uid, EventType.WARNING, "FailedEvict", message)
+
+
+def given_back(victim: Victim, cache: ClusterCache) -> Note | None:
+    """A queue whose overuse has a limit gives something back; None where that is not why."""
+    eviction = victim.eviction
+    task = cache.task(eviction.task)
+    group = None if task is None else cache.group(task.gang)
+    queue = None if group is None else cache.queues.get(group.queue)
+    if queue is None or eviction.action != RECLAIM or not queue.overuse_tolerance:
+        return None
+    message = (
+        f"more is held than is deserved and {OVERUSE_TOLERANCE}={queue.overuse_tolerance} allows: "
+        f"pods are evicted to make room for {eviction.preemptor}"
+    )
+    about, code = Ref(QUEUE, "", queue.name), eviction.preemptor
+    return Note(about, queue.meta.uid, EventType.NORMAL, "OveruseReclaimed", message, code)
 
 
 def unschedulable(gang: Gang, reason: Reason) -> Iterator[Note]:

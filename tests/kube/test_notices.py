@@ -3,19 +3,30 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
+from optsched.api.wellknown import OVERUSE_TOLERANCE
 from optsched.domain.decisions import Evict
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.kube.binder import Bind, Failure
+from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import TooMany
 from optsched.kube.events import EventType, Note
 from optsched.kube.evictor import Victim
-from optsched.kube.notices import Notices, evicted, not_bound, not_evicted, scheduled
+from optsched.kube.notices import (
+    Notices,
+    evicted,
+    given_back,
+    not_bound,
+    not_evicted,
+    scheduled,
+)
 from optsched.kube.status import Outcome
+from tests.formats.objects import group, pod, queue
+from tests.kube.cluster import Objects
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    import pytest
-
     from optsched.domain.cluster import Gang, Snapshot
 
 NO_ROOM = Reason(ReasonCode.RESOURCES, "8 cpu are missing")
@@ -137,3 +148,28 @@ def test_evictions_are_told_with_for_whom() -> None:
         "FailedEvict",
         "reclaim for ns/g failed: 429 TooManyRequests: the budget says no",
     )
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "action", "told"),
+    [("0", "reclaim", True), ("0", "preempt", False), ("", "reclaim", False)],
+)
+def test_a_queue_with_a_limit_is_told_that_it_gives_back(
+    tolerance: str, action: str, told: bool
+) -> None:
+    lender = queue("lab", reclaimable=True)
+    lender["metadata"] |= {"uid": "u-q", "annotations": {OVERUSE_TOLERANCE: tolerance}}
+    marks = {"scheduling.k8s.io/group-name": "g"}
+    runs = pod("g-0", {"nodeName": "n1"}, {"phase": "Running"}, annotations=marks)
+    objects, cache = Objects(), ClusterCache()
+    for obj in (lender, group("g", {"queue": "lab", "minMember": 1}), runs):
+        objects.put(obj)
+    objects.sync(cache)
+    note = given_back(Victim(Evict("ns/g-0", "n1", action, "ns/big"), "u"), cache)
+    assert (note is not None) is told
+    if note is not None:
+        assert (str(note.about), note.uid, note.reason) == ("Queue lab", "u-q", "OveruseReclaimed")
+        assert note.message == (
+            "more is held than is deserved and volcano.sh/overuse-tolerance=0 allows: "
+            "pods are evicted to make room for ns/big"
+        )

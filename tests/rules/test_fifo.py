@@ -10,8 +10,12 @@ import pytest
 
 from optsched.domain.cluster import Gang as GangObject
 from optsched.domain.cluster import GangPhase, Queue
+from optsched.domain.decisions import Evict
 from optsched.domain.reasons import ReasonCode
 from optsched.engines import portfolio
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import parse_policy
 from optsched.rules.capacity import Capacity
 from optsched.rules.drf import Drf
 from optsched.rules.gang import Gang
@@ -22,6 +26,7 @@ from optsched.rules.ruleset import RuleSet
 from optsched.rules.spread import Spread
 from optsched.rules.verify import verify_actions
 from optsched.session.decompile import pending_of
+from optsched.session.session import Surroundings, run_session
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench, allocations, placed_by_gang, reason
 from tests.support.small import (
@@ -195,3 +200,32 @@ def test_a_long_line_of_equals_is_few_classes() -> None:
     placed = np.unique(bench.problem.gang_of[answer.decisions.node_of >= 0])
     assert placed.tolist() == list(range(10))  # the node takes ten pods
     assert bench.broken(answer.decisions) == []
+
+
+# --- evictions -----------------------------------------------------------------------------------
+
+CONF = """
+actions: "enqueue, allocate, preempt, reclaim, backfill"
+solver: SOLVER
+tiers:
+- plugins: [{name: priority}, {name: gang, enablePreemptable: false}]
+- plugins: [{name: predicates}]
+"""
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+@pytest.mark.parametrize(("strict", "leave"), [(True, 0), (False, 1)])
+def test_nobody_is_evicted_for_a_gang_behind_a_head_that_stays_out(
+    solver: str, strict: bool, leave: int
+) -> None:
+    made = gang("low", ("w", 4, shape(1)), least=1, queue="q", created_ms=9)
+    low = replace(made, tasks=tuple(running(t, "n0") for t in made.tasks), phase=GangPhase.RUNNING)
+    head, next_one = (replace(g, priority=5) for g in (BIG, SMALL))
+    snapshot = of(low, head, next_one, queue=replace(STRICT, is_fifo=strict))
+    around = Surroundings(
+        solver=InProcess() if solver == "cpsat" else None,
+        limits=Limits(budget_ms=None, num_workers=1),
+    )
+    report = run_session(snapshot, parse_policy(CONF.replace("SOLVER", solver), "x.conf"), around)
+    assert report.trace.violations == ()
+    assert sum(isinstance(a, Evict) for a in report.plan.actions) == leave
