@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.domain.cards import Card, CardRequest, CardUse
-from optsched.units import FieldError
+from optsched.units import FieldError, QuantityError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -120,8 +120,9 @@ def _of_container(container: object) -> CardRequest | None:
         asked |= part if isinstance(part, dict) else {}
     if VGPU_NUMBER not in asked and VGPU_MEMORY not in asked:
         return None
-    memory, percent, cores = (_count(asked.get(r)) for r in (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES))
-    number = _count(asked[VGPU_NUMBER]) if VGPU_NUMBER in asked else 1
+    names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
+    memory, percent, cores = (_amount(asked, name) for name in names)
+    number = _amount(asked, VGPU_NUMBER) if VGPU_NUMBER in asked else 1
     if not number:
         return None
     # Who says nothing about memory gets all of it.
@@ -193,9 +194,12 @@ def _is_count(text: str) -> bool:
     return text.isdecimal() and text.isascii() and len(text) <= 15
 
 
-def _count(value: object) -> int:
-    text = str(value)
-    return int(text) if _is_count(text) else 0
+def _amount(asked: Mapping[str, Any], resource: str) -> int:
+    """An amount as the API server writes it, such as 8k; 0 where it has no reading."""
+    try:
+        return parse_amount(resource, asked.get(resource, 0))
+    except QuantityError:
+        return 0
 
 
 def _numbers(annotations: Mapping[str, str], key: str, errors: list[FieldError]) -> list[int]:

@@ -111,7 +111,7 @@ def test_what_has_no_reading_is_told(key: str, value: str, told: str) -> None:
     ("limits", "request_"),
     [
         ({"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000"}, CardRequest(2, 3000)),
-        ({"volcano.sh/vgpu-memory": "3000"}, CardRequest(1, 3000)),
+        ({"volcano.sh/vgpu-memory": "3k"}, CardRequest(1, 3000)),
         ({"volcano.sh/vgpu-number": "1"}, CardRequest(1, percent=100)),
         (
             {

@@ -1,0 +1,65 @@
+"""Shared GPUs on a real API server: pods are told which they get with their node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.api import until
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+POLICY = """actions: allocate
+tiers:
+- plugins:
+  - name: gang
+  - name: predicates
+  - name: deviceshare
+    arguments:
+      deviceshare.VGPUEnable: true
+"""
+REGISTER = "GPU-a,10,16384,NVIDIA-Tesla T4,true,hami-core:"
+OFFERED = {
+    "volcano.sh/vgpu-number": "10",
+    "volcano.sh/vgpu-memory": "16384",
+    "volcano.sh/vgpu-cores": "100",
+}
+
+
+def halves(site: Site, *names: str) -> None:
+    asked = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "8000"}
+    container: dict[str, Any] = {"name": "main", "image": "none"}
+    container["resources"] = {"limits": {"cpu": "1", **asked}}
+    for name in names:
+        site.pod(name, containers=[container])
+
+
+def annotations(site: Site, pod: str) -> dict[str, str]:
+    found = site.api.get(f"/api/v1/namespaces/{site.name}/pods/{pod}")
+    return dict(found["metadata"]["annotations"]) if found["spec"].get("nodeName") else {}
+
+
+def bound(site: Site) -> list[dict[str, str]]:
+    return [told for pod in "abc" if (told := annotations(site, pod))]
+
+
+def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
+    (node,) = site.nodes(1)
+    register = {"metadata": {"annotations": {"volcano.sh/node-vgpu-register": REGISTER}}}
+    site.api.patch(f"/api/v1/nodes/{node}", register)
+    status = {"status": {"capacity": OFFERED, "allocatable": OFFERED}}
+    site.api.patch(f"/api/v1/nodes/{node}/status", status)
+    config = site.file("shared.conf", POLICY)
+    site.scheduler("--config", str(config))
+    halves(site, "a", "b", "c")
+    until(lambda: len(bound(site)) == 2, "two of three are bound")
+    told = bound(site)
+    assert [a["volcano.sh/vgpu-ids-new"] for a in told] == ["GPU-a,NVIDIA,8000,0:"] * 2
+    assert {a["volcano.sh/vgpu-node"] for a in told} == {node}
+    (waiting,) = (p for p in "abc" if not annotations(site, p))
+    events = until(lambda: site.events(waiting), "the third is told why it waits")
+    assert any("vGPU with 8000 memory" in e["message"] for e in events)
