@@ -12,6 +12,7 @@ from optsched.domain.task import Taint, TaintEffect
 from optsched.formats.cards import node_cards
 from optsched.formats.marks import marked_load
 from optsched.formats.schemas import NODE
+from optsched.units import MAX_ON_NODE
 
 if TYPE_CHECKING:
     from optsched.domain.amounts import Amounts
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
 """Written by NVIDIA's feature discovery."""
+
+_TOO_MUCH: Final = f"is more than a machine can have: write at most {MAX_ON_NODE}"
 
 
 def parse_node(obj: object) -> tuple[Node | None, tuple[FieldError, ...]]:
@@ -54,7 +57,10 @@ def parse_node(obj: object) -> tuple[Node | None, tuple[FieldError, ...]]:
 def _allocatable(status: Fields) -> Amounts:
     """What pods may take; the whole capacity where nothing is said (`SetDefaults_NodeStatus`)."""
     name = "capacity" if status.raw("allocatable") is None else "allocatable"
-    return amounts(status.amounts(name))
+    offered = status.amounts(name)
+    for resource in [r for r, amount in offered.items() if amount > MAX_ON_NODE]:
+        status.reject(f"{name}[{resource}]", offered.pop(resource), _TOO_MUCH)
+    return amounts(offered)
 
 
 def _taint(fields: Fields) -> Taint | None:

@@ -20,7 +20,7 @@ from optsched.formats.notes import notes
 from optsched.formats.requests import is_sidecar, pod_request
 from optsched.formats.schemas import POD
 from optsched.formats.selectors import label_selector, node_selector, node_term, with_label_keys
-from optsched.units import MAX_BASE, FieldError
+from optsched.units import MAX_ON_NODE, FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-_TOO_MUCH: Final = f"is more than can be counted: ask for at most {MAX_BASE} in all"
+_TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in all"
 
 
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
@@ -69,7 +69,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
 def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
     request = pod_request(spec, status)
     request.pop(VGPU_PERCENT, None)  # says how much of a card, and no node offers it
-    beyond = {name: amount for name, amount in request.items() if amount > MAX_BASE}
+    beyond = {name: amount for name, amount in request.items() if amount > MAX_ON_NODE}
     errors += [FieldError(f"spec: sum of {n}", a, _TOO_MUCH) for n, a in beyond.items()]
     return amounts({name: amount for name, amount in request.items() if name not in beyond})
 

@@ -21,11 +21,25 @@ UNLIMITED = np.int64(2**62)
 """An amount that nothing reaches; two of them may be compared, never added."""
 
 
+LARGEST = np.int64(2**56)
+"""More than any cluster has of anything. Larger amounts are taken for so much: sums stay exact."""
+
+
 def frozen(*values: object) -> None:
     """Make the arrays among some values read-only, in place."""
     for value in values:
         if isinstance(value, np.ndarray):
             value.setflags(write=False)
+
+
+def table(rows: Sequence[Sequence[int]], width: int) -> I64:
+    """(len(rows), width) amounts, none above LARGEST."""
+    try:
+        found = np.array(rows, np.int64).reshape(len(rows), width)
+    except OverflowError:
+        most = int(LARGEST)
+        return table([[min(amount, most) for amount in row] for row in rows], width)
+    return np.minimum(found, LARGEST)
 
 
 def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:

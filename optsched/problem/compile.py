@@ -10,7 +10,7 @@ import numpy as np
 
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
-from optsched.problem.arrays import ranges
+from optsched.problem.arrays import LARGEST, ranges, table
 from optsched.problem.columns import NodeColumns
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
 from optsched.problem.queues import narrowing_queues, queue_arrays
@@ -227,7 +227,7 @@ def _shape_arrays(
         count=np.array([e.count for e in entries], np.int64),
         need=np.array([s.need for s in shapes], np.int64),
         is_started=np.array([s.is_started for s in shapes], np.bool_),
-        least=np.array(least, np.int64).reshape(len(shapes), len(resources)),
+        least=table(least, len(resources)),
     )
     return arrays, number
 
@@ -264,10 +264,11 @@ def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str
     shape = (len(snapshot.queues), len(resources))
 
     def by_queue(parts: Iterable[Mapping[str, int]]) -> I64:
-        held = np.array([[p.get(r, 0) for r in resources] for p in parts], np.int64)
-        sums = np.zeros(shape, np.int64)
-        np.add.at(sums, queue_of[known], held.reshape(len(rows), len(resources))[known])
-        return sums
+        held = table([[p.get(r, 0) for r in resources] for p in parts], len(resources))[known]
+        sums, rough = np.zeros(shape, np.int64), np.zeros(shape)
+        np.add.at(sums, queue_of[known], held)
+        np.add.at(rough, queue_of[known], held)
+        return np.where(rough < LARGEST, sums, LARGEST)
 
     busy = np.array([bool(r.requested) for r in rows], np.bool_)
     has_gangs = np.bincount(queue_of[known & busy], minlength=shape[0]) > 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.domain.cluster import NO_GROUPS, ROOT_QUEUE, QueueState
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.problem.arrays import UNLIMITED, frozen
+from optsched.problem.arrays import LARGEST, UNLIMITED, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,8 +41,9 @@ class QueueArrays:
         (Q, R) reserved floor, 0 where none is set.
     allocated, requested
         (Q, R) held by the queue's own running tasks; the same plus what its pending tasks ask.
+        Those under a closed queue and of a gang with a fault ask for nothing.
     has_gangs
-        (Q,) whether any gang belongs to the queue itself.
+        (Q,) whether any gang that holds or asks for something belongs to the queue itself.
     closed
         Why nothing new may be placed under a queue, by index; open queues are missing.
 
@@ -111,6 +112,8 @@ def queue_arrays(
 
     """
     parent_of, cyclic = _parents(queues)
+    closed = _closed(queues, parent_of, cyclic)
+    shut = np.array([i in closed for i in range(len(queues))], np.bool_)
     weights = [(q.weight, q.priority, q.created_ms) for q in queues]
     weight, priority, created = np.array(weights, np.int64).reshape(-1, 3).T
     capability = [_vector(q.capability or (), resources, int(UNLIMITED)) for q in queues]
@@ -130,14 +133,14 @@ def queue_arrays(
         has_deserved=wanted >= 0,
         guarantee=np.array(guarantee, np.int64).reshape(shape),
         allocated=allocated,
-        requested=requested,
-        has_gangs=has_gangs,
-        closed=_closed(queues, parent_of, cyclic),
+        requested=np.where(shut[:, None], allocated, requested),
+        has_gangs=has_gangs & (~shut | allocated.any(axis=1)),
+        closed=closed,
     )
 
 
 def _vector(have: Amounts, resources: Sequence[str], missing: int) -> list[int]:
-    by_name = dict(have)
+    by_name = {r: min(amount, int(LARGEST)) for r, amount in have}
     return [by_name.get(r, missing) for r in resources]
 
 

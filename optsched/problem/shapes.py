@@ -155,7 +155,9 @@ def gang_row(
     if parts.short:
         waiting = [t for t in waiting if t.key not in parts.short]
     held = _taken(t for t in ready if t.status is not TaskStatus.SUCCEEDED)
-    asked = _taken([t for t in ready if t.status is not TaskStatus.SUCCEEDED] + waiting)
+    asked = held
+    if gang.problem is None:
+        asked = _taken([t for t in ready if t.status is not TaskStatus.SUCCEEDED] + waiting)
     need, need_role = _needs(gang, ready)
     blocked = gang.problem or parts.problem
     if blocked is None and (too_few := _too_few(gang, waiting, need, need_role)) is not None:

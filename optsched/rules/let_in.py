@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.cluster import GangPhase
+from optsched.problem.arrays import table
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
@@ -38,7 +39,7 @@ def waits_for_room(problem: Problem) -> list[int]:
 def _least_resources(problem: Problem) -> I64:
     named = [dict(gang.min_resources) for gang in problem.snapshot.gangs]
     least = [[amounts.get(r, 0) for r in problem.resources] for amounts in named]
-    return np.array(least, np.int64).reshape(problem.num_gangs, len(problem.resources))
+    return table(least, len(problem.resources))
 
 
 def _expected_by_queue(problem: Problem) -> I64:

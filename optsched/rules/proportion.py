@@ -271,6 +271,8 @@ def _asked(world: World) -> dict[str, dict[str, int]]:
     asked: dict[str, dict[str, int]] = {}
     for gang in world.snapshot.gangs:
         waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+        if gang.problem is not None or world.shut(gang.queue):
+            waiting = []
         running = [t for t in gang.tasks if t.status in (TaskStatus.BOUND, TaskStatus.RUNNING)]
         if gang.queue in world.snapshot.queue_by_name and (waiting or running):
             parts = (taken_by(t) for t in (*waiting, *running))

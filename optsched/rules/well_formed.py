@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.domain.cluster import ROOT_QUEUE, QueueState
 from optsched.domain.decisions import Allocate, Nominate
 from optsched.domain.task import TaskStatus
 from optsched.rules.base import Rule, Violation
@@ -15,7 +14,6 @@ from optsched.rules.base import Rule, Violation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.domain.cluster import Gang, Queue
     from optsched.rules.world import World
 
 
@@ -52,25 +50,4 @@ def _problem(world: World, action: Allocate | Nominate) -> str:
     node = world.snapshot.node_by_name.get(action.node)
     if node is None:
         return f"node {action.node} does not exist"
-    return _queue_problem(world, gang) if node.ready else f"node {action.node} is not ready"
-
-
-def _queue_problem(world: World, gang: Gang) -> str:
-    """Why nothing may be placed under the gang's queue: one on the way up that takes no work."""
-    queues = world.snapshot.queue_by_name
-    name, seen = gang.queue, set[str]()
-    while name:
-        queue = queues.get(name)
-        if queue is None:
-            return "" if name == ROOT_QUEUE else f"queue {name} does not exist"
-        if name in seen:
-            return f"queue {name} is its own ancestor"
-        if queue.problem is not None or queue.state is not QueueState.OPEN:
-            return f"queue {name} takes no work: {_state(queue)}"
-        seen.add(name)
-        name = "" if name == ROOT_QUEUE else queue.parent
-    return ""
-
-
-def _state(queue: Queue) -> str:
-    return queue.problem.message if queue.problem is not None else f"it is {queue.state}"
+    return world.shut(gang.queue) if node.ready else f"node {action.node} is not ready"

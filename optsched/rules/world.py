@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from optsched.domain.cluster import ROOT_QUEUE, QueueState
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.eviction import leaving
 from optsched.domain.task import Task, TaskStatus
@@ -133,6 +134,16 @@ class World:
             add_into(gained.setdefault(placement.gang.queue, {}), taken_by(placement.task))
         return gained
 
+    def shut(self, name: str) -> str:
+        """Why nothing may be placed under a queue: one on the way up that takes no work."""
+        if name not in self._shut:
+            self._shut[name] = _shut(self.snapshot.queue_by_name, name)
+        return self._shut[name]
+
+    @cached_property
+    def _shut(self) -> dict[str, str]:
+        return {}
+
     def ancestors(self, queue: Queue) -> list[Queue]:
         """The queue and those above it, nearest first; stops where a cycle closes."""
         by_name = self.snapshot.queue_by_name
@@ -144,6 +155,23 @@ class World:
     def below(self, queue: Queue) -> list[str]:
         """Names of the queue and of all queues below it."""
         return [q.name for q in self.snapshot.queues if queue in self.ancestors(q)]
+
+
+def _shut(queues: Mapping[str, Queue], name: str) -> str:
+    seen: set[str] = set()
+    while name:
+        queue = queues.get(name)
+        if queue is None:
+            return "" if name == ROOT_QUEUE and seen else f"queue {name} does not exist"
+        if name in seen:
+            return f"queue {name} is its own ancestor"
+        if queue.problem is not None:
+            return f"queue {name} takes no work: {queue.problem.message}"
+        if queue.state is not QueueState.OPEN:
+            return f"queue {name} takes no work: it is {queue.state}"
+        seen.add(name)
+        name = "" if name == ROOT_QUEUE else queue.parent
+    return ""
 
 
 def taken_by(task: Task) -> dict[str, int]:

@@ -21,6 +21,7 @@ from optsched.units.errors import FieldError, UnitError
 from optsched.units.hours import Hours, HoursError, parse_hours
 from optsched.units.quantity import (
     MAX_BASE,
+    MAX_ON_NODE,
     Quantity,
     QuantityError,
     parse_quantity,
@@ -46,6 +47,7 @@ __all__ = [
     "EPHEMERAL_STORAGE",
     "HUGEPAGES_PREFIX",
     "MAX_BASE",
+    "MAX_ON_NODE",
     "MEMORY",
     "PODS",
     "STORAGE",

@@ -16,6 +16,9 @@ from optsched.units.errors import UnitError
 MAX_BASE: Final = 2**63 - 1
 """The largest amount that counts as a resource: what Go, NumPy and CP-SAT can hold."""
 
+MAX_ON_NODE: Final = 2**52
+"""The largest amount that one node offers or one pod asks for: thousands of them still add up."""
+
 NANOS_PER_UNIT: Final = 10**9
 NANOS_PER_MILLI: Final = 10**6
 

@@ -75,6 +75,18 @@ def test_a_bad_amount_offers_nothing_and_is_reported():
     assert found.ready
 
 
+def test_more_than_any_machine_has_offers_nothing():
+    obj = node()
+    obj["status"]["allocatable"] = {"cpu": "8", "memory": "4Pi", "pods": "8E"}
+    found, errors = parse_node(obj)
+    assert found is not None
+    assert found.allocatable == (("cpu", 8000), ("memory", 2**52))
+    assert list(map(str, errors)) == [
+        "status.allocatable[pods]: 8000000000000000000 is more than a machine can have: "
+        "write at most 4503599627370496"
+    ]
+
+
 def test_a_node_with_an_unreadable_taint_takes_no_pods():
     good = {"key": "a", "effect": "NoExecute"}
     found, errors = parse_node(node(taints=[good, {"key": "b", "effect": "Never"}]))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.problem.arrays import frozen, ranges, row_groups
+from optsched.problem.arrays import LARGEST, frozen, ranges, row_groups, table
 
 NUMBERS = st.one_of(st.integers(-2, 2), st.integers(-(2**62), 2**62))
 TABLES = st.integers(1, 4).flatmap(
@@ -47,3 +47,13 @@ def test_frozen_arrays_refuse_to_be_written() -> None:
     frozen(array, "anything else")
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1
+
+
+@pytest.mark.parametrize("huge", [2**56, 2**60, 2**63 - 1, 2**63, 10**30])
+def test_amounts_that_no_cluster_has_are_taken_for_the_largest(huge: int) -> None:
+    assert table([[1, huge], [0, 5]], 2).tolist() == [[1, int(LARGEST)], [0, 5]]
+
+
+def test_tables_of_no_rows_and_of_no_columns() -> None:
+    assert table([], 3).shape == (0, 3)
+    assert table([[], []], 0).shape == (2, 0)

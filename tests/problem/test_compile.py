@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import GangPhase, Node, Queue, QueueState, Snapshot
+from optsched.domain.cluster import Gang, GangPhase, Node, Queue, QueueState, Snapshot
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import Task, TaskStatus
 from optsched.problem.compile import compile_problem
@@ -140,11 +140,40 @@ def test_queues_hold_what_their_gangs_run_and_ask_what_these_still_want() -> Non
     assert np.flatnonzero(problem.queues.has_gangs).tolist() == [q]
 
 
-def test_what_blocked_gangs_ask_for_counts_too() -> None:
-    short = gang("g", ("w", 1, shape(2)), least=5, queue="q")
-    problem = compile_problem(cluster([node("n0")], [short], [Queue("q")]))
+def asked_of(queues: list[Queue], *gangs: Gang) -> dict[str, int]:
+    """What the queue `q` is asked for."""
+    problem = compile_problem(cluster([node("n0")], gangs, queues))
     q = problem.queues.names.index("q")
-    assert amounts(problem, problem.queues.requested[q]) == {"pods": 1, CPU: 2000}
+    assert bool(problem.queues.has_gangs[q]) is bool(problem.queues.requested[q].any())
+    return amounts(problem, problem.queues.requested[q])
+
+
+def test_what_gangs_ask_for_whose_pods_are_yet_to_come_counts_too() -> None:
+    short = gang("g", ("w", 1, shape(2)), least=5, queue="q")
+    assert asked_of([Queue("q")], short) == {"pods": 1, CPU: 2000}
+
+
+@pytest.mark.parametrize(
+    "queues",
+    [
+        [Queue("q", state=QueueState.CLOSED)],
+        [Queue("q", parent="r"), Queue("r", state=QueueState.CLOSING)],
+        [Queue("q", parent="r"), Queue("r", parent="q")],
+        [Queue("q", parent="gone")],
+        [Queue("q", problem=Reason(ReasonCode.INVALID_QUEUE, "spec.weight is -1"))],
+    ],
+    ids=["closed", "closing above", "cycle", "no parent", "unreadable"],
+)
+def test_queues_that_take_no_work_are_asked_for_what_they_hold(queues: list[Queue]) -> None:
+    made = gang("g", ("w", 3, shape(2)), queue="q", least=1)
+    assert asked_of(queues, made) == {}
+    there = replace(made, tasks=(running(made.tasks[0], "n0"), *made.tasks[1:]))
+    assert asked_of(queues, there) == {"pods": 1, CPU: 2000}
+
+
+def test_gangs_with_a_fault_ask_for_nothing() -> None:
+    bad = Reason(ReasonCode.INVALID_POD_GROUP, "spec.minMember is -1")
+    assert asked_of([Queue("q")], gang("g", ("w", 3, shape(2)), queue="q", problem=bad)) == {}
 
 
 # --- what keeps gangs out ------------------------------------------------------------------------

@@ -139,7 +139,8 @@ def test_a_task_moved_to_a_full_node() -> None:
 
 def test_a_gang_whose_object_is_wrong() -> None:
     odd = many("g", 1, problem=Reason(ReasonCode.INVALID_POD_GROUP, "spec.minMember: no number"))
-    assert binding(cluster(NODES, [odd]), {"g-w-0": "n0"}) == {("well-formed", "task ns/g-w-0")}
+    found = binding(cluster(NODES, [odd]), {"g-w-0": "n0"})
+    assert found == {("well-formed", "task ns/g-w-0"), ("proportion", "queue default")}
 
 
 # --- gangs ---------------------------------------------------------------------------------------

@@ -242,8 +242,9 @@ class Checker:
 
     def asked(self, queue: Queue) -> Counter[str]:
         gangs = [g for g in self.snapshot.gangs if g.queue == queue.name]
-        counted = (*HELD, TaskStatus.PENDING)
-        return summed(t for g in gangs for t in g.tasks if t.status in counted)
+        held = [t for g in gangs for t in g.tasks if t.status in HELD]
+        faultless = [g for g in gangs if g.problem is None and self._takes_work(g.queue)]
+        return summed([*held, *(t for g in faultless for t in g.tasks if _waits(t))])
 
     def shares(self) -> dict[str, dict[str, int]]:
         asked = {q.name: self.asked(q) for q in self.snapshot.queues}
@@ -395,6 +396,10 @@ def _reaches_minimum(gang: Gang, tasks: list[Task]) -> bool:
     roles = Counter(t.role for t in tasks)
     binding = gang.min_role if gang.min_member >= sum(n for _, n in gang.min_role) else ()
     return len(tasks) >= gang.min_member and all(roles[role] >= n for role, n in binding)
+
+
+def _waits(task: Task) -> bool:
+    return task.status is TaskStatus.PENDING and task.problem is None
 
 
 def _selects(node: Node, shape: TaskShape) -> bool:
