@@ -21,11 +21,13 @@ from optsched.rules.fragmentation import (
     Fragmentation,
     Kind,
     Target,
+    left_devices,
     target_of,
     typical,
 )
 from optsched.rules.gang import Gang
 from optsched.rules.node_affinity import NodeAffinity
+from optsched.rules.nodeorder import NodeOrder
 from optsched.rules.outcome import Outcome
 from optsched.rules.ruleset import RuleSet
 from tests.support.effort import EFFORT
@@ -204,3 +206,20 @@ def test_the_level_of_the_empty_cluster_is_the_published_one() -> None:
     nothing = Outcome(problem, Decisions.nothing(problem))
     part = FragLevel().value(nothing) / (6212 * 1000 * SHARES)
     assert 100 * part == pytest.approx(expected("frag", 4)[0], abs=0.05)
+
+
+@pytest.mark.slow
+def test_going_by_it_leaves_fewer_gpus_unused_than_other_scores() -> None:
+    problem = openb()
+    by_frag, by_load = (
+        Bench.of(problem.snapshot, RuleSet.of(Gang(), NodeAffinity(), rule), ["frag"])
+        for rule in (Fragmentation(), NodeOrder())
+    )
+    found = by_frag.greedy()
+    assert by_frag.broken(found) == []
+    level, part = FragLevel(), 6212 * 1000 * SHARES / 100
+    least = level.value(Outcome(problem, found)) / part
+    other = level.value(Outcome(problem, by_load.greedy())) / part
+    assert (least, other) == (pytest.approx(6.6, abs=0.1), pytest.approx(8.0, abs=0.1))
+    free = left_devices(Outcome(problem, found)).sum()
+    assert 100 - 100 * free / 6_212_000 == pytest.approx(93.3, abs=0.1)
