@@ -204,8 +204,15 @@ class Fragmentation(Rule):
 def _has_gpus(problem: Problem) -> bool:
     """Whether a ready node has devices and somebody asks for some, or for a part of one."""
     return bool(free_devices(problem)[problem.ready].any()) and (
-        is_shared(problem) or problem.index(GPU) >= 0
+        is_shared(problem) or _is_asked_for(problem)
     )
+
+
+def _is_asked_for(problem: Problem) -> bool:
+    """Whether a task of a queue takes GPUs; that they have a place on axis R does not say so."""
+    at = problem.index(GPU)
+    parts = (problem.classes.request, problem.queues.allocated)
+    return at >= 0 and any(bool(part[:, at].any()) for part in parts)
 
 
 def _column(problem: Problem, resource: str, amounts: I64) -> I64:
