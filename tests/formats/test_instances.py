@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.formats.index import READ_KINDS
 from optsched.formats.instances import Instance, read_instance, read_objects
 from optsched.formats.pods import DecodeOptions
 from optsched.formats.problems import InstanceError
@@ -15,6 +16,9 @@ from tests.support.shared import shared
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+KINDS = ", ".join(dict.fromkeys(kind.kind for kind in READ_KINDS))
 
 
 def told(found: Instance) -> list[str]:
@@ -137,9 +141,7 @@ def test_progress_ends_at_the_total(tmp_path: Path):
         ({"a.yaml": "# nothing\n"}, "there is no object at all"),
         (
             {"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"},
-            "nothing to schedule: looked for Node, Pod, PodGroup, Queue, PriorityClass, Namespace, "
-            "PersistentVolumeClaim, PersistentVolume, StorageClass, HyperNode, "
-            "PodDisruptionBudget; there are only 1 v1 ConfigMap",
+            f"nothing to schedule: looked for {KINDS}; there are only 1 v1 ConfigMap",
         ),
         ({"a.yaml": "a: [\n"}, "a.yaml:2:1: is not YAML"),
     ],
