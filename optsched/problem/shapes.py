@@ -165,14 +165,14 @@ def gang_row(
     if blocked or not waiting:
         return GangRow(gang, None, (), len(ready), held, asked, blocked, queue)
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
-    started = need == 0 and not need_role and not parts.need_groups
+    has_least = need == 0 and not need_role
     shape = GangShape(
         entries=tuple(replace(e, queue=queue) for e in entries) if queue else entries,
         sequence=sequence,
         need=need,
         need_role=need_role,
-        is_started=started,
-        min_resources=NOTHING if started else gang.min_resources,
+        is_started=has_least and not parts.need_groups,
+        min_resources=NOTHING if has_least else gang.min_resources,
         parts=parts.parts,
         need_groups=parts.need_groups,
         topology=gang.topology,

@@ -11,6 +11,7 @@ import numpy as np
 
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
+from optsched.problem.parts import find_parts
 from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
@@ -60,7 +61,7 @@ class Gang(Rule):
         free = _free(world)
         taken = summed(taken_by(p.task) for p in world.placements)
         for gang in starting:
-            asked = summed(taken_by(t) for t in gang.tasks if _waits(t))
+            asked = summed(taken_by(t) for t in _waiting(gang))
             for resource, least in gang.min_resources:
                 if least > free.get(resource, 0):
                     detail = f"minResources {amount_text(resource, least)} are not free"
@@ -136,8 +137,12 @@ def _starts(gang: GangObject) -> bool:
     return len(ready) < gang.min_member or short
 
 
-def _waits(task: Task) -> bool:
-    return task.status is TaskStatus.PENDING and task.problem is None
+def _waiting(gang: GangObject) -> list[Task]:
+    """Tasks that could be placed: not those of smaller groups that have too few pods."""
+    waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+    ready = [t for t in gang.tasks if t.status.counts_as_ready]
+    short = find_parts(gang, ready, waits).short
+    return [t for t in waits if t.key not in short]
 
 
 def _free(world: World) -> dict[str, int]:

@@ -181,7 +181,8 @@ class _Pipeline:
             placing.keep()
             return True
         placing.undo(gang)
-        return grown > 1 and self._grow(gang, grown // 2)
+        fewer = min(grown, number) // 2  # a smaller group may have come whole
+        return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:
         """Start a gang now, or promise it room that is being freed; False when it has to wait."""
