@@ -208,7 +208,7 @@ class Walk:
 
 
 @every_rule
-@examples(12)
+@examples(9)
 @given(st.data())
 def test_what_its_faces_permit_the_verifier_accepts(rule: Rule, data: DataObject) -> None:
     bench = data.draw(benches(rule))
@@ -220,7 +220,7 @@ def test_what_its_faces_permit_the_verifier_accepts(rule: Rule, data: DataObject
 
 
 @every_rule
-@examples(20)
+@examples(12)
 @given(st.data())
 def test_the_pipeline_never_breaks_it(rule: Rule, data: DataObject) -> None:
     bench = data.draw(benches(rule))
@@ -231,7 +231,7 @@ def test_the_pipeline_never_breaks_it(rule: Rule, data: DataObject) -> None:
 
 
 @every_rule
-@examples(12)
+@examples(9)
 @given(st.data())
 def test_its_rows_allow_just_the_plans_that_the_verifier_accepts(
     rule: Rule, data: DataObject
@@ -257,7 +257,7 @@ def plans(draw: DrawFn, bench: Bench) -> dict[str, str]:
 
 
 @every_rule
-@examples(8)
+@examples(5)
 @given(st.data())
 def test_the_optimum_keeps_it_and_is_what_trying_everything_finds(
     rule: Rule, data: DataObject
@@ -279,7 +279,7 @@ def test_the_optimum_keeps_it_and_is_what_trying_everything_finds(
 
 
 @every_rule
-@examples(12)
+@examples(9)
 @given(st.data())
 def test_a_plan_that_does_nothing_breaks_nothing(rule: Rule, data: DataObject) -> None:
     snapshot = data.draw(contests(ABOUT.get(rule.name, CONSTRAINTS)))
@@ -296,7 +296,7 @@ ODD_WORDS = re.compile(
 
 
 @every_rule
-@examples(12)
+@examples(9)
 @given(st.data())
 def test_violations_are_told_in_words(rule: Rule, data: DataObject) -> None:
     bench = data.draw(benches(rule))
@@ -318,7 +318,7 @@ def test_violations_are_told_in_words(rule: Rule, data: DataObject) -> None:
 
 
 @every_rule
-@examples(12)
+@examples(9)
 @given(st.data())
 def test_who_waits_knows_why_and_nobody_else(rule: Rule, data: DataObject) -> None:
     bench = data.draw(benches(rule))
@@ -343,7 +343,7 @@ def tasks_left(bench: Bench, decisions: Decisions) -> dict[str, int]:
 
 
 @every_rule
-@examples(12)
+@examples(9)
 @given(st.data())
 def test_who_waits_because_of_it_is_told_of_it(rule: Rule, data: DataObject) -> None:
     bench = data.draw(benches(rule))
@@ -420,7 +420,7 @@ def differing(one: dict[str, object], other: dict[str, object]) -> list[str]:
 
 
 @every_rule
-@examples(6)
+@examples(5)
 @given(st.data())
 def test_the_same_problem_gets_the_same_answers(rule: Rule, data: DataObject) -> None:
     bench = data.draw(benches(rule))
@@ -447,7 +447,7 @@ def turned(snapshot: Snapshot) -> Snapshot:
 
 
 @every_rule
-@examples(6)
+@examples(5)
 @given(st.data())
 def test_step_by_step_is_from_scratch(rule: Rule, data: DataObject) -> None:
     bench = data.draw(benches(rule))

@@ -482,7 +482,7 @@ every_theme = pytest.mark.parametrize("theme", THEMES, ids=lambda t: ",".join(so
 
 
 @every_theme
-@examples(50)
+@examples(35)
 @given(st.data())
 def test_a_plan_is_refused_for_just_what_is_wrong_with_it(
     theme: frozenset[str], data: DataObject
@@ -495,7 +495,7 @@ def test_a_plan_is_refused_for_just_what_is_wrong_with_it(
 
 
 @every_theme
-@examples(60)
+@examples(45)
 @given(st.data())
 def test_any_plan_is_judged_as_mathematics_says(theme: frozenset[str], data: DataObject) -> None:
     snapshot = data.draw(contests(theme))
