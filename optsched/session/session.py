@@ -220,14 +220,17 @@ class _Session:
         return self._around.limits or Limits(budget_ms=self._policy.budgets.solve_ms)
 
     def _clearing(self, first: _Round) -> Iterator[_Round]:
-        """The round in which room was made for what stayed out, if there is any to be made."""
+        """The round in which room was made for what stayed out, if there is any to be made.
+
+        Bids build on those before them: without the gangs that can not sit, all are made anew.
+        """
         reach = _reach(self._policy)
         means = Means(self._around.solver, self._left_ms, self._limits)
         best = first.answers[0].decisions
-        with self._watch("victims"):
-            found = make_room(first.problem, self._rules, first.tiers, best, reach, means)
-        self._hopeless = found.hopeless
         for _ in range(_TRIES):
+            with self._watch("victims"):
+                found = make_room(first.problem, self._rules, first.tiers, best, reach, means)
+            self._hopeless = found.hopeless
             if not found.evictions:
                 return
             gone = {eviction.task for eviction in found.evictions}
@@ -236,7 +239,7 @@ class _Session:
             if not unseated:
                 yield again
                 return
-            found = found.without(again.problem, unseated)
+            means = replace(means, passed_over=means.passed_over | unseated)
 
     def _left_ms(self) -> int | None:
         if self._limits.budget_ms is None or self._around.clock is None:

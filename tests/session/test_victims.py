@@ -90,6 +90,12 @@ def test_fewest_victims_go_first_and_among_as_few_the_least_important():
     assert (level.value, level.bound, level.status) == (1, 1, LevelStatus.OPTIMAL)
 
 
+def test_a_surplus_is_given_once():
+    low = runs(gang("low", ("w", 3, shape(1, 8)), least=2, priority=1), "n0", "n1", "n2")
+    high = [gang(f"high-{i}", ("w", 1, shape(1, 8)), priority=2) for i in range(2)]
+    assert len(evicted(decide(cluster(nodes(3), [low, *high])))) == 3
+
+
 def test_a_gang_gives_its_surplus_or_leaves_as_a_whole():
     elastic = runs(gang("elastic", ("w", 4, shape(1, 2)), least=3, priority=1), *["n0"] * 4)
     rigid = runs(gang("rigid", ("w", 4, shape(1, 2)), priority=1), *["n1"] * 4)

@@ -309,7 +309,7 @@ class Bidding:
             allowed=allowed,
             room=np.maximum(state.room, 0),
             groups=groups,
-            wholes=self._wholes(groups),
+            wholes=self._wholes(groups, state),
             limits=(
                 *self._gain_limits(groups, ceilings),
                 *self._gain_limits(groups, claims, is_claim=True),
@@ -447,22 +447,26 @@ class Bidding:
             request=running.request[at],
         )
 
-    def _wholes(self, groups: Groups) -> tuple[Whole, ...]:
+    def _wholes(self, groups: Groups, state: State) -> tuple[Whole, ...]:
+        """What gangs of victims still hold once those that were chosen before have left."""
         problem, running = self.problem, self.running
         found = []
         for j in range(int(groups.gang.max(initial=-1)) + 1):
             mine = groups.gang == j
             number = int(running.gang_of[groups.tasks[mine[groups.of_task]][0]])
             gang = problem.snapshot.gangs[number]
-            held = int(self._held[number])
-            surplus = min(max(int(problem.num_ready[number]) - gang.min_member, 0), held)
+            gone = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
+            held = int(self._held[number]) - len(gone)
+            ready = int(problem.num_ready[number]) - len(gone)
+            surplus = min(max(ready - gang.min_member, 0), held)
             binding = gang.min_member >= sum(n for _, n in gang.min_role)
             roles = [(i + 1, *item) for i, item in enumerate(gang.min_role)] if binding else []
             by_role = []
             for i, role, least in roles:
-                ready = [t for t in gang.tasks if t.status.counts_as_ready and t.role == role]
-                here = sum(t.status.holds_resources for t in ready)
-                by_role.append((i, here, min(max(len(ready) - least, 0), here)))
+                runs = [t for t in gang.tasks if t.status.counts_as_ready and t.role == role]
+                less = sum(running.tasks[v].role == role for v in gone)
+                here = sum(t.status.holds_resources for t in runs) - less
+                by_role.append((i, here, min(max(len(runs) - less - least, 0), here)))
             leaves = int(groups.count[mine].sum()) == held
             found.append(Whole(number, held, surplus, tuple(by_role), leaves))
         return tuple(found)

@@ -23,7 +23,7 @@ from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.rules.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from optsched.domain.reasons import Reason
     from optsched.engines.cpsat.solver import Solver
@@ -48,12 +48,15 @@ class Means:
         Wall time that is left, None where no clock may be read.
     limits
         What one solve may spend.
+    passed_over
+        Gangs that no room is made for.
 
     """
 
     solver: Solver | None
     left_ms: Callable[[], int | None]
     limits: Limits
+    passed_over: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +88,6 @@ class Clearing:
         wanted = {g: sum(n for _, _, n in seats) for g, seats in self.seats.items()}
         return frozenset(g for g, number in wanted.items() if count[g] < number)
 
-    def without(self, problem: Problem, gangs: Collection[int]) -> Clearing:
-        """The same without what was done for some gangs; the fewest possible is then unknown."""
-        keys = {problem.snapshot.gangs[g].key for g in gangs}
-        evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
-        seats = {g: s for g, s in self.seats.items() if g not in gangs}
-        return Clearing(evictions, seats, _weighed(evictions, 0), self.hopeless)
-
 
 def make_room(
     problem: Problem,
@@ -118,6 +114,7 @@ def make_room(
     outcome = Outcome(problem, decisions)
     waiting = (outcome.num_pending > 0) & (problem.shape_of >= 0)
     waiting[problem.gang_of[decisions.nominated >= 0]] = False
+    waiting[list(means.passed_over)] = False
     for excluded in (rule.excludes(problem) for rule in rules.hard):
         if excluded is not None:
             waiting &= ~excluded
@@ -148,7 +145,7 @@ class _Stage:
         self._seats: dict[int, Seats] = {}
         self._hopeless: dict[int, Reason | None] = {}
         self._least = 0
-        self._all_known = True
+        self._all_known = not means.passed_over
         self._state = State(
             room=problem.allocatable - problem.used + problem.releasing,
             used=problem.queues.allocated.copy(),
