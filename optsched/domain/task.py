@@ -237,12 +237,18 @@ class TaskStatus(Enum):
         return self in _HOLDING
 
     @property
+    def is_standing(self) -> bool:
+        """Whether the task has its node and is not about to leave it: bound or running."""
+        return self in _STANDING
+
+    @property
     def counts_as_ready(self) -> bool:
         """Whether the task counts towards its gang's minimum (Volcano `ReadyTaskNum`)."""
         return self in _READY
 
 
 _HOLDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING})
+_STANDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 _READY = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED})
 
 

@@ -13,7 +13,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from optsched.api.kinds import POD
 from optsched.domain.decisions import Allocate
 from optsched.domain.reasons import ReasonCode
 from optsched.formats.cards import bind_marks
@@ -28,14 +27,14 @@ from optsched.kube.errors import (
     Unreachable,
 )
 from optsched.kube.holds import Holds
-from optsched.kube.ports import Ref
+from optsched.kube.ports import pod_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from optsched.domain.decisions import Plan
     from optsched.kube.cache import ClusterCache
-    from optsched.kube.ports import Api
+    from optsched.kube.ports import Api, Ref
     from optsched.kube.waiting import Waiting
     from optsched.session.ports import Clock
 
@@ -58,8 +57,7 @@ class Bind:
     @property
     def ref(self) -> Ref:
         """The pod."""
-        namespace, _, name = self.task.partition("/")
-        return Ref(POD, namespace, name)
+        return pod_ref(self.task)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ class ClusterCache:
     def assume_leaving(self, task: str, node: str) -> str | None:
         """Count a task that runs on a node as on its way out; its uid, None where it runs not."""
         pod = self._pods.get(task)
-        if pod is None or pod.task.node != node or not _runs(pod.task):
+        if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None
         self.version += 1
         return self._pods.assume(task, ToLeave())
@@ -448,10 +448,6 @@ class ClusterCache:
         if claims != self._claims:
             self._claims = claims
         self._touched_claims.clear()
-
-
-def _runs(task: Task) -> bool:
-    return task.status in (TaskStatus.BOUND, TaskStatus.RUNNING)
 
 
 def _key(kind: Kind, obj: Raw) -> str:

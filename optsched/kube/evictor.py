@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from optsched.api.kinds import POD
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.reasons import ReasonCode
 from optsched.kube.errors import Conflict, KubeError, NotFound, Rejected, TooMany
 from optsched.kube.outbox import Outbox
-from optsched.kube.ports import Ref
+from optsched.kube.ports import pod_ref
 from optsched.kube.status import StatusPatch
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.domain.decisions import Plan
     from optsched.kube.cache import ClusterCache
     from optsched.kube.holds import Holds
-    from optsched.kube.ports import Api
+    from optsched.kube.ports import Api, Ref
     from optsched.kube.waiting import Waiting
     from optsched.kube.writes import Write
 
@@ -43,7 +42,7 @@ class Victim:
     @property
     def ref(self) -> Ref:
         """The pod."""
-        return _pod(self.eviction.task)
+        return pod_ref(self.eviction.task)
 
 
 class EvictionListener(Protocol):
@@ -132,7 +131,8 @@ class Evictor:
     def _nominate(self, task: str, node: str) -> None:
         if self._cache.assume_nominated(task, node):
             body = {"status": {"nominatedNodeName": node or None}}
-            self._writes.put(_pod(task), StatusPatch(_pod(task), body, "status"))
+            ref = pod_ref(task)
+            self._writes.put(ref, StatusPatch(ref, body, "status"))
 
     def _begin(self, eviction: Evict) -> None:
         uid = self._cache.assume_leaving(eviction.task, eviction.node)
@@ -167,8 +167,3 @@ class Evictor:
     def _drop(self, victim: Victim) -> None:
         self._victims.pop(victim.eviction.task, None)
         self._cache.forget(victim.eviction.task)
-
-
-def _pod(task: str) -> Ref:
-    namespace, _, name = task.partition("/")
-    return Ref(POD, namespace, name)

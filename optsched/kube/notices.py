@@ -6,12 +6,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import POD, POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
+from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
 from optsched.api.wellknown import OVERUSE_TOLERANCE
 from optsched.domain.task import TaskStatus
 from optsched.formats.upstream import group_name, is_upstream
 from optsched.kube.events import REPEATS_S, EventType, Note
-from optsched.kube.ports import Ref
+from optsched.kube.ports import Ref, pod_ref
 from optsched.rules.entitled import RECLAIM
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Gang
     from optsched.domain.reasons import Reason
-    from optsched.domain.task import Task
     from optsched.kube.binder import Bind, Failure
     from optsched.kube.cache import ClusterCache
     from optsched.kube.errors import KubeError
@@ -81,17 +80,13 @@ def unschedulable(gang: Gang, reason: Reason) -> Iterator[Note]:
         yield _waits(Ref(kind, gang.namespace, group_name(gang)), gang.uid, reason)
     for task in gang.tasks:
         if task.status in _WAITS:
-            yield _waits(_pod(task), task.uid, task.problem or reason)
+            yield _waits(pod_ref(task.key), task.uid, task.problem or reason)
 
 
 def _waits(about: Ref, uid: str, reason: Reason) -> Note:
     code = reason.code.value
     message = f"{code}: {reason.message}"
     return Note(about, uid, EventType.WARNING, "Unschedulable", message, code)
-
-
-def _pod(task: Task) -> Ref:
-    return Ref(POD, task.namespace, task.name)
 
 
 @dataclass(frozen=True, slots=True)

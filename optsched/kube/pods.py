@@ -47,7 +47,7 @@ class ToLeave:
 
     def is_open(self, told: Task) -> bool:
         """See `ToBeBound`."""
-        return told.status in (TaskStatus.BOUND, TaskStatus.RUNNING)
+        return told.status.is_standing
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from optsched.api.kinds import POD
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
@@ -47,6 +49,12 @@ class Page:
     items: Sequence[Raw]
     resource_version: str
     token: str = ""
+
+
+def pod_ref(task: str) -> Ref:
+    """The pod of a task, by the task's key `namespace/name`."""
+    namespace, _, name = task.partition("/")
+    return Ref(POD, namespace, name)
 
 
 class Source(Protocol):

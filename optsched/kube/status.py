@@ -16,7 +16,6 @@ from optsched.api.queue import QueueCounts
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch
 from optsched.domain.amounts import total
 from optsched.domain.cluster import GangPhase
-from optsched.domain.task import TaskStatus
 from optsched.kube.ports import Ref
 from optsched.session.status import gang_status
 from optsched.units import CPU, MEMORY, PODS
@@ -46,7 +45,6 @@ Another scheduler may count its own pods there: neither may make the other write
 """
 
 _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
-_ALLOCATED: Final = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,7 @@ class Share:
 
 def share_of(gang: Gang, status: GangStatus) -> Share:
     """What a gang adds to its queue; gangs without a PodGroup are in no phase."""
-    here = [task for task in gang.tasks if task.status in _ALLOCATED]
+    here = [task for task in gang.tasks if task.status.is_standing]
     held = {PODS: len(here), **total(task.shape.request for task in here)} if here else {}
     has_group = not gang.is_implicit and gang.uid != ""
     return Share(gang.queue, held, status.phase if has_group else None)

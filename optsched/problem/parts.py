@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
 from optsched.domain.topology import sub_group_of
 
 if TYPE_CHECKING:
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Gang
     from optsched.domain.task import Task
     from optsched.domain.topology import TopologyRequest
-
-STANDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
-"""What tasks are that stay where they are."""
 
 NO_PART = -1
 """The part of a task that is in no smaller group."""
@@ -105,7 +101,7 @@ def find_parts(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Pa
 
 def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
     """Names of the nodes that bound and running tasks are on, each once."""
-    return tuple(sorted({t.node for t in tasks if t.status in STANDING}))
+    return tuple(sorted({t.node for t in tasks if t.status.is_standing}))
 
 
 def _by_group(gang: Gang, tasks: Iterable[Task]) -> dict[_Group, list[Task]]:

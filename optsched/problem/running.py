@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import frozen
 from optsched.units import PODS
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
-
-_HELD = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +59,7 @@ def _running_tasks(problem: Problem) -> Running:
         (task, g, index_of[task.node])
         for g, gang in enumerate(problem.snapshot.gangs)
         for task in gang.tasks
-        if task.status in _HELD and task.node in index_of
+        if task.status.is_standing and task.node in index_of
     ]
     tasks = tuple(task for task, _, _ in found)
     gang_of = np.array([g for _, g, _ in found], np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.domain.topology import sub_group_of
 from optsched.problem.arrays import frozen
-from optsched.problem.parts import NO_PART, STANDING
+from optsched.problem.parts import NO_PART
 from optsched.problem.topology import NOWHERE
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
         group = sub_group_of(mine.sub_groups, example.labels)
         tasks = [t for t in tasks if sub_group_of(mine.sub_groups, t.labels) == group]
     number = problem.derived(_node_numbers)
-    nodes = [number[t.node] for t in tasks if t.status in STANDING and t.node in number]
+    nodes = [number[t.node] for t in tasks if t.status.is_standing and t.node in number]
     return np.array(nodes, np.int64), len(tasks)
 
 

@@ -17,7 +17,7 @@ from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.topology import sub_group_of
 from optsched.problem.choices import Choices, candidates, widest
 from optsched.problem.linear import Expression
-from optsched.problem.parts import NO_PART, STANDING
+from optsched.problem.parts import NO_PART
 from optsched.problem.topology import CLUSTER
 from optsched.problem.units import holders, units_of
 from optsched.rules.base import Fences, Greedy, Rule, Violation
@@ -259,7 +259,7 @@ def _bound_together(
 def _nodes(world: World, tasks: Iterable[Task], goes_to: Mapping[str, str]) -> set[str]:
     """Nodes of tasks that run or come; a task on a node that is gone is nowhere."""
     known = world.snapshot.node_by_name
-    stand = {t.node for t in tasks if t.status in STANDING and t.node in known}
+    stand = {t.node for t in tasks if t.status.is_standing and t.node in known}
     return stand | {goes_to[t.key] for t in tasks if t.key in goes_to}
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from optsched.domain.cluster import NO_GROUPS, ROOT_QUEUE
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import UNLIMITED
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
@@ -198,7 +197,7 @@ def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
     for gang in (g for g in snapshot.gangs if g.queue in limited):
         for task in gang.tasks:
             node = snapshot.node_by_name.get(task.node)
-            if node is not None and task.status in (TaskStatus.BOUND, TaskStatus.RUNNING):
+            if node is not None and task.status.is_standing:
                 spot = gang.queue, node.labels.get(GROUP, "")
                 held[spot] = summed((held.get(spot, {}), taken_by(task)))
     return held

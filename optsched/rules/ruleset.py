@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from optsched.problem.running import running_tasks
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.fifo import Fifo
 from optsched.rules.fits import Fits
@@ -14,6 +17,8 @@ from optsched.rules.victims import Victims
 from optsched.rules.well_formed import WellFormed
 
 if TYPE_CHECKING:
+    from optsched.problem.arrays import Bool
+    from optsched.problem.problem import Problem
     from optsched.rules.base import Rule
 
 
@@ -70,6 +75,15 @@ class RuleSet:
         """Rules that have a say in evictions, each once."""
         switched = [a for a in self.active if {Face.PREEMPTABLE, Face.RECLAIMABLE} & a.faces]
         return (*_ALWAYS, *self.guards, *{a.rule.name: a.rule for a in switched}.values())
+
+    def spared(self, problem: Problem) -> Bool:
+        """(V,) running tasks that may not be evicted, whoever asks."""
+        spared = np.zeros(len(running_tasks(problem)), np.bool_)
+        for rule in self.guarding:
+            mine = rule.spares(problem)
+            if mine is not None:
+                spared |= mine
+        return spared
 
     def guarded_by(self, *rules: Rule) -> RuleSet:
         """The same with more rules on evictions."""

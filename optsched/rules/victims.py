@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.task import TaskStatus
 from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.domain.cluster import Budget, Snapshot
+    from optsched.domain.cluster import Budget
     from optsched.domain.decisions import Evict
     from optsched.domain.task import Task
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
-
-_HELD = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 
 
 class Victims(Rule):
@@ -44,8 +41,9 @@ class Victims(Rule):
             problem = _problem(world, eviction)
             if problem:
                 yield Violation(self.name, where, problem)
+        gone = [t for key in seen if (t := world.task_by_key.get(key)) is not None]
         for budget in world.snapshot.budgets:
-            evicted = [t for t in _tasks(world.snapshot) if t.key in seen and covers(budget, t)]
+            evicted = [t for t in gone if covers(budget, t)]
             if len(evicted) > budget.allowed:
                 detail = f"{len(evicted)} evicted, {budget.allowed} allowed"
                 yield Violation(self.name, f"budget {budget.key}", detail)
@@ -154,7 +152,7 @@ def _problem(world: World, eviction: Evict) -> str:
 
 
 def _misplaced(task: Task, eviction: Evict) -> str:
-    if task.status not in _HELD:
+    if not task.status.is_standing:
         return f"evicted, but is {task.status.value}"
     if task.node != eviction.node:
         return f"evicted from {eviction.node}, but runs on {task.node}"
@@ -171,7 +169,3 @@ def _groundless(world: World, eviction: Evict) -> str:
     if not all(t.preempts for t in gains):
         return f"evicted for {preemptor.key}, whose preemptionPolicy is Never"
     return _refusal(world.task_by_key[eviction.task], world.snapshot.taken_ms)
-
-
-def _tasks(snapshot: Snapshot) -> Iterator[Task]:
-    return (task for gang in snapshot.gangs for task in gang.tasks)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from optsched.domain.cluster import ROOT_QUEUE, QueueState
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.eviction import leaving
-from optsched.domain.task import Task, TaskStatus
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Gang, Node, Queue, Snapshot
     from optsched.domain.decisions import Action
+    from optsched.domain.task import Task
 
 
 class Placement(NamedTuple):
@@ -122,7 +122,7 @@ class World:
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for gang in self.snapshot.gangs:
             for task in gang.tasks:
-                if task.status in (TaskStatus.BOUND, TaskStatus.RUNNING) and gang.queue in held:
+                if task.status.is_standing and gang.queue in held:
                     add_into(held[gang.queue], taken_by(task))
         return held
 

@@ -258,25 +258,26 @@ class _Session:
                 actions = self._actions(each, answer)
                 violations = verify_actions(self._snapshot, actions, self._rules)
             if not violations:
-                return self._plan(each, answer), tuple(found), kept
+                return self._plan(each, answer, actions), tuple(found), kept
             found.extend(violations)
             if self._around.incidents is not None:
                 plan = Plan(actions, self._certificate(each, answer))
                 kept = self._around.incidents.violated(self._snapshot, plan, violations)
         last = rounds[-1]
         nothing = Answer(Decisions.nothing(last.problem), (), "none", "no plan kept every rule")
-        return self._plan(last, nothing), tuple(found), kept
+        actions = self._actions(last, nothing)
+        return self._plan(last, nothing, actions), tuple(found), kept
 
     def _actions(self, each: _Round, answer: Answer) -> tuple[Action, ...]:
         placed = actions_of(each.problem, answer.decisions, each.tiers)
         actions = (*each.clearing.evictions, *placed)
         return with_cards(self._snapshot, actions, self._rules)
 
-    def _plan(self, each: _Round, answer: Answer) -> Plan:
+    def _plan(self, each: _Round, answer: Answer, actions: tuple[Action, ...]) -> Plan:
         with self._watch("explain"):
             pending = pending_of(each.problem, answer.decisions, self._policy.rules)
             pending |= self._refused(pending)
-        return Plan(self._actions(each, answer), self._certificate(each, answer), pending)
+        return Plan(actions, self._certificate(each, answer), pending)
 
     def _refused(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
         """Why gangs wait that no eviction helps, where that says more than that room is short."""

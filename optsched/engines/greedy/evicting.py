@@ -48,13 +48,9 @@ class Evicting:
         self._faces = placing.faces
         self._gang_key = gang_key
         self._running = running_tasks(problem)
-        self._free = np.ones(len(self._running), np.bool_)
-        for rule in rules.guarding:
-            spared = rule.spares(problem)
-            if spared is not None:
-                self._free &= ~spared
-        asking = [i for i, name in enumerate(problem.resources) if name != PODS]
-        self._idles = ~self._running.request[:, asking].any(axis=1)
+        self._free: Bool = ~rules.spared(problem)
+        self._asking = [i for i, name in enumerate(problem.resources) if name != PODS]
+        self._idles = ~self._running.request[:, self._asking].any(axis=1)
         self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
         self._whole = rules.has("gang", Face.JOB_PIPELINED)
         self._taken: list[int] = []
@@ -67,8 +63,7 @@ class Evicting:
         Gangs that ask something of the network evict nobody, as in Volcano.
         """
         bounds, shape = self._problem.topology.bounds, self._problem.shape_of
-        alone = [g for g in gangs if not bounds[int(shape[g])].all]
-        starving = [g for g in alone if self._faces.is_starving(g) and self._may_ask(g)]
+        starving = self._starving(g for g in gangs if not bounds[int(shape[g])].all)
         line = [(self._order(g), g) for g in starving]
         heapq.heapify(line)
         while line:
@@ -81,9 +76,8 @@ class Evicting:
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
         """Evict tasks of other queues for gangs of queues that are due more."""
-        starving = [g for g in gangs if self._faces.is_starving(g) and self._may_ask(g)]
         lines: dict[int, list[tuple[tuple[Key, int, int], int]]] = {}
-        for gang in starving:
+        for gang in self._starving(gangs):
             queue = int(self._problem.queue_of[gang])
             heapq.heappush(lines.setdefault(queue, []), (self._order(gang), gang))
         queues = [(self._queue_order(q), q) for q in lines]
@@ -97,10 +91,8 @@ class Evicting:
                 heapq.heappush(lines[queue], (self._order(gang), gang))
             heapq.heappush(queues, (self._queue_order(queue), queue))
 
-    def _may_ask(self, gang: int) -> bool:
-        problem = self._problem
-        tasks = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
-        return any(t.preempts for t in tasks)
+    def _starving(self, gangs: Iterable[int]) -> list[int]:
+        return [g for g in gangs if self._faces.is_starving(g) and self._entries(g)]
 
     def _order(self, gang: int) -> tuple[Key, int, int]:
         return (self._gang_key(gang), int(self._problem.created_ms[gang]), gang)
@@ -115,8 +107,6 @@ class Evicting:
         """Make room for tasks of a gang while it starves; all is undone where it stays short."""
         seated = False
         for entry in self._entries(gang):
-            if not self._problem.classes.shapes[self._placing.class_of(gang, entry)].preempts:
-                continue
             while self._left(gang, entry) and self._faces.is_starving(gang):
                 if not self._make_room((gang, entry), action, who(gang)):
                     break
@@ -129,17 +119,15 @@ class Evicting:
     def _try_one(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """The same for one task, whether or not that is enough."""
         for entry in self._entries(gang):
-            may = self._problem.classes.shapes[self._placing.class_of(gang, entry)].preempts
-            if (
-                may
-                and self._left(gang, entry)
-                and self._make_room((gang, entry), action, who(gang))
-            ):
+            if self._left(gang, entry) and self._make_room((gang, entry), action, who(gang)):
                 return self._commit(gang, action)
         return False
 
     def _entries(self, gang: int) -> list[int]:
-        return list(dict.fromkeys(entry for entry, _ in self._placing.cursor(gang).runs))
+        """Entries for whose tasks others may be evicted, in the order of their first task."""
+        shapes, placing = self._problem.classes.shapes, self._placing
+        entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
+        return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
 
     def _left(self, gang: int, entry: int) -> bool:
         return any(left for e, left in self._placing.cursor(gang).runs if e == entry)
@@ -190,7 +178,7 @@ class Evicting:
         queue = int(self._problem.queue_of[gang])
         if action == RECLAIM and not self._faces.may_reclaim(queue, task_class):
             return False
-        if not any(request[i] for i, r in enumerate(self._problem.resources) if r != PODS):
+        if not request[self._asking].any():
             candidates = candidates & self._idles
         for node in self._nodes(task_class, action, candidates):
             here = np.flatnonzero(candidates & (self._running.node_of == node))

@@ -235,7 +235,7 @@ class Bidding:
         self.running: Running = running_tasks(problem)
         self._rules = rules
         self._reach = reach
-        self._spared = _spared(problem, rules)
+        self._spared = rules.spared(problem)
         self._lost = lost_steps(problem)
         self._due = next(
             (d for a in rules.active if (d := a.rule.deserved(problem)) is not None), None
@@ -286,7 +286,7 @@ class Bidding:
         request = problem.classes.request[task_class]
         roles = [e.role for e in shape.entries]
         names = sorted(set(roles))
-        candidates, reclaimed, claims = self._candidates(gang, state, request, shape.need)
+        candidates, reclaimed, claims = self._candidates(gang, state, request)
         if not candidates.any():
             return None
         allowed = self._allowed(task_class, state)
@@ -345,7 +345,7 @@ class Bidding:
     # --- who may go ------------------------------------------------------------------------------
 
     def _candidates(
-        self, gang: int, state: State, request: I64, need: int
+        self, gang: int, state: State, request: I64
     ) -> tuple[Bool, Bool, list[tuple[int, int, int]]]:
         """(V,) who may go, (V,) who would be reclaimed, and what the claiming side may hold."""
         problem, running = self.problem, self.running
@@ -579,15 +579,6 @@ def claims(reserve: Reserve, used: I64) -> I64:
         if reserve.parent_of[q] >= 0:
             need[reserve.parent_of[q]] += claim[q]
     return claim
-
-
-def _spared(problem: Problem, rules: RuleSet) -> Bool:
-    spared = np.zeros(len(running_tasks(problem)), np.bool_)
-    for rule in rules.guarding:
-        mine = rule.spares(problem)
-        if mine is not None:
-            spared |= mine
-    return spared
 
 
 def lost_steps(problem: Problem) -> I64:

@@ -15,7 +15,7 @@ from optsched.engines.victims.bids import claims
 
 if TYPE_CHECKING:
     from optsched.engines.victims.bids import Bid, Lending, Reserve
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import F64, I64, Bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +70,9 @@ class _Packing:
         bid = self._bid
         weight = bid.request / np.maximum(bid.room.sum(axis=0) + 1, 1)
         largest_first = np.argsort(-weight.max(axis=1), kind="stable").tolist()
-        wanted = bid.most.copy()
         short_role = dict(bid.need_role)
         for entry in largest_first:
-            got = self._place(entry, int(wanted[entry]))
+            got = self._place(entry, int(bid.most[entry]))
             role = int(bid.role[entry])
             if role in short_role:
                 short_role[role] -= got
@@ -105,12 +104,12 @@ class _Packing:
                 banned[node] = True
         return done
 
-    def _cost(self, entry: int) -> I64:
+    def _cost(self, entry: int) -> F64:
         """(N,) about how many victims one more task takes on each node."""
         request = self._bid.request[entry]
         missing = np.maximum(request - self._room, 0)
         share = missing / np.maximum(request, 1)
-        cost: I64 = share.max(axis=1)
+        cost: F64 = share.max(axis=1)
         return cost
 
     def _admit(self, entry: int, node: int) -> bool:
@@ -139,7 +138,7 @@ class _Packing:
         if not groups.request[group][missing].any():
             return False
         if groups.gang[group] < 0 or self._has_surplus(group):
-            return self._may_give(group, np.array([group]), np.ones(1, np.int64))
+            return self._may_give(np.array([group]), np.ones(1, np.int64))
         return self._with_wholes and self._may_leave(int(groups.gang[group]))
 
     def _has_surplus(self, group: int) -> bool:
@@ -157,15 +156,14 @@ class _Packing:
     def _may_leave(self, j: int) -> bool:
         groups = self._bid.groups
         mine = np.flatnonzero(groups.gang == j)
-        return self._bid.wholes[j].may_leave and self._may_give(
-            int(mine[0]), mine, groups.count[mine] - self._evicted[mine]
-        )
+        rest = groups.count[mine] - self._evicted[mine]
+        return self._bid.wholes[j].may_leave and self._may_give(mine, rest)
 
-    def _may_give(self, group: int, more: I64, counts: I64) -> bool:
+    def _may_give(self, groups: I64, counts: I64) -> bool:
         """Whether queues and budgets allow some more victims."""
         bid = self._bid
         evicted = self._evicted.copy()
-        evicted[more] += counts
+        evicted[groups] += counts
         if not all(_lends(bid, lending, evicted) for lending in bid.lendings):
             return False
         return all(

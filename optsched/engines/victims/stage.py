@@ -233,7 +233,7 @@ class _Stage:
         return tried, are_all
 
     def _solved(self, bid: Bid, packed: Packed | None) -> tuple[Packed | None, int | None]:
-        """The best answer known, and the fewest victims possible; see `_proved`."""
+        """The best answer known, and the fewest victims possible, None where not proved."""
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
         encoded = encode_bid(bid, packed)
         left = self._means.left_ms()
@@ -279,7 +279,12 @@ class _Stage:
             self._evictions.append(Evict(task.key, task.node, action, key))
 
     def _results(self) -> tuple[LevelResult, ...]:
-        return _weighed(self._evictions, self._least if self._all_known else 0)
+        """How many leave, against the fewest that could; no level where nobody does."""
+        if not self._evictions:
+            return ()
+        value, least = len(self._evictions), self._least if self._all_known else 0
+        status = LevelStatus.OPTIMAL if value == least else LevelStatus.FEASIBLE
+        return (LevelResult(VICTIMS, "tasks", Sense.MIN, value, least, status),)
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
@@ -299,15 +304,6 @@ def _least(tried: Sequence[_Answer], best: _Answer) -> int | None:
         return None
     equals = [t for t in tried if t.found is not None and _cost(t)[0] == _cost(best)[0]]
     return min(t.least for t in equals if t.least is not None)
-
-
-def _weighed(evictions: Sequence[Evict], least: int) -> tuple[LevelResult, ...]:
-    """How many leave, against the fewest that could; no level where nobody does."""
-    if not evictions:
-        return ()
-    value = len(evictions)
-    status = LevelStatus.OPTIMAL if value == least else LevelStatus.FEASIBLE
-    return (LevelResult(VICTIMS, "tasks", Sense.MIN, value, least, status),)
 
 
 def _choose(bidding: Bidding, bid: Bid, evicted: I64) -> I64:
