@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optsched.domain.reasons import Reason
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
-    from optsched.problem.linear import Expression
+    from optsched.problem.linear import Expression, LinearModel
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.rules.faces import Face
@@ -54,6 +54,20 @@ class Fences(NamedTuple):
 
     masks: Sequence[Bool]
     are_all: bool = True
+
+
+class Bar(NamedTuple):
+    """Running tasks (see `problem.running`), any of which keeps a class out of its whole domain.
+
+    Attributes
+    ----------
+    domain_of
+        (N,) domain of each node, -1 where it is in none.
+
+    """
+
+    tasks: I64
+    domain_of: I64
 
 
 class Level(Protocol):
@@ -165,6 +179,10 @@ class Greedy:
     def live_mask(self, task_class: int) -> Bool | None:
         """(N,) nodes that a class may use as things stand; None when that excludes none."""
         raise NotImplementedError
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        """(N,) the same once everything that is leaving has left."""
+        return self.live_mask(task_class)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
         """The order of a gang's tasks as (entry, number), like `GangShape.sequence`.
@@ -308,6 +326,16 @@ class Rule:
 
     def encode_domains(self, form: Formulation) -> None:
         """Choose in which domains of the network gangs lie, where single nodes are not seen."""
+
+    def bars(self, problem: Problem, task_class: int) -> Sequence[Bar]:
+        """Running tasks that exclude nodes from a class, as `mask` says, while they stand."""
+        return ()
+
+    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
+        """Write the rows of `encode_nodes` that keep tasks of one gang apart.
+
+        Room is made for one gang at a time. `problem` minds nobody who may have to leave.
+        """
 
     def fences(self, problem: Problem, gang: int) -> Fences | None:
         """Where room may be made for a gang by evictions; None where that is as the mask says."""

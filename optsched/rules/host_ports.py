@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.rules.base import Greedy, Rule, Violation
+from optsched.problem.running import running_tasks
+from optsched.rules.base import Bar, Greedy, Rule, Violation
 from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from optsched.domain.task import HostPort
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
@@ -48,6 +50,13 @@ class HostPorts(Rule):
         taken: Bool = np.logical_or.reduce(problem.relations.port_taken[list(ports)])
         return ~taken
 
+    def bars(self, problem: Problem, task_class: int) -> Sequence[Bar]:
+        """See `Rule`: running tasks with a colliding port."""
+        mine = problem.classes.shapes[task_class].host_ports
+        running = running_tasks(problem).tasks if mine else ()
+        rivals = [v for v, task in enumerate(running) if _collide(mine, task.shape.host_ports)]
+        return [Bar(np.array(rivals), np.arange(problem.num_nodes))] if rivals else []
+
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         ports = ", ".join(map(str, problem.classes.shapes[task_class].host_ports))
@@ -58,8 +67,11 @@ class HostPorts(Rule):
         return bool(problem.classes.shapes[task_class].host_ports)
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        """See `encode_apart`."""
+        self.encode_apart(form.problem, form.model, supplied)
+
+    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
         """Σ supplied[c, n] ≤ 1 over the classes of each port and of each colliding pair."""
-        problem = form.problem
         of_class = [set(problem.relations.ports_of(s)) for s in problem.classes.shapes]
         for ports in _colliding(problem):
             classes = [c for c, mine in enumerate(of_class) if mine & ports]
@@ -67,7 +79,7 @@ class HostPorts(Rule):
             variables = supplied[classes][task_class, node]
             ones = np.ones(problem.num_nodes, np.int64)
             if len(variables):
-                form.model.add_rows(node, variables, 1, upper=ones)
+                model.add_rows(node, variables, 1, upper=ones)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.problem.relations import TermKind
-from optsched.rules.base import Greedy, Rule, Violation
+from optsched.problem.later import once_left
+from optsched.problem.relations import TermKind, TermMatcher
+from optsched.problem.running import running_tasks
+from optsched.rules.base import Bar, Greedy, Rule, Violation
 from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from optsched.domain.task import PodTerm, Task
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
@@ -68,6 +71,18 @@ class PodAffinity(Rule):
                 allowed &= ~_in_domains(problem, m, relations.carried[m])
         return None if allowed.all() else allowed
 
+    def bars(self, problem: Problem, task_class: int) -> Sequence[Bar]:
+        """See `Rule`: those that it does not want near, and those that do not want it."""
+        relations = problem.relations
+        unwanted = relations.carried_by(problem.classes.shapes[task_class])
+        found = [(m, problem.derived(_selected_tasks)) for m in unwanted]
+        found += [(m, problem.derived(_carriers)) for m in problem.classes.relations[task_class]]
+        return [
+            Bar(tasks[m], relations.domain_of[m])
+            for m, tasks in found
+            if relations.terms[m].kind is TermKind.ANTI_AFFINITY and len(tasks[m])
+        ]
+
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         return "did not satisfy affinity or anti-affinity with the pods there"
@@ -90,11 +105,16 @@ class PodAffinity(Rule):
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Rows by term and domain; see models/formulation/pod_affinity.md."""
+        self.encode_apart(form.problem, form.model, supplied)
         for m, term in enumerate(form.problem.relations.terms):
+            if term.kind is TermKind.AFFINITY:
+                _encode_affinity(form.problem, form.model, supplied, m)
+
+    def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
+        """See `Rule`: the rows of anti-affinity."""
+        for m, term in enumerate(problem.relations.terms):
             if term.kind is TermKind.ANTI_AFFINITY:
-                _encode_anti(form, supplied, m)
-            elif term.kind is TermKind.AFFINITY:
-                _encode_affinity(form, supplied, m)
+                _encode_anti(problem, model, supplied, m)
 
 
 # --- arrays --------------------------------------------------------------------------------------
@@ -117,6 +137,25 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
     return [m for m in carried if problem.relations.terms[m].kind is not TermKind.SPREAD]
 
 
+def _selected_tasks(problem: Problem) -> list[I64]:
+    """By term, the running tasks that it selects."""
+    matcher = TermMatcher(problem.relations.terms)
+    selecting = [set(matcher.selecting(task)) for task in running_tasks(problem).tasks]
+    numbers = range(len(problem.relations.terms))
+    return [_where(m in those for those in selecting) for m in numbers]
+
+
+def _carriers(problem: Problem) -> list[I64]:
+    """By term, the running tasks that carry it."""
+    running = running_tasks(problem).tasks
+    terms = (t.source for t in problem.relations.terms)
+    return [_where(term in task.shape.pod_anti_affinity for task in running) for term in terms]
+
+
+def _where(flags: Iterable[bool]) -> I64:
+    return np.flatnonzero(np.fromiter(flags, np.bool_)).astype(np.int64)
+
+
 def _carried_by_pending(problem: Problem) -> set[int]:
     return {m for c in range(len(problem.classes.shapes)) for m in _terms_of(problem, c)}
 
@@ -132,29 +171,43 @@ class _Live(Greedy):
         self._selected = problem.relations.selected.copy()
         self._bound = self._selected.copy()
         self._carried = problem.relations.carried.copy()
+        later = once_left(problem).relations
+        self._selected_leave = self._selected - later.selected
+        self._carried_leave = self._carried - later.carried
         classes = range(len(problem.classes.shapes))
         self._carries = [_terms_of(problem, c) for c in classes]
         self._selecting = problem.classes.relations
 
     def live_mask(self, task_class: int) -> Bool | None:
+        nobody = np.zeros((len(self._selected), 1), np.int64)
+        return self._mask(task_class, nobody, nobody)
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        return self._mask(task_class, self._selected_leave, self._carried_leave)
+
+    def _mask(self, task_class: int, selected_leave: I64, carried_leave: I64) -> Bool | None:
+        """(N,) as `live_mask` once some residents, (M, N) or (M, 1) by term, have left."""
         terms = self._problem.relations.terms
         allowed = np.ones(self._problem.num_nodes, np.bool_)
         for m in self._carries[task_class]:
+            selected = self._selected[m] - selected_leave[m]
             if terms[m].kind is TermKind.ANTI_AFFINITY:
-                allowed &= ~_in_domains(self._problem, m, self._selected[m])
+                allowed &= ~_in_domains(self._problem, m, selected)
             else:
-                allowed &= self._near(m, m in self._selecting[task_class])
+                bound = self._bound[m] - selected_leave[m]
+                allowed &= self._near(m, m in self._selecting[task_class], bound, selected)
         for m in self._selecting[task_class]:
             if terms[m].kind is TermKind.ANTI_AFFINITY:
-                allowed &= ~_in_domains(self._problem, m, self._carried[m])
+                carried = self._carried[m] - carried_leave[m]
+                allowed &= ~_in_domains(self._problem, m, carried)
         return None if allowed.all() else allowed
 
-    def _near(self, m: int, is_kin: bool) -> Bool:
+    def _near(self, m: int, is_kin: bool, bound: I64, selected: I64) -> Bool:
         """(N,) nodes near a pod that affinity asks for; kin may make a start where none is."""
-        near = _in_domains(self._problem, m, self._bound[m])
+        near = _in_domains(self._problem, m, bound)
         if near.any() or not is_kin:
             return near
-        promised = _in_domains(self._problem, m, self._selected[m])
+        promised = _in_domains(self._problem, m, selected)
         return promised if promised.any() else self._problem.relations.domain_of[m] >= 0
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
@@ -172,10 +225,10 @@ class _Live(Greedy):
 class _Supply:
     """Supply variables of groups of classes, by domain of a term."""
 
-    def __init__(self, form: Formulation, supplied: I64, m: int) -> None:
+    def __init__(self, problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
         self._supplied = supplied
-        self._domain = form.problem.relations.domain_of[m]
-        self._model = form.model
+        self._domain = problem.relations.domain_of[m]
+        self._model = model
 
     def variables(self, classes: Sequence[int], domain: int) -> I64:
         """The supply variables of some classes on the nodes of a domain."""
@@ -219,8 +272,8 @@ def _by_domain(problem: Problem, m: int, count: I64) -> I64:
     return sums.astype(np.int64)
 
 
-def _encode_anti(form: Formulation, supplied: I64, m: int) -> None:
-    problem, supply = form.problem, _Supply(form, supplied, m)
+def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
+    supply = _Supply(problem, model, supplied, m)
     both, carriers, selected = _roles(problem, m)
     held_selected = _by_domain(problem, m, problem.relations.selected[m])
     held_carriers = _by_domain(problem, m, problem.relations.carried[m])
@@ -231,17 +284,17 @@ def _encode_anti(form: Formulation, supplied: I64, m: int) -> None:
             supply.forbid(supply.variables([*both, *selected], d))
         alone = supply.variables(both, d)
         if len(alone):
-            form.model.add_rows(0, alone, 1, upper=1)
+            model.add_rows(0, alone, 1, upper=1)
         groups = [supply.present(supply.variables(g, d)) for g in (both, carriers, selected)]
         flags = [f for f in groups if f is not None]
         for i, first in enumerate(flags):
             for second in flags[i + 1 :]:
-                form.model.add_rows(0, [first, second], 1, upper=1)
+                model.add_rows(0, [first, second], 1, upper=1)
 
 
-def _encode_affinity(form: Formulation, supplied: I64, m: int) -> None:
+def _encode_affinity(problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
     """Carriers go to domains with a resident, a plain selected task, or the one fresh start."""
-    problem, supply, model = form.problem, _Supply(form, supplied, m), form.model
+    supply = _Supply(problem, model, supplied, m)
     both, carriers, selected = _roles(problem, m)
     held = _by_domain(problem, m, problem.relations.selected[m])
     starts: list[int] = []

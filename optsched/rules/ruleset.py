@@ -67,8 +67,12 @@ class RuleSet:
     @cached_property
     def masking(self) -> tuple[Rule, ...]:
         """Hard rules that exclude nodes."""
-        always = [r for r in self.hard if r.hard_face is None]
-        return (*always, *(r for r in self.hard if r.hard_face is Face.PREDICATE))
+        return (*(r for r in self.hard if r.hard_face is None), *self.predicates)
+
+    @cached_property
+    def predicates(self) -> tuple[Rule, ...]:
+        """Hard rules on where a task may be, whatever its gang."""
+        return tuple(r for r in self.hard if r.hard_face is Face.PREDICATE)
 
     @cached_property
     def guarding(self) -> tuple[Rule, ...]:

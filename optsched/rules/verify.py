@@ -21,6 +21,9 @@ def verify_actions(
     """Every violation that carrying out the actions would cause; empty when there is none."""
     world = World(snapshot, actions)
     found = [violation for rule in rules.hard for violation in rule.verify(world.after)]
+    last = world.after.at_last
+    if last is not world.after:
+        found += [v for rule in rules.predicates for v in rule.verify(last) if v not in found]
     if world.evictions:
         found += [v for rule in rules.guarding for v in rule.verify_evictions(world)]
     return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.domain.cluster import ROOT_QUEUE, QueueState
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.eviction import leaving
+from optsched.domain.task import TaskStatus
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Gang, Node, Queue, Snapshot
     from optsched.domain.decisions import Action
     from optsched.domain.task import Task
+
+
+_LEAVING = frozenset({TaskStatus.RELEASING})
 
 
 class Placement(NamedTuple):
@@ -62,6 +66,20 @@ class World:
         gone = {action.task for action in self.evictions}
         kept = [action for action in self.actions if not isinstance(action, Evict)]
         return World(leaving(self.snapshot, gone), kept)
+
+    @cached_property
+    def at_last(self) -> World:
+        """The same plan when what is leaving has left and what waits for that has come."""
+        if not self.promises:
+            return self
+        nodes = tuple(
+            replace(node, residents=tuple(t for t in node.residents if t.status not in _LEAVING))
+            for node in self.snapshot.nodes
+        )
+        come = [
+            Allocate(a.task, a.node, a.gang) if isinstance(a, Nominate) else a for a in self.actions
+        ]
+        return World(replace(self.snapshot, nodes=nodes), come)
 
     @cached_property
     def promises(self) -> tuple[Placement, ...]:

@@ -10,6 +10,8 @@ import pytest
 
 from optsched.domain.cluster import GangPhase, Queue
 from optsched.domain.decisions import Evict, Nominate
+from optsched.domain.selectors import LabelSelector, Operator, Requirement
+from optsched.domain.task import HostPort, PodTerm
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.engines.victims.stage import Means, make_room
@@ -23,14 +25,19 @@ from optsched.rules.conformance import Conformance
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.gang import Gang as GangRule
 from optsched.rules.guarantee import Guarantee
+from optsched.rules.host_ports import HostPorts
+from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
 from optsched.rules.ruleset import RuleSet
 from optsched.rules.verify import verify_actions
 from tests.support.effort import EFFORT
-from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
+from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang, node, running, shape
 
-RULES = RuleSet.of(Priority(), GangRule(), Conformance(), Capacity(), Capability(), Guarantee())
+ALONE = (Priority(), GangRule(), Conformance(), Capacity(), Capability(), Guarantee())
+RULES = RuleSet.of(*ALONE)
 GUARDED = RULES.guarded_by(Entitled(RULES))
+NEAR = RuleSet.of(*ALONE, PodAffinity(), HostPorts())
+NEAR_GUARDED = NEAR.guarded_by(Entitled(NEAR))
 
 
 def random_cluster(rng: np.random.Generator):
@@ -117,31 +124,63 @@ def seatings(number: int, names: list[str]):
     return combinations_with_replacement(names, number)
 
 
-def fewest(snapshot, problem) -> int | None:
+def fewest(snapshot, problem, guarded: RuleSet) -> int | None:
     for number, actions in plans(snapshot, problem):
-        if not verify_actions(snapshot, actions, GUARDED):
+        if not verify_actions(snapshot, actions, guarded):
             return number
     return None
 
 
 @pytest.mark.parametrize("seed", range(150 * EFFORT))
 def test_the_fewest_victims_are_found(seed: int):
-    snapshot = random_cluster(np.random.default_rng(seed))
+    compare(random_cluster(np.random.default_rng(seed)), GUARDED)
+
+
+def compare(snapshot, guarded: RuleSet) -> None:
+    """Room for the gang that waits is made with as few victims as any plan needs."""
     problem = compile_problem(snapshot)
     tiers = priority_tiers(problem, problem.priority, 60_000)
     limits = Limits(budget_ms=None, num_workers=1)
     found = make_room(
         problem,
-        GUARDED,
+        guarded,
         tiers,
         Decisions.nothing(problem),
         frozenset({PREEMPT, RECLAIM}),
         Means(InProcess(), lambda: None, limits),
     )
-    least = fewest(snapshot, problem)
+    least = fewest(snapshot, problem, guarded)
     if found.evictions:
         assert len(found.evictions) == least
         (level,) = found.results
         assert level.bound == level.value == least
     else:
         assert least in (None, 0)
+
+
+def with_neighbours(rng: np.random.Generator, snapshot):
+    """The same cluster, with pods that keep others away: by host, by zone, by a host port."""
+    changed = []
+    for each in snapshot.gangs:
+        fields: dict[str, object] = {}
+        if rng.random() < 0.5:
+            app = Requirement("app", Operator.IN, (str(rng.choice(["x", "y"])),))
+            term = PodTerm(LabelSelector((app,)), ("ns",), None, str(rng.choice([HOST, ZONE])))
+            fields["pod_anti_affinity"] = (term,)
+        if rng.random() < 0.3:
+            fields["host_ports"] = (HostPort("TCP", "0.0.0.0", 80),)
+        labels = {"app": str(rng.choice(["x", "y"]))}
+        tasks = [replace(t, shape=replace(t.shape, **fields), labels=labels) for t in each.tasks]
+        changed.append(replace(each, tasks=tuple(tasks)))
+    zone = rng.choice(["a", "b"], len(snapshot.nodes)).tolist()
+    nodes = [
+        replace(n, labels={**n.labels, ZONE: z}, residents=())
+        for n, z in zip(snapshot.nodes, zone, strict=True)
+    ]
+    return cluster(nodes, changed, snapshot.queues)
+
+
+@pytest.mark.parametrize("seed", range(150 * EFFORT))
+def test_the_fewest_victims_are_found_where_pods_keep_others_away(seed: int):
+    rng = np.random.default_rng(10_000 + seed)
+    compare(with_neighbours(rng, random_cluster(rng)), NEAR_GUARDED)

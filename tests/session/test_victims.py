@@ -10,12 +10,13 @@ import pytest
 from optsched.domain.cluster import Budget, GangPhase, Queue
 from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.domain.eviction import leaving
-from optsched.domain.selectors import LabelSelector, Operator, Requirement
+from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.domain.task import HostPort, PodTerm
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
-from tests.support.small import GPU, cluster, gang, node, running, shape
+from tests.support.small import GPU, HOST, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,17 +216,63 @@ def test_a_void_nomination_binds_nobody():
     assert [a.node for a in plan.actions if isinstance(a, Allocate)] == ["n0"]
 
 
-def test_affinity_holds_after_the_evictions():
-    app = LabelSelector((Requirement("app", Operator.IN, ("x",)),))
-    from optsched.domain.task import PodTerm
+NOT_BESIDE_X = PodTerm(
+    LabelSelector((Requirement("app", Operator.IN, ("x",)),)), ("ns",), None, HOST
+)
 
-    term = PodTerm(app, ("ns",), None, "kubernetes.io/hostname")
+
+def test_affinity_holds_after_the_evictions():
+    term = NOT_BESIDE_X
     keeper = runs(gang("keeper", ("w", 1, shape(1)), priority=9, labels={"app": "x"}), "n0")
     lows = [runs(gang(f"low{i}", ("w", 1, shape(1, 8)), priority=1), f"n{i}") for i in range(2)]
     high = gang("high", ("w", 1, shape(1, 8, pod_anti_affinity=(term,))), priority=5)
     plan = decide(cluster(nodes(2), [keeper, *lows, high]))
     assert nominated(plan) in ({"high-w-0": "n1"}, {})
     assert set(evicted(plan)) <= {"low1-w-0"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"pod_anti_affinity": (NOT_BESIDE_X,)}, {"host_ports": (HostPort("TCP", "0.0.0.0", 80),)}],
+    ids=["anti-affinity", "host port"],
+)
+def test_who_is_in_the_way_leaves_though_there_is_room(fields: dict[str, object]):
+    low = runs(gang("low", ("w", 1, shape(1, **fields)), priority=1, labels={"app": "x"}), "n0")
+    high = gang("high", ("w", 1, shape(1, **fields)), priority=2)
+    before = cluster(nodes(1), [low, high])
+    plan = decide(before)
+    assert evicted(plan) == ["low-w-0"]
+    assert nominated(plan) == {"high-w-0": "n0"}
+    named = tuple(replace(t, nominated_node="n0") for t in high.tasks)
+    waiting = leaving(before, {"ns/low-w-0"})
+    gangs = tuple(replace(g, tasks=named) if g.key == high.key else g for g in waiting.gangs)
+    again = decide(replace(waiting, gangs=gangs))
+    assert (evicted(again), nominated(again)) == ([], {"high-w-0": "n0"})
+    gone = decide(cluster(nodes(1), [replace(high, tasks=named)]))
+    assert [a.node for a in gone.actions if isinstance(a, Allocate)] == ["n0"]
+
+
+def test_a_gang_that_keeps_its_own_apart_makes_room_on_as_many_nodes():
+    lows = [runs(gang(f"low{i}", ("w", 1, shape(1, 8)), priority=1), f"n{i}") for i in range(3)]
+    own = gang(
+        "high",
+        ("w", 2, shape(1, 4, pod_anti_affinity=(NOT_BESIDE_X,))),
+        priority=2,
+        labels={"app": "x"},
+    )
+    plan = decide(cluster(nodes(3), [*lows, own]))
+    assert len(evicted(plan)) == 2
+    assert len(set(nominated(plan).values())) == 2
+
+
+def test_what_is_preempted_elsewhere_can_make_room_below_a_ceiling():
+    full = [Queue("default", capability=((GPU, 4),))]
+    low = runs(gang("low", ("w", 1, shape(1, 4)), priority=1), "n0")
+    there = NodeSelector((NodeTerm((Requirement(HOST, Operator.IN, ("n1",)),)),))
+    high = gang("high", ("w", 1, shape(1, 4, node_affinity=there)), priority=2)
+    plan = decide(cluster(nodes(2), [low, high], full))
+    assert evicted(plan) == ["low-w-0"]
+    assert [a.node for a in plan.actions if isinstance(a, Allocate)] == ["n1"]
 
 
 def chosen(plans: Sequence[Plan]) -> list[tuple[object, ...]]:

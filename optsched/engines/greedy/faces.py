@@ -12,7 +12,7 @@ from optsched.rules.base import Greedy, KeyReach
 from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -48,6 +48,9 @@ class Faces:
         self._may_start: list[Callable[[int], bool]] = self._having("may_start")
         self._holds: list[Callable[[int], bool]] = self._having("holds")
         self._masks: list[Callable[[int], Bool | None]] = self._having("live_mask")
+        self._later_masks: list[Callable[[int], Bool | None]] = self._having(
+            "later_mask", "live_mask"
+        )
         self._scorers: list[Callable[[int, int], LiveScorer | None]] = self._having("live_scorer")
         self._live: dict[tuple[int, int], list[LiveScorer]] = {}
         self._runs: list[Callable[[int], Sequence[tuple[int, int]] | None]] = self._having(
@@ -66,13 +69,14 @@ class Faces:
         self._reclaimable = self._tiers("reclaimable", Face.RECLAIMABLE)
         self._may_reclaim: list[Callable[[int, int], bool]] = self._having("may_reclaim")
 
-    def _having(self, method: str) -> list[Any]:
-        """The bound methods of rules that override one and have it switched on."""
-        switch = _SWITCH.get(method)
+    def _having(self, method: str, other: str = "") -> list[Any]:
+        """The bound methods of rules that override one, or another, and have it switched on."""
+        asked = other or method
+        switch = _SWITCH.get(asked)
         return [
             getattr(greedy, method)
             for active, greedy in self._open
-            if getattr(type(greedy), method) is not getattr(Greedy, method)
+            if getattr(type(greedy), asked) is not getattr(Greedy, asked)
             and (switch is None or switch in active.faces)
         ]
 
@@ -144,12 +148,11 @@ class Faces:
 
     def live_mask(self, task_class: int) -> Bool | None:
         """(N,) nodes that a class may use as things stand; None when that excludes none."""
-        allowed: Bool | None = None
-        for mask in self._masks:
-            nodes = mask(task_class)
-            if nodes is not None:
-                allowed = nodes if allowed is None else allowed & nodes
-        return allowed
+        return _all_of(mask(task_class) for mask in self._masks)
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        """(N,) the same once everything that is leaving has left."""
+        return _all_of(mask(task_class) for mask in self._later_masks)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
         """The order of a gang's tasks as the first rule with an opinion says."""
@@ -194,6 +197,14 @@ class Faces:
         """Tell every rule that a gang has been enqueued."""
         for note in self._enqueued:
             note(gang)
+
+
+def _all_of(masks: Iterable[Bool | None]) -> Bool | None:
+    allowed: Bool | None = None
+    for nodes in masks:
+        if nodes is not None:
+            allowed = nodes if allowed is None else allowed & nodes
+    return allowed
 
 
 def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:

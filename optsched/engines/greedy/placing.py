@@ -10,13 +10,14 @@ import numpy as np
 from optsched.engines.greedy.book import CLEAR, NOWHERE, Book
 from optsched.engines.greedy.faces import Faces
 from optsched.problem.arrays import UNPLACED
+from optsched.problem.later import once_left
 from optsched.rules.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.engines.greedy.book import Lens
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats
     from optsched.rules.ruleset import RuleSet
@@ -95,7 +96,7 @@ class Placing:
         if problem.releasing.any():
             # Not idle + releasing: an overfull node needs part of what leaves for itself.
             room = problem.allocatable - problem.used + problem.releasing
-            self.later = Book(problem, rules, np.maximum(room, 0))
+            self.later = Book(once_left(problem), rules, np.maximum(room, 0))
         self._releasing = problem.releasing.copy()
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
@@ -183,7 +184,9 @@ class Placing:
         placed = 0
         if not self._is_tied(task_class):
             placed = self._put(gang, entry, (at, one * number), where) if number > 0 else 0
-        while self._is_tied(task_class) and placed < number and self._is_allowed(task_class, node):
+        while self._is_tied(task_class) and placed < number:
+            if not self._is_allowed(task_class, node, where[0]):
+                break
             placed += self._put(gang, entry, (at, one), where)
         _use_up(cursor.runs, entry, placed)
         return placed
@@ -204,8 +207,12 @@ class Placing:
         """Keep room on a node for one task of an entry."""
         return bool(self._seat(gang, (entry, node, 1), (self.future, self.nominated)))
 
-    def _is_allowed(self, task_class: int, node: int) -> bool:
-        allowed = self.faces.live_mask(task_class)
+    def _mask(self, task_class: int, book: Book) -> Bool | None:
+        faces = self.faces
+        return (faces.later_mask if book is self.later else faces.live_mask)(task_class)
+
+    def _is_allowed(self, task_class: int, node: int, book: Book) -> bool:
+        allowed = self._mask(task_class, book)
         return allowed is None or bool(allowed[node])
 
     def hold(self, later: Book) -> None:
@@ -321,7 +328,7 @@ class Placing:
         """The one best node for an entry whose nodes depend on what stands where."""
         task_class = self.class_of(gang, entry)
         score = lens.seen(book.scores(task_class))
-        allowed = self.faces.live_mask(task_class)
+        allowed = self._mask(task_class, book)
         if allowed is not None:
             score = np.where(allowed, score, NOWHERE)
         open_nodes = score > NOWHERE

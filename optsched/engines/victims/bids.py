@@ -8,13 +8,15 @@ leave as a whole are axis J.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from optsched.engines.masks import static_mask
 from optsched.problem.arrays import UNLIMITED, frozen, row_groups
+from optsched.problem.later import without_gangs
 from optsched.problem.running import running_tasks
+from optsched.rules.base import Bar
 from optsched.rules.tolerances import kept_amounts, returns_first
 from optsched.rules.victims import covers
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.problem.arrays import I64, Bool
+    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
     from optsched.problem.running import Running
     from optsched.rules.ruleset import RuleSet
@@ -159,6 +162,14 @@ class Lending:
     options: tuple[tuple[int, int, I64, int], ...]
 
 
+class Barred(NamedTuple):
+    """Entries that come to some nodes (m,) only once all of some groups have left."""
+
+    entries: I64
+    nodes: I64
+    groups: I64
+
+
 @dataclass(frozen=True, eq=False)
 class Reserve:
     """What queues claim of one resource, for their guarantees or for what they need.
@@ -200,6 +211,8 @@ class Bid:
         (E, N) nodes that an entry may use.
     room
         (N, R) what nodes will have free without evictions.
+    is_tied
+        (E,) entries whose tasks look at what else stands on nodes.
 
     """
 
@@ -218,6 +231,8 @@ class Bid:
     limits: tuple[Limit, ...]
     lendings: tuple[Lending, ...]
     reserves: tuple[Reserve, ...]
+    barred: tuple[Barred, ...]
+    is_tied: Bool
 
 
 class Bidding:
@@ -232,6 +247,7 @@ class Bidding:
 
     def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
         self.problem = problem
+        self._alone = without_gangs(problem)
         self.running: Running = running_tasks(problem)
         self._rules = rules
         self._reach = reach
@@ -292,16 +308,21 @@ class Bidding:
         allowed = self._allowed(task_class, state)
         if within is not None:
             allowed &= within
+        bars = self._bars(task_class, state, candidates, allowed)
         ceilings = self._ceilings(gang, state)
-        useful = self._useful(candidates, allowed, request)
+        reserves = tuple(self._reserves(gang, state, request))
+        most = np.array([e.count for e in shape.entries], np.int64)
+        helps = self._in_the_way(allowed, request, bars)
+        helps |= self._relieves(most @ request, (*ceilings, *claims), reserves)
+        useful = self._with_kin(candidates, helps)
         if not useful.any():
             return None
-        groups = self._groups(np.flatnonzero(useful), reclaimed)
+        groups = self._groups(np.flatnonzero(useful), reclaimed, bars)
         return Bid(
             gang=gang,
             is_started=shape.is_started,
             task_class=task_class,
-            most=np.array([e.count for e in shape.entries], np.int64),
+            most=most,
             role=np.array([names.index(r) for r in roles], np.int64),
             need=shape.need,
             need_role=tuple((names.index(r), n) for r, n in shape.need_role if r in names),
@@ -317,7 +338,9 @@ class Bidding:
                 *self._budgets(groups, state),
             ),
             lendings=tuple(self._lendings(gang, groups, state, request)),
-            reserves=tuple(self._reserves(gang, state, request)),
+            reserves=reserves,
+            barred=tuple(self._barred(task_class, allowed, groups, bars)),
+            is_tied=np.array([self._is_tied(c) for c in task_class.tolist()], np.bool_),
         )
 
     def _allowed(self, task_class: I64, state: State) -> Bool:
@@ -325,20 +348,94 @@ class Bidding:
         sound: Bool = np.logical_and((state.room >= 0).all(axis=1), problem.ready)
         allowed = np.tile(sound, (len(task_class), 1))
         for e, c in enumerate(task_class.tolist()):
-            mask = static_mask(problem, self._rules.masking, c)
+            mask = static_mask(self._alone, self._rules.masking, c)
             if mask is not None:
                 allowed[e] &= mask
         return allowed
 
-    def _useful(self, candidates: Bool, allowed: Bool, request: I64) -> Bool:
-        """(V,) candidates on nodes that help, and all others of their gangs."""
+    def _bars(
+        self, task_class: I64, state: State, candidates: Bool, allowed: Bool
+    ) -> list[tuple[int, Bar]]:
+        """Candidates in the way of a class; takes nodes from `allowed` where others are."""
+        found = []
+        for c in np.unique(task_class).tolist():
+            for rule in self._rules.masking:
+                for bar in rule.bars(self.problem, c):
+                    may_go = candidates[bar.tasks]
+                    stays = bar.tasks[~may_go & ~state.evicted[bar.tasks]]
+                    shut = np.isin(bar.domain_of, self._domains(bar, stays)) & (bar.domain_of >= 0)
+                    allowed[task_class == c] &= ~shut
+                    if may_go.any():
+                        found.append((c, Bar(bar.tasks[may_go], bar.domain_of)))
+        return found
+
+    def _domains(self, bar: Bar, tasks: I64) -> I64:
+        """(B,) domain of a bar in which each running task stands."""
+        domains: I64 = bar.domain_of[self.running.node_of[tasks]]
+        return domains
+
+    def _barred(
+        self, task_class: I64, allowed: Bool, groups: Groups, bars: Sequence[tuple[int, Bar]]
+    ) -> Iterator[Barred]:
+        group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
+        for c, bar in bars:
+            entries = np.flatnonzero(task_class == c)
+            open_nodes = np.logical_or.reduce(allowed[entries])
+            domains = self._domains(bar, bar.tasks)
+            for domain in np.unique(domains[domains >= 0]).tolist():
+                nodes = np.flatnonzero(open_nodes & (bar.domain_of == domain))
+                here = [group_of[v] for v in bar.tasks[domains == domain].tolist() if v in group_of]
+                if len(nodes):
+                    yield Barred(entries, nodes, np.unique(np.array(here, np.int64)))
+
+    def _is_tied(self, task_class: int) -> bool:
+        return any(r.ties_nodes(self.problem, task_class) for r in self._rules.hard)
+
+    def keep_apart(self, bid: Bid, model: LinearModel, supplied: I64) -> None:
+        """Rows on which tasks of the bid's gang may not stand together.
+
+        `supplied` is (E, N) variables of its entries, -1 where none may be.
+        """
+        shape = (len(self.problem.classes.shapes), self.problem.num_nodes)
+        by_class = np.full(shape, -1, np.int64)
+        for c in np.unique(bid.task_class[bid.is_tied]).tolist():
+            mine = supplied[bid.task_class == c]
+            by_class[c] = mine[0] if len(mine) == 1 else _summed(model, mine)
+        for rule in self._rules.hard:
+            rule.encode_apart(self._alone, model, by_class)
+
+    def _in_the_way(self, allowed: Bool, request: I64, bars: Sequence[tuple[int, Bar]]) -> Bool:
+        """(V,) tasks that take room on nodes that help, or that keep the gang off them."""
         running = self.running
-        asked = request.any(axis=0)
         open_nodes = np.logical_or.reduce(allowed)
-        helps = candidates & open_nodes[running.node_of]
-        helps &= (running.request[:, asked] > 0).any(axis=1)
+        takes: Bool = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
+        helps = takes & open_nodes[running.node_of]
+        for _, bar in bars:
+            helps[bar.tasks] = True
+        return helps
+
+    def _relieves(
+        self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[Reserve]
+    ) -> Bool:
+        """(V,) tasks whose queues have to get smaller for a gang that takes (R,) `gain`."""
+        running = self.running
+        helps = np.zeros(len(running), np.bool_)
+        for a, r, room in rows:
+            if gain[r] > room:
+                below = self.problem.queues.subtree[a][running.queue_of]
+                helps |= below & (running.request[:, r] > 0)
+        for reserve in reserves:
+            used = reserve.used.copy()
+            used[reserve.queue] += gain[reserve.resource]
+            if int(claims(reserve, used)[reserve.parent_of < 0].sum()) > reserve.pool:
+                helps |= running.request[:, reserve.resource] > 0
+        return helps
+
+    def _with_kin(self, candidates: Bool, helps: Bool) -> Bool:
+        """(V,) candidates that help, and all others of their gangs."""
+        running = self.running
         gangs = np.zeros(self.problem.num_gangs, np.bool_)
-        gangs[running.gang_of[helps]] = True
+        gangs[running.gang_of[candidates & helps]] = True
         together: Bool = candidates & gangs[running.gang_of]
         return together
 
@@ -409,7 +506,7 @@ class Bidding:
 
     # --- groups ----------------------------------------------------------------------------------
 
-    def _groups(self, tasks: I64, reclaimed: Bool) -> Groups:
+    def _groups(self, tasks: I64, reclaimed: Bool, bars: Sequence[tuple[int, Bar]]) -> Groups:
         running, problem = self.running, self.problem
         gang_of = running.gang_of[tasks]
         single = self._held[gang_of] == 1
@@ -429,6 +526,7 @@ class Bidding:
             self._lost[tasks],
             *running.request[tasks].T,
             *self._cover[:, tasks],
+            *(np.isin(tasks, bar.tasks) for _, bar in bars),
         ]
         of_task, first = row_groups(columns)
         at = tasks[first]
@@ -579,6 +677,25 @@ def claims(reserve: Reserve, used: I64) -> I64:
         if reserve.parent_of[q] >= 0:
             need[reserve.parent_of[q]] += claim[q]
     return claim
+
+
+def _summed(model: LinearModel, variables: I64) -> I64:
+    """(N,) variables that are the sums of those (m, N) that there are, -1 where there is none."""
+    found = variables >= 0
+    open_nodes = np.flatnonzero(found.any(axis=0))
+    most = np.where(found, model.bounds[1][variables], 0).sum(axis=0)[open_nodes]
+    sums = np.full(variables.shape[1], -1, np.int64)
+    sums[open_nodes] = model.add_variables(0, most)
+    at = np.cumsum(found.any(axis=0)) - 1
+    _, node = np.nonzero(found)
+    model.add_rows(
+        np.concatenate([at[node], np.arange(len(open_nodes))]),
+        np.concatenate([variables[found], sums[open_nodes]]),
+        np.concatenate([np.ones(len(node), np.int64), -np.ones(len(open_nodes), np.int64)]),
+        lower=np.zeros(len(open_nodes), np.int64),
+        upper=0,
+    )
+    return sums
 
 
 def lost_steps(problem: Problem) -> I64:

@@ -12,7 +12,7 @@ from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.problem.linear import Expression, LinearModel
 
 if TYPE_CHECKING:
-    from optsched.engines.victims.bids import Bid, Lending, Reserve
+    from optsched.engines.victims.bids import Bid, Bidding, Lending, Reserve
     from optsched.engines.victims.packing import Packed
     from optsched.problem.arrays import I64
 
@@ -43,7 +43,7 @@ class Encoded:
     place: I64
 
 
-def encode_bid(bid: Bid, packed: Packed | None) -> Encoded:
+def encode_bid(bid: Bid, packed: Packed | None, bidding: Bidding) -> Encoded:
     """Write a bid as a model; `packed` is a known answer to start from."""
     model, groups = LinearModel(), bid.groups
     evict = model.add_variables(0, groups.count)
@@ -55,6 +55,11 @@ def encode_bid(bid: Bid, packed: Packed | None) -> Encoded:
     _start_rows(model, bid, int(start), (entry, place))
     _whole_rows(model, bid, evict, whole)
     _limit_rows(model, bid, int(start), evict, (entry, place))
+    _barred_rows(model, bid, evict, (entry, node, place))
+    if bid.is_tied.any():
+        supplied = np.full(bid.allowed.shape, -1, np.int64)
+        supplied[entry, node] = place
+        bidding.keep_apart(bid, model, supplied)
     for reserve in bid.reserves:
         _reserve_rows(model, bid, reserve, evict, (entry, place))
     for lending in bid.lendings:
@@ -100,6 +105,24 @@ def _room_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64,
             np.concatenate([place[takes], evict[gives]]),
             np.concatenate([bid.request[entry[takes], r], -groups.request[gives, r]]),
             upper=bid.room[used, r],
+        )
+
+
+def _barred_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I64, I64]) -> None:
+    """Where any of some groups stays, barred entries do not come."""
+    entry, node, place = places
+    _, most = model.bounds
+    for entries, nodes, groups in bid.barred:
+        mine = place[np.isin(entry, entries) & np.isin(node, nodes)]
+        (cleared,) = model.add_variables(0, 1)
+        total = int(most[mine].sum())
+        model.add_rows(0, np.append(mine, cleared), np.append(np.ones_like(mine), -total), upper=0)
+        rows, minus = np.arange(len(groups)), -np.ones(len(groups), np.int64)
+        model.add_rows(
+            np.concatenate([rows, rows]),
+            np.concatenate([np.full(len(groups), cleared), evict[groups]]),
+            np.concatenate([bid.groups.count[groups], minus]),
+            upper=np.zeros(len(groups), np.int64),
         )
 
 

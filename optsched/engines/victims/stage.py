@@ -227,15 +227,16 @@ class _Stage:
                 return tried, False
             bid = self._bidding.bid(gang, self._state, within)
             if bid is not None:
-                packed = pack(bid)
-                known = self._solved(bid, packed) if self._means.solver else (packed, None)
+                known = self._solved(bid) if self._means.solver else (pack(bid), None)
                 tried.append(_Answer(bid, *known))
         return tried, are_all
 
-    def _solved(self, bid: Bid, packed: Packed | None) -> tuple[Packed | None, int | None]:
+    def _solved(self, bid: Bid) -> tuple[Packed | None, int | None]:
         """The best answer known, and the fewest victims possible, None where not proved."""
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
-        encoded = encode_bid(bid, packed)
+        # What is packed does not look at who stands where.
+        packed = None if bid.is_tied.any() else pack(bid)
+        encoded = encode_bid(bid, packed, self._bidding)
         left = self._means.left_ms()
         limits = self._means.limits
         if left is not None:

@@ -1,0 +1,48 @@
+"""The same problem at other times, as far as tasks ask something of the pods near them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optsched.domain.task import TaskStatus
+from optsched.problem.relations import build_relations
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.domain.task import Task
+    from optsched.problem.problem import Problem
+
+
+def once_left(problem: Problem) -> Problem:
+    """The problem in which nobody minds residents any more that are leaving; made once."""
+    return problem.derived(_once_left)
+
+
+def without_gangs(problem: Problem) -> Problem:
+    """The problem in which nobody minds residents that are leaving or may have to; made once."""
+    return problem.derived(_without_gangs)
+
+
+def _once_left(problem: Problem) -> Problem:
+    return _minding(problem, lambda task: task.status is not TaskStatus.RELEASING)
+
+
+def _without_gangs(problem: Problem) -> Problem:
+    runs = {task.key for task in running_tasks(problem).tasks}
+    leaves = TaskStatus.RELEASING
+    return _minding(problem, lambda t: t.status is not leaves and t.key not in runs)
+
+
+def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
+    """The problem with the relations to some residents only."""
+    relations, nodes = problem.relations, problem.snapshot.nodes
+    if not (relations.terms or relations.ports):
+        return problem
+    if all(minds(task) for node in nodes for task in node.residents):
+        return problem
+    kept = [replace(n, residents=tuple(filter(minds, n.residents))) for n in nodes]
+    terms, ports = relations.terms, relations.ports
+    return replace(problem, relations=build_relations(kept, problem.columns, terms, ports))
