@@ -408,8 +408,8 @@ class Bidding:
         """(V,) tasks that take room on nodes that help, or that keep the gang off them."""
         running = self.running
         open_nodes = np.logical_or.reduce(allowed)
-        takes: Bool = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
-        helps = takes & open_nodes[running.node_of]
+        takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
+        helps: Bool = np.logical_and(takes, open_nodes[running.node_of])
         for _, bar in bars:
             helps[bar.tasks] = True
         return helps
