@@ -55,10 +55,12 @@ class Entitled(Rule):
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
         """What a gang of victims keeps is its minimum, or nothing."""
         gone = {e.task for e in world.evictions}
+        exchanging = {e.preemptor for e in world.evictions}
         for gang in world.snapshot.gangs:
             held = [t for t in gang.tasks if t.status.counts_as_ready]
             left = [t for t in held if t.key not in gone]
-            if len(left) == len(held) or not any(t.status.holds_resources for t in left):
+            leaves = not any(t.status.holds_resources for t in left)
+            if len(left) == len(held) or (leaves and gang.key not in exchanging):
                 continue
             if len(left) < gang.min_member or _lacks_role(gang, left):
                 detail = f"{len(left)} tasks would be left, minMember is {gang.min_member}"
@@ -165,12 +167,20 @@ class _Shares:
 def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
     """Why an eviction is not the preemptor's to ask for; empty when it is."""
     if gang.key == preemptor.key:
-        return f"evicted for its own gang {gang.key}"
+        return _unexchangeable(world, eviction, gang)
     if eviction.action == PREEMPT:
         return _unpreemptable(gang, preemptor)
     if eviction.action == RECLAIM:
         return _unreclaimable(world, gang, preemptor)
     return f"evicted by {eviction.action}, which is neither {PREEMPT} nor {RECLAIM}"
+
+
+def _unexchangeable(world: World, eviction: Evict, gang: Gang) -> str:
+    task = world.task_by_key[eviction.task]
+    come = world.placed_of.get(gang.key, ())
+    if eviction.action == PREEMPT and any(t.priority > task.priority for t in come):
+        return ""
+    return f"evicted for its own gang {gang.key}, of which nothing more important comes"
 
 
 def _unpreemptable(gang: Gang, preemptor: Gang) -> str:

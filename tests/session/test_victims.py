@@ -275,6 +275,31 @@ def test_what_is_preempted_elsewhere_can_make_room_below_a_ceiling():
     assert [a.node for a in plan.actions if isinstance(a, Allocate)] == ["n1"]
 
 
+def elastic(least: int, *running_priorities: int) -> Gang:
+    """A gang with tasks that run on n0, and one more important one that waits."""
+    made = gang("own", ("w", len(running_priorities) + 1, shape(1, 4)), least=least)
+    *first, last = made.tasks
+    run = [
+        replace(running(t, "n0"), priority=p)
+        for t, p in zip(first, running_priorities, strict=True)
+    ]
+    return replace(made, tasks=(replace(last, priority=9), *run), phase=GangPhase.RUNNING)
+
+
+@pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "greedy"])
+def test_an_important_task_takes_the_place_of_a_lesser_one_of_its_gang(solver: bool):
+    plan = decide(cluster(nodes(1), [elastic(1, 5, 3)]), solver=solver)
+    assert evicted(plan) == ["own-w-1"]
+    assert nominated(plan) == {"own-w-2": "n0"}
+
+
+@pytest.mark.parametrize(
+    ("least", "priorities"), [(2, (5, 3)), (1, (9, 9))], ids=["minimum", "no lesser one"]
+)
+def test_a_gang_keeps_its_own_minimum_and_equals(least: int, priorities: tuple[int, ...]):
+    assert evicted(decide(cluster(nodes(1), [elastic(least, *priorities)]))) == []
+
+
 def chosen(plans: Sequence[Plan]) -> list[tuple[object, ...]]:
     return [plan.actions for plan in plans]
 

@@ -235,6 +235,14 @@ class Bid:
     is_tied: Bool
 
 
+class _Candidates(NamedTuple):
+    """(V,) who may go, (V,) who would be reclaimed, and what the claiming side may hold."""
+
+    leave: Bool
+    reclaimed: Bool
+    claims: list[tuple[int, int, int]]
+
+
 class Bidding:
     """Makes bids; what is the same for all of them is computed once.
 
@@ -291,33 +299,70 @@ class Bidding:
 
     def bid(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
         """What a gang may have evicted for room on some nodes; None where nothing could help it."""
-        problem = self.problem
-        shape_number = int(problem.shape_of[gang])
-        shape = problem.shapes.shapes[shape_number]
-        tasks = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
-        if not all(t.preempts for t in tasks):
+        candidates = self._candidates(gang, state)
+        return self._bid(gang, state, within, candidates, self._counts(gang))
+
+    def bid_inside(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
+        """What the most important tasks of a gang may have evicted of the gang's own surplus."""
+        problem, running = self.problem, self.running
+        shape = int(problem.shape_of[gang])
+        if "preempt" not in self._reach or not problem.shapes.is_started[shape]:
             return None
-        start = int(problem.shapes.start[shape_number])
-        task_class = problem.shapes.class_of[start : start + len(shape.entries)]
+        counts = self._counts(gang)
+        mine = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
+        by_entry = np.repeat(np.arange(len(counts)), counts)
+        priority = np.array([t.priority for t in mine], np.int64)
+        top = np.array([priority[by_entry == e].min() for e in range(len(counts))], np.int64)
+        own = np.flatnonzero(running.gang_of == gang)
+        lower = [v for v in own.tolist() if running.tasks[v].priority < top.max()]
+        leaves = np.zeros(len(running), np.bool_)
+        leaves[lower] = True
+        leaves &= ~self._spared & ~state.evicted
+        return self._bid(
+            gang,
+            state,
+            within,
+            _Candidates(leaves, np.zeros_like(leaves), []),
+            np.where(top == top.max(), counts, 0),
+        )
+
+    def _counts(self, gang: int) -> I64:
+        """(E,) tasks of each entry."""
+        shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
+        counts: I64 = shapes.count[shapes.start[shape] : shapes.start[shape + 1]]
+        return counts
+
+    def _classes(self, gang: int) -> I64:
+        """(E,) task class of each entry."""
+        shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
+        classes: I64 = shapes.class_of[shapes.start[shape] : shapes.start[shape + 1]]
+        return classes
+
+    def _bid(
+        self, gang: int, state: State, within: Bool | None, who: _Candidates, most: I64
+    ) -> Bid | None:
+        problem = self.problem
+        shape = problem.shapes.shapes[int(problem.shape_of[gang])]
+        tasks = problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]
+        candidates, reclaimed, claims = who
+        if not candidates.any() or not all(t.preempts for t in tasks):
+            return None
+        task_class = self._classes(gang)
         request = problem.classes.request[task_class]
         roles = [e.role for e in shape.entries]
         names = sorted(set(roles))
-        candidates, reclaimed, claims = self._candidates(gang, state, request)
-        if not candidates.any():
-            return None
         allowed = self._allowed(task_class, state)
         if within is not None:
             allowed &= within
         bars = self._bars(task_class, state, candidates, allowed)
         ceilings = self._ceilings(gang, state)
         reserves = tuple(self._reserves(gang, state, request))
-        most = np.array([e.count for e in shape.entries], np.int64)
         helps = self._in_the_way(allowed, request, bars)
         helps |= self._relieves(most @ request, (*ceilings, *claims), reserves)
         useful = self._with_kin(candidates, helps)
         if not useful.any():
             return None
-        groups = self._groups(np.flatnonzero(useful), reclaimed, bars)
+        groups = self._groups(gang, np.flatnonzero(useful), reclaimed, bars)
         return Bid(
             gang=gang,
             is_started=shape.is_started,
@@ -330,7 +375,7 @@ class Bidding:
             allowed=allowed,
             room=np.maximum(state.room, 0),
             groups=groups,
-            wholes=self._wholes(groups, state),
+            wholes=self._wholes(gang, groups, state),
             limits=(
                 *self._gain_limits(groups, ceilings),
                 *self._gain_limits(groups, claims, is_claim=True),
@@ -441,10 +486,7 @@ class Bidding:
 
     # --- who may go ------------------------------------------------------------------------------
 
-    def _candidates(
-        self, gang: int, state: State, request: I64
-    ) -> tuple[Bool, Bool, list[tuple[int, int, int]]]:
-        """(V,) who may go, (V,) who would be reclaimed, and what the claiming side may hold."""
+    def _candidates(self, gang: int, state: State) -> _Candidates:
         problem, running = self.problem, self.running
         queue = int(problem.queue_of[gang])
         free = ~self._spared & ~state.evicted & (running.gang_of != gang) & (running.queue_of >= 0)
@@ -455,7 +497,7 @@ class Bidding:
         reclaimed = np.zeros(len(running), np.bool_)
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self._due is not None:
-            asked = np.flatnonzero(request.any(axis=0))
+            asked = np.flatnonzero(problem.classes.request[self._classes(gang)].any(axis=0))
             least = self._least(gang)
             gone = running.request[found].sum(axis=0)
             for lender in np.unique(running.queue_of[free & ~own]).tolist():
@@ -465,17 +507,15 @@ class Bidding:
                     reclaimed |= free & (running.queue_of == lender)
                     claims |= {(a, r): most for a, r, most in rows}
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
-        return found | reclaimed, reclaimed, rows
+        return _Candidates(found | reclaimed, reclaimed, rows)
 
     def _least(self, gang: int) -> I64:
         """(R,) what the least that is worth having takes."""
         problem = self.problem
-        number = int(problem.shape_of[gang])
-        start, end = problem.shapes.start[number], problem.shapes.start[number + 1]
-        request = problem.classes.request[problem.shapes.class_of[start:end]]
-        shape = problem.shapes.shapes[number]
+        request = problem.classes.request[self._classes(gang)]
+        shape = problem.shapes.shapes[int(problem.shape_of[gang])]
         if shape.is_rigid:
-            total: I64 = problem.shapes.count[start:end] @ request
+            total: I64 = self._counts(gang) @ request
             return total
         smallest: I64 = request.min(axis=0) * max(shape.need, 1)
         return smallest
@@ -506,10 +546,12 @@ class Bidding:
 
     # --- groups ----------------------------------------------------------------------------------
 
-    def _groups(self, tasks: I64, reclaimed: Bool, bars: Sequence[tuple[int, Bar]]) -> Groups:
+    def _groups(
+        self, bidder: int, tasks: I64, reclaimed: Bool, bars: Sequence[tuple[int, Bar]]
+    ) -> Groups:
         running, problem = self.running, self.problem
         gang_of = running.gang_of[tasks]
-        single = self._held[gang_of] == 1
+        single = (self._held[gang_of] == 1) & (gang_of != bidder)
         members = np.unique(gang_of[~single])
         gang = np.where(single, -1, np.searchsorted(members, gang_of))
         role = np.zeros(len(tasks), np.int64)
@@ -517,12 +559,15 @@ class Bidding:
             task = running.tasks[int(tasks[i])]
             minimums = [r for r, _ in problem.snapshot.gangs[int(gang_of[i])].min_role]
             role[i] = minimums.index(task.role) + 1 if task.role in minimums else 0
+        priority = problem.priority[gang_of]
+        for i in np.flatnonzero(gang_of == bidder).tolist():
+            priority[i] = running.tasks[int(tasks[i])].priority
         columns = [
             running.node_of[tasks],
             gang,
             running.queue_of[tasks],
             role,
-            problem.priority[gang_of],
+            priority,
             self._lost[tasks],
             *running.request[tasks].T,
             *self._cover[:, tasks],
@@ -535,7 +580,7 @@ class Bidding:
             tasks=tasks,
             node=running.node_of[at],
             queue=running.queue_of[at],
-            priority=problem.priority[running.gang_of[at]],
+            priority=priority[first],
             lost=self._lost[at],
             count=np.bincount(of_task, minlength=len(first)).astype(np.int64),
             gang=gang[first],
@@ -545,7 +590,7 @@ class Bidding:
             request=running.request[at],
         )
 
-    def _wholes(self, groups: Groups, state: State) -> tuple[Whole, ...]:
+    def _wholes(self, bidder: int, groups: Groups, state: State) -> tuple[Whole, ...]:
         """What gangs of victims still hold once those that were chosen before have left."""
         problem, running = self.problem, self.running
         found = []
@@ -565,7 +610,7 @@ class Bidding:
                 less = sum(running.tasks[v].role == role for v in gone)
                 here = sum(t.status.holds_resources for t in runs) - less
                 by_role.append((i, here, min(max(len(runs) - less - least, 0), here)))
-            leaves = int(groups.count[mine].sum()) == held
+            leaves = number != bidder and int(groups.count[mine].sum()) == held
             found.append(Whole(number, held, surplus, tuple(by_role), leaves))
         return tuple(found)
 
@@ -591,11 +636,7 @@ class Bidding:
         return [(a, r, most) for a, r, most in found if self._asks(gang, r)]
 
     def _asks(self, gang: int, resource: int) -> bool:
-        problem = self.problem
-        number = int(problem.shape_of[gang])
-        start, end = problem.shapes.start[number], problem.shapes.start[number + 1]
-        classes = problem.shapes.class_of[start:end]
-        return bool(problem.classes.request[classes, resource].any())
+        return bool(self.problem.classes.request[self._classes(gang), resource].any())
 
     def _gain_limits(
         self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False

@@ -7,7 +7,7 @@ placed in this session give way, for nothing of them runs yet; they are decided 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -126,6 +126,9 @@ def make_room(
     return stage.run(order.tolist())
 
 
+MakeBid: TypeAlias = "Callable[[int, State, Bool | None], Bid | None]"
+
+
 class _Answer(NamedTuple):
     """A bid, who goes and who comes, and the fewest victims possible."""
 
@@ -169,16 +172,17 @@ class _Stage:
                 int(problem.queue_of[gang]),
                 int(self._tiers.of[gang]),
             )
-            if alike in refused:
-                # What was too little for its like is no more now.
-                if refused[alike] in self._hopeless:
-                    self._hopeless[gang] = self._hopeless[refused[alike]]
-                continue
             if self._left_ms() <= 0:
                 self._all_known = False
                 break
-            if not self._clear(gang):
+            if alike not in refused:
+                if self._clear(gang):
+                    continue
                 refused[alike] = gang
+            elif refused[alike] in self._hopeless:
+                # What was too little for its like is no more now.
+                self._hopeless[gang] = self._hopeless[refused[alike]]
+            self._clear_inside(gang)
         return Clearing(tuple(self._evictions), self._seats, self._results(), self._hopeless)
 
     def _left_ms(self) -> float:
@@ -201,7 +205,7 @@ class _Stage:
 
     def _clear(self, gang: int) -> bool:
         """Evict for one gang; False when it stays out."""
-        tried, are_all = self._answers(gang)
+        tried, are_all = self._answers(gang, self._bidding.bid)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is None or best.found is None:
             if are_all and tried and all(t.least is not None for t in tried):
@@ -210,7 +214,17 @@ class _Stage:
             elif tried or not are_all:
                 self._all_known = False
             return False
-        if not best.found.evicted.any():
+        return self._accept(tried, best, are_all=are_all)
+
+    def _clear_inside(self, gang: int) -> None:
+        """Let the most important tasks of a gang that runs take the place of lesser ones."""
+        tried, are_all = self._answers(gang, self._bidding.bid_inside)
+        best = min((t for t in tried if t.found is not None), key=_cost, default=None)
+        if best is not None and self._accept(tried, best, are_all=are_all):
+            self._hopeless.pop(gang, None)
+
+    def _accept(self, tried: list[_Answer], best: _Answer, *, are_all: bool) -> bool:
+        if best.found is None or not best.found.evicted.any():
             return False
         least = _least(tried, best) if are_all else None
         self._all_known &= least is not None
@@ -218,14 +232,14 @@ class _Stage:
         self._take(best.bid, best.found)
         return True
 
-    def _answers(self, gang: int) -> tuple[list[_Answer], bool]:
+    def _answers(self, gang: int, make: MakeBid) -> tuple[list[_Answer], bool]:
         """What can be done in each place that a gang may lie in, and whether all were tried."""
         fences, are_all = self._bidding.fences(gang)
         tried: list[_Answer] = []
         for within in fences:
             if tried and self._left_ms() <= 0:
                 return tried, False
-            bid = self._bidding.bid(gang, self._state, within)
+            bid = make(gang, self._state, within)
             if bid is not None:
                 known = self._solved(bid) if self._means.solver else (pack(bid), None)
                 tried.append(_Answer(bid, *known))
