@@ -19,7 +19,7 @@ from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.domain.cluster import Gang as GangObject
     from optsched.domain.task import Task
@@ -58,8 +58,18 @@ class Gang(Rule):
         starting = [g for k in world.placed_of if _starts(g := world.snapshot.gang_by_key[k])]
         if not any(g.min_resources for g in starting):
             return
-        free = _free(world)
-        taken = summed(taken_by(p.task) for p in world.placements)
+        waits = {p.gang.key for p in world.promises}
+        now = [g for g in starting if g.key not in waits]
+        later = _free(world, TaskStatus.RELEASING)
+        yield from self._verify_free(now, [p.task for p in world.placements], _free(world))
+        everything = [t for placed in world.placed_of.values() for t in placed]
+        yield from self._verify_free(starting, everything, later)
+
+    def _verify_free(
+        self, starting: Sequence[GangObject], placed: Sequence[Task], free: Mapping[str, int]
+    ) -> Iterator[Violation]:
+        """What is free has to do for each gang that starts, and for all that is placed."""
+        taken = summed(taken_by(t) for t in placed)
         for gang in starting:
             asked = summed(taken_by(t) for t in _waiting(gang))
             for resource, least in gang.min_resources:
@@ -145,12 +155,12 @@ def _waiting(gang: GangObject) -> list[Task]:
     return [t for t in waits if t.key not in short]
 
 
-def _free(world: World) -> dict[str, int]:
-    """What is free on ready nodes together, by resource."""
+def _free(world: World, *gone: TaskStatus) -> dict[str, int]:
+    """What is free on ready nodes together, by resource, without residents of some statuses."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
-            held = summed(taken_by(t) for t in node.residents)
+            held = summed(taken_by(t) for t in node.residents if t.status not in gone)
             for resource, amount in node.offers.items():
                 left = max(0, amount - held.get(resource, 0))
                 free[resource] = free.get(resource, 0) + left
@@ -250,11 +260,9 @@ class _OrderAndRoom(_Order):
         shape = np.maximum(problem.shape_of, 0)
         self._least: list[list[int]] = problem.shapes.least[shape].tolist()
         self._excess: list[list[int]] = excess_resources(problem)[shape].tolist()
+        self._free: list[int] = problem.idle.sum(axis=0).tolist()
         self._kept = [0] * len(problem.resources)
         self._started: set[int] = set()
-
-    def _left(self) -> list[int]:
-        return [i - k for i, k in zip(self._ledger.idle_total, self._kept, strict=True)]
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         starts = self._ledger.gang_placed[gang] > 0
@@ -265,7 +273,18 @@ class _OrderAndRoom(_Order):
         self._started ^= {gang}
 
     def may_start(self, gang: int) -> bool:
-        return all(a <= b for a, b in zip(self._least[gang], self._left(), strict=True))
+        return self._leaves(self._ledger.coming_total, self._least[gang])
 
     def holds(self, gang: int) -> bool:
-        return all(left >= 0 for left in self._left())
+        ledger, nothing = self._ledger, [0] * len(self._kept)
+        if not self._leaves(ledger.coming_total, nothing):
+            return False
+        if ledger.gang_waiting[gang]:
+            both = zip(self._least[gang], self._free, ledger.leaving_total, strict=True)
+            return all(least <= free + leaving for least, free, leaving in both)
+        is_free = all(a <= b for a, b in zip(self._least[gang], self._free, strict=True))
+        return is_free and self._leaves(ledger.idle_total, nothing)
+
+    def _leaves(self, room: list[int], least: list[int]) -> bool:
+        """Whether so much is left of some room beside what is kept."""
+        return all(a <= b - k for a, b, k in zip(least, room, self._kept, strict=True))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -29,8 +31,12 @@ class Ledger:
         (G,) tasks placed in this session.
     gang_evicted
         (G,) running tasks that leave.
+    gang_waiting
+        (G,) those of them whose room is yet to be freed.
     idle_total
-        (R,) free on all nodes together.
+        (R,) free on all nodes together; below zero while somebody counts on what is leaving.
+    leaving_total
+        (R,) what leaves all nodes together.
 
     """
 
@@ -40,7 +46,12 @@ class Ledger:
         self.queue_used: list[list[int]] = problem.queues.allocated.tolist()
         self.gang_placed: list[int] = [0] * problem.num_gangs
         self.gang_evicted: list[int] = [0] * problem.num_gangs
-        self.idle_total: list[int] = problem.idle.sum(axis=0).tolist()
+        self.gang_waiting: list[int] = [0] * problem.num_gangs
+        idle = problem.idle.sum(axis=0)
+        later = np.maximum(problem.allocatable - problem.used + problem.releasing, 0).sum(axis=0)
+        self.idle_total: list[int] = idle.tolist()
+        self.leaving_total: list[int] = (later - idle).tolist()
+        self._promised_total: list[int] = [0] * len(idle)
         self._rows = problem.rows
         self._resources = problem.resources
         self._gang_used: dict[int, list[int]] = {}
@@ -59,6 +70,19 @@ class Ledger:
         for r, amount in enumerate(request):
             of_queue[r] -= sign * amount
             of_gang[r] -= sign * amount
+            self.leaving_total[r] += sign * amount
+
+    @property
+    def coming_total(self) -> list[int]:
+        """(R,) free on all nodes together once everything that is leaving has left."""
+        both = zip(self.idle_total, self.leaving_total, self._promised_total, strict=True)
+        return [idle + leaving - promised for idle, leaving, promised in both]
+
+    def promise(self, amounts: Sequence[int]) -> None:
+        """Record that so much of what was placed takes what is leaving, not what is free."""
+        for r, amount in enumerate(amounts):
+            self.idle_total[r] += amount
+            self._promised_total[r] += amount
 
     def place(self, gang: int, task_class: int, number: int) -> None:
         """Record tasks of a class placed for a gang; a negative number takes them back."""

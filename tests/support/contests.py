@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from optsched.domain.amounts import amounts, total
-from optsched.domain.cluster import Claim, Gang, GangPhase, Node, Queue, QueueState, Snapshot
+from optsched.domain.cluster import (
+    Budget,
+    Claim,
+    Gang,
+    GangPhase,
+    Node,
+    Queue,
+    QueueState,
+    Snapshot,
+)
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
 from optsched.domain.task import PodTerm, SpreadTerm, Task, TaskStatus
 from tests.support.strategies import (
@@ -151,6 +160,10 @@ _TAINTS = st.lists(taints(), max_size=1)
 
 
 class _Contest:
+    statuses = _STATUSES
+    rooms: tuple[tuple[int, ...], ...] = (tuple(range(2, 8)), tuple(range(5)), (0, 1, 2))
+    pods: tuple[int, ...] = (3, 2, 1, 4, 0)
+
     def __init__(self, draw: DrawFn, about: frozenset[str], most: Most) -> None:
         self._draw = draw
         self._about = about
@@ -215,7 +228,7 @@ class _Contest:
         key = f"{self._from(*NAMESPACES)}/g{number}"
         app, count = self._from("x", "y"), self._from(*range(1, self._most.members + 1))
         tasks = [
-            self._task(f"{key}-{i}", key, self._from(*_STATUSES), app=app, index=i)
+            self._task(f"{key}-{i}", key, self._from(*self.statuses), app=app, index=i)
             for i in range(count)
         ]
         return Gang(
@@ -258,8 +271,8 @@ class _Contest:
         held = {**total(t.shape.request for t in here), PODS: len(here)}
         # Parts of GPUs that run have a device each, so that nobody has to guess how they share.
         held[GPU] = held.get(GPU, 0) + sum(t.shape.device is not None for t in here)
-        room = dict(_amounts(self._from(*range(2, 8)), self._from(*range(5)), self._from(0, 1, 2)))
-        room[PODS] = self._from(3, 2, 1, 4, 0)
+        room = dict(_amounts(*(self._from(*each) for each in self.rooms)))
+        room[PODS] = self._from(*self.pods)
         offered = {r: held.get(r, 0) + room.get(r, 0) for r in held.keys() | room.keys()}
         labels = [pair for pair in (self._from(*_ZONES), self._from(*_MARKS)) if pair]
         return Node(
@@ -277,3 +290,39 @@ class _Contest:
 def contests(draw: DrawFn, about: frozenset[str] = CONSTRAINTS, most: Most = Most()) -> Snapshot:
     """A small cluster; about: the constraints that its tasks have."""
     return _Contest(draw, about, most).snapshot()
+
+
+class _Crowd(_Contest):
+    """Most runs already, nodes are nearly full, and some may not be evicted."""
+
+    statuses = (TaskStatus.PENDING, *[TaskStatus.RUNNING] * 2, TaskStatus.BOUND)
+    rooms = ((0, 0, 0, 1, 2), (0, 0, 1), (0, 0, 1))
+    pods = (0, 1, 2, 2)
+
+    def snapshot(self) -> Snapshot:
+        found = super().snapshot()
+        one = LabelSelector((Requirement("app", Operator.IN, ("x",)),))
+        budgets = (Budget("a/few", one, self._from(0, 1, 2)),) if self._from(0, 0, 1) else ()
+        return replace(found, budgets=budgets)
+
+    def _queue(self, name: str, parents: Sequence[str]) -> Queue:
+        return replace(super()._queue(name, parents), reclaimable=bool(self._from(1, 1, 1, 0)))
+
+    def _gang(self, number: int, queues: list[str]) -> Gang:
+        return replace(super()._gang(number, queues), priority=self._from(0, 1, 2, 3))
+
+    def _task(
+        self, key: str, gang: str, status: TaskStatus, *, app: str = "x", index: int = 0
+    ) -> Task:
+        super()._task(key, gang, status, app=app, index=index)
+        task = self._tasks.pop()
+        shape = replace(task.shape, preempts=False) if self._from(*[0] * 9, 1) else task.shape
+        may_go, rank = bool(self._from(*[1] * 9, 0)), self._from(0, 0, 1)
+        self._tasks.append(replace(task, shape=shape, preemptable=may_go, priority=rank))
+        return self._tasks[-1]
+
+
+@st.composite
+def crowds(draw: DrawFn, about: frozenset[str] = CONSTRAINTS, most: Most = Most()) -> Snapshot:
+    """A small cluster that is nearly full; about: the constraints that its tasks have."""
+    return _Crowd(draw, about, most).snapshot()

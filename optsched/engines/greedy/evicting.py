@@ -14,6 +14,7 @@ import numpy as np
 
 from optsched.domain.decisions import Evict
 from optsched.engines.greedy.book import NOWHERE
+from optsched.engines.greedy.wholeness import Wholeness
 from optsched.problem.running import running_tasks
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.faces import Face
@@ -53,6 +54,7 @@ class Evicting:
         self._idles = ~self._running.request[:, self._asking].any(axis=1)
         self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
         self._whole = rules.has("gang", Face.JOB_PIPELINED)
+        self._wholeness = Wholeness(placing, rules)
         self._taken: list[int] = []
 
     # --- actions ---------------------------------------------------------------------------------
@@ -94,6 +96,10 @@ class Evicting:
     def _starving(self, gangs: Iterable[int]) -> list[int]:
         return [g for g in gangs if self._faces.is_starving(g) and self._entries(g)]
 
+    def _has_lost(self, gang: int) -> bool:
+        """Whether tasks of a gang leave: it gets nothing while they do."""
+        return self._placing.ledger.gang_evicted[gang] > 0
+
     def _order(self, gang: int) -> tuple[Key, int, int]:
         return (self._gang_key(gang), int(self._problem.created_ms[gang]), gang)
 
@@ -105,6 +111,8 @@ class Evicting:
 
     def _try(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """Make room for tasks of a gang while it starves; all is undone where it stays short."""
+        if self._has_lost(gang):
+            return False
         seated = False
         for entry in self._entries(gang):
             while self._left(gang, entry) and self._faces.is_starving(gang):
@@ -138,7 +146,7 @@ class Evicting:
 
     def _commit(self, gang: int, action: str) -> bool:
         """Evict; False, with all undone, where a rule would not hold then."""
-        if not self._faces.holds(gang):
+        if not self._faces.holds(gang) or not self._wholeness.holds(gang):
             self._take_back(gang)
             return False
         key = self._problem.snapshot.gangs[gang].key
@@ -228,7 +236,8 @@ class Evicting:
         for v in victims.tolist():
             if placing.promise_one(gang, entry, node):
                 return True
-            self._take(v)
+            if self._running.gang_of[v] == gang or self._wholeness.can_spare(v):
+                self._take(v)
         if placing.promise_one(gang, entry, node):
             return True
         self._give_back(len(self._taken) - before)
@@ -248,3 +257,4 @@ class Evicting:
         self._free[v] = sign < 0
         self._placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
         self._placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)
+        self._wholeness.leaves(v, sign)

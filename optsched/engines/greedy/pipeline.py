@@ -158,7 +158,8 @@ class _Pipeline:
             waits = self._pending & ~self._enqueued
             implicit = [self._problem.snapshot.gangs[g].is_implicit for g in gangs.tolist()]
             gangs = gangs[~waits[gangs] | np.array(implicit, np.bool_)]
-        return [int(g) for g in gangs if int(g) not in self._promised]
+        lost = self._placing.ledger.gang_evicted
+        return [int(g) for g in gangs if int(g) not in self._promised and not lost[int(g)]]
 
     def _take_turn(self, gang: int, lines: Lines) -> bool:
         """Place what a gang may place now; False when it gets nothing."""
@@ -207,7 +208,7 @@ class _Pipeline:
         placing.undo(gang)
         placing.start(gang)
         placing.wait(gang, later)
-        if placing.cursor(gang).is_ready:
+        if placing.cursor(gang).is_ready and self._faces.holds(gang):
             placing.hold(later)
         else:
             placing.undo(gang)

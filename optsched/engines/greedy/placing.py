@@ -93,10 +93,11 @@ class Placing:
         self.faces = Faces(problem, rules, self.ledger)
         self.book = Book(problem, rules, problem.idle)
         self.later: Book | None = None
+        # Below zero where a node is overfull: it needs part of what leaves for itself.
+        self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
-            # Not idle + releasing: an overfull node needs part of what leaves for itself.
-            room = problem.allocatable - problem.used + problem.releasing
-            self.later = Book(once_left(problem), rules, np.maximum(room, 0))
+            idle = self._short + problem.idle + problem.releasing
+            self.later = Book(once_left(problem), rules, idle)
         self._releasing = problem.releasing.copy()
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
@@ -195,7 +196,7 @@ class Placing:
     def future(self) -> Book:
         """`later`, even where nothing is leaving yet."""
         if self.later is None:
-            self.later = Book(self.problem, self._rules, self.book.idle)
+            self.later = Book(self.problem, self._rules, self._short + self.book.idle)
             self.later.used[:] = self.book.used
         return self.later
 
@@ -231,6 +232,7 @@ class Placing:
             asked = step.counts[:, None] * self.problem.classes.request[step.task_class]
             leaving = np.minimum(self._releasing[step.nodes], asked)
             self._releasing[step.nodes] -= leaving
+            self.ledger.promise(leaving.sum(axis=0).tolist())
             self.book.reserve(step.nodes, asked - leaving)
         self.keep()
 
@@ -344,7 +346,10 @@ class Placing:
         step.book.take(step.task_class, step.nodes, counts)
         if self.later is not None and step.book is self.book:
             self.later.take(step.task_class, step.nodes, counts)
-        self.ledger.place(gang, step.task_class, int(counts.sum()))
+        number = int(counts.sum())
+        self.ledger.place(gang, step.task_class, number)
+        if step.book is self.later:
+            self.ledger.gang_waiting[gang] += number
         self.faces.placed(gang, step.task_class, step.nodes, counts)
         self.faces.filled(gang, step.entry, step.nodes, counts)
 

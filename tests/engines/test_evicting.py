@@ -1,0 +1,115 @@
+"""The actions that evict, of the pipeline alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from optsched.domain.cluster import Gang, Snapshot  # noqa: TC001  Hypothesis reads types
+from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.domain.task import Task, TaskStatus
+from optsched.policy.load import load_policy
+from optsched.rules.verify import verify_actions
+from optsched.session.session import Surroundings, run_session
+from tests.support.contests import Most, crowds
+from tests.support.effort import EFFORT
+from tests.support.small import CPU, cluster, gang, node, running, shape
+
+POLICY = load_policy("volcano-compatible", Path.read_text)
+TIGHT = Most(nodes=3, queues=2, gangs=5, members=3)
+RELATED = frozenset({"pod_affinity", "pod_anti_affinity", "spread", "host_ports", "device"})
+
+
+def examples(number: int) -> settings:
+    return settings(
+        max_examples=number * EFFORT,
+        deadline=None,
+        derandomize=True,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def plan_of(snapshot: Snapshot, **fields: object) -> list[object]:
+    """What the pipeline does; its first plan keeps every rule."""
+    report = run_session(snapshot, replace(POLICY, **fields), Surroundings())  # type: ignore[arg-type]
+    assert report.trace.violations == ()
+    assert verify_actions(snapshot, report.plan.actions, POLICY.rules) == []
+    return list(report.plan.actions)
+
+
+def evicted(actions: list[object]) -> set[str]:
+    return {a.task for a in actions if isinstance(a, Evict)}
+
+
+def seated(actions: list[object]) -> set[str]:
+    return {a.task for a in actions if isinstance(a, Allocate | Nominate)}
+
+
+def running_gang(name: str, cpu: int, number: int, *, least: int, **fields: object) -> Gang:
+    """A gang that runs on the node n0."""
+    made = gang(name, ("w", number, shape(cpu)), least=least, **fields)
+    return replace(made, tasks=tuple(running(t, "n0") for t in made.tasks))
+
+
+def waiting(task: Task) -> Task:
+    return replace(task, status=TaskStatus.PENDING, node="")
+
+
+# --- whatever is asked of it ---------------------------------------------------------------------
+
+
+@examples(600)
+@given(crowds(frozenset(), TIGHT))
+def test_no_plan_is_refused_where_room_is_short(snapshot: Snapshot) -> None:
+    plan_of(snapshot)
+
+
+@examples(150)
+@given(crowds(RELATED, TIGHT))
+def test_no_plan_is_refused_where_pods_look_at_each_other(snapshot: Snapshot) -> None:
+    plan_of(snapshot)
+
+
+# --- gangs stay whole ----------------------------------------------------------------------------
+
+
+def test_a_gang_that_gets_a_task_keeps_the_others_that_it_needs() -> None:
+    """The last task of `low` comes in the session in which `high` looks for room."""
+    low = running_gang("low", 1, 3, least=3)
+    low = replace(low, tasks=(*low.tasks[:2], waiting(low.tasks[2])))
+    high = gang("high", ("w", 1, shape(4)), priority=10)
+    actions = plan_of(cluster([node("n0", 3)], [low, high]))
+    assert seated(actions) == {"ns/low-w-2"}
+    assert not evicted(actions)
+
+
+def test_a_gang_short_of_its_minimum_replaces_none_of_its_own_tasks() -> None:
+    made = running_gang("torn", 1, 3, least=3)
+    waits = [replace(waiting(t), priority=5) for t in made.tasks[1:]]
+    torn = replace(made, tasks=tuple(sorted((*waits, made.tasks[0]), key=lambda t: t.order)))
+    assert plan_of(cluster([node("n0", 1)], [torn])) == []
+
+
+def test_who_lost_tasks_for_others_gets_nothing_in_that_session() -> None:
+    middle = running_gang("middle", 1, 2, least=1, priority=5)
+    more = gang("middle", ("w", 3, shape(1)), priority=5).tasks[2]
+    middle = replace(middle, tasks=(*middle.tasks, more))
+    low = running_gang("low", 1, 2, least=1)
+    high = gang("high", ("w", 3, shape(1)), priority=10)
+    actions = plan_of(cluster([node("n0", 4)], [low, middle, high]))
+    assert seated(actions) == {f"ns/high-w-{i}" for i in range(3)}
+    assert len(evicted(actions)) == 3
+
+
+# --- minResources --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("least", "evicts"), [(2, 2), (3, 0)])
+def test_min_resources_count_what_victims_will_free(least: int, evicts: int) -> None:
+    low = running_gang("low", 1, 4, least=2)
+    high = gang("high", ("w", 2, shape(1)), priority=10, min_resources=((CPU, least * 1000),))
+    assert len(evicted(plan_of(cluster([node("n0", 4)], [low, high])))) == evicts
