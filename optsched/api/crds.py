@@ -29,7 +29,11 @@ from optsched.api.schema import (
     whole_object,
 )
 from optsched.api.selectors import label_selector
-from optsched.api.topology_schemas import HYPER_NODE_SCHEMA, NUMATOPOLOGY_SCHEMA
+from optsched.api.topology_schemas import (
+    HYPER_NODE_SCHEMA,
+    NODE_SHARD_SCHEMA,
+    NUMATOPOLOGY_SCHEMA,
+)
 
 _QUEUE_STATES: Final = ["", "Open", "Closed", "Closing", "Unknown"]
 _PHASES: Final = ["", "Pending", "Running", "Unknown", "Inqueue", "Completed"]
@@ -222,6 +226,7 @@ _DEFINITIONS: Final = {
     kinds.POD_GROUP: (POD_GROUP_SCHEMA, _POD_GROUP_COLUMNS),
     kinds.HYPER_NODE: (HYPER_NODE_SCHEMA, _HYPER_NODE_COLUMNS),
     kinds.NUMATOPOLOGY: (NUMATOPOLOGY_SCHEMA, []),
+    kinds.NODE_SHARD: (NODE_SHARD_SCHEMA, [_column("AGE", ".metadata.creationTimestamp", "date")]),
 }
 CUSTOM_KINDS: Final = tuple(_DEFINITIONS)
 

@@ -77,6 +77,16 @@ NUMATOPOLOGY: Final = Kind(
     ("numatopo",),
     namespaced=False,
 )
+NODE_SHARD: Final = Kind(
+    "shard.volcano.sh",
+    "v1alpha1",
+    "NodeShard",
+    "nodeshards",
+    "nodeshard",
+    ("nsh",),
+    namespaced=False,
+    has_status=True,
+)
 PRIORITY_CLASS: Final = Kind(
     "scheduling.k8s.io",
     "v1",
@@ -141,6 +151,7 @@ KINDS: Final = (
     *SCHEDULING_POD_GROUPS,
     HYPER_NODE,
     NUMATOPOLOGY,
+    NODE_SHARD,
     PRIORITY_CLASS,
     POD,
     NODE,

@@ -79,3 +79,17 @@ def queue_status_patch(
 def queue_state_patch(state: QueueState) -> dict[str, Any]:
     """The patch that opens or closes a queue."""
     return {"status": {"state": state.value}}
+
+
+def nodeshard_status_patch(
+    in_use: list[str], to_remove: list[str], to_add: list[str], now_ms: int
+) -> dict[str, Any]:
+    """The patch that says which nodes of its shard a scheduler uses; to its subresource."""
+    return {
+        "status": {
+            "nodesInUse": in_use,
+            "nodesToRemove": to_remove,
+            "nodesToAdd": to_add,
+            "lastUpdateTime": format_time(now_ms),
+        }
+    }

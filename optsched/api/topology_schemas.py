@@ -1,7 +1,7 @@
-"""The schemas of HyperNodes and Numatopologies; names, limits and checks are Volcano's.
+"""The schemas of HyperNodes, Numatopologies and NodeShards; names, limits and checks are Volcano's.
 
-Source: staging/src/volcano.sh/apis, topology/v1alpha1/hypernode_types.go and
-nodeinfo/v1alpha1/numatopo_types.go.
+Source: staging/src/volcano.sh/apis, topology/v1alpha1/hypernode_types.go,
+nodeinfo/v1alpha1/numatopo_types.go and shard/v1alpha1/types.go.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from optsched.api.schema import (
     name,
     record,
     text,
+    texts,
     whole_object,
 )
 from optsched.api.selectors import label_selector
@@ -146,4 +147,20 @@ HYPER_NODE_SCHEMA: Final = whole_object(
 )
 NUMATOPOLOGY_SCHEMA: Final = whole_object(
     "The NUMA nodes of the node of the same name.", spec=_NUMATOPOLOGY_SPEC
+)
+
+NODE_SHARD_SCHEMA: Final = whole_object(
+    "Nodes that one of several schedulers is to have for itself.",
+    spec=record(
+        "What the shard should be.",
+        ("nodesDesired",),
+        nodesDesired=texts("Names of the nodes that should be in the shard."),
+    ),
+    status=record(
+        "What its scheduler makes of it at the moment.",
+        lastUpdateTime=moment("When this was written."),
+        nodesInUse=texts("Names of the nodes that its scheduler uses."),
+        nodesToRemove=texts("Those in use that should no longer be in the shard."),
+        nodesToAdd=texts("Those that should be in the shard and that another scheduler uses."),
+    ),
 )

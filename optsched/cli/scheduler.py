@@ -17,6 +17,7 @@ import click
 
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
+from optsched.domain.shards import Sharding, ShardMode
 from optsched.formats.pods import DecodeOptions
 from optsched.policy.policy import SolverKind
 from optsched.policy.problem import PolicyError
@@ -69,8 +70,6 @@ IGNORED: Final = frozenset(
         "plugins-dir",
         "resource-sync-timeout",
         "resync-period",
-        "scheduler-sharding-mode",
-        "scheduler-sharding-name",
         "stderrthreshold",
         "tls-cert-file",
         "tls-private-key-file",
@@ -196,6 +195,21 @@ def _label(text: str) -> tuple[str, str]:
 @click.option(
     "--node-selector", "selectors", multiple=True, help="LABEL:VALUE; use such nodes only."
 )
+@click.option(
+    "--sharding-mode",
+    "--scheduler-sharding-mode",
+    "sharding_mode",
+    type=click.Choice([mode.value for mode in ShardMode]),
+    default=ShardMode.NONE.value,
+    help="hard: use the nodes of our NodeShard alone; soft: use them first.",
+)
+@click.option(
+    "--sharding-name",
+    "--scheduler-sharding-name",
+    "sharding_name",
+    default=DEFAULT_SCHEDULER_NAME,
+    help="The name of our NodeShard.",
+)
 @click.option("--listen-address", default=":8080", help="/metrics, /healthz and /readyz.")
 @click.option("--healthz-address", default="", help=f"The same again, such as {HEALTHZ}.")
 @click.option("--enable-healthz/--no-enable-healthz", help=f"Listen on {HEALTHZ}, too.")
@@ -251,7 +265,11 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     return Settings(
         policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8")),
         kubeconfig=given["kubeconfig"],
-        pods=DecodeOptions(tuple(given["names"]), given["default_queue"]),
+        pods=DecodeOptions(
+            tuple(given["names"]),
+            given["default_queue"],
+            Sharding(ShardMode(given["sharding_mode"]), given["sharding_name"]),
+        ),
         solver=SolverKind(given["solver"]) if given["solver"] else None,
         period_s=None if period_ms is None else period_ms / 1000,
         election=_election(given) if given["leader_elect"] else None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.domain.amounts import amount_of
+from optsched.domain.shards import NO_SHARDING
 from optsched.domain.task import Taint, TaintEffect
 from optsched.domain.topology import NO_TOPOLOGY
 from optsched.units import PODS
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from optsched.domain.cards import Card
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector
+    from optsched.domain.shards import Sharding
     from optsched.domain.task import Task
     from optsched.domain.topology import SubGroupRule, Topology, TopologyRequest
 
@@ -375,6 +377,8 @@ class Snapshot:
         The HyperNodes of the network.
     quotas
         Limits of namespaces in key order.
+    sharding
+        The shards of the cluster, and which of them is ours.
     """
 
     taken_ms: int
@@ -386,6 +390,7 @@ class Snapshot:
     budgets: tuple[Budget, ...] = ()
     topology: Topology = NO_TOPOLOGY
     quotas: tuple[Quota, ...] = ()
+    sharding: Sharding = NO_SHARDING
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])
@@ -393,6 +398,7 @@ class Snapshot:
         _check_order("queues", [q.name for q in self.queues])
         _check_order("budgets", [b.key for b in self.budgets])
         _check_order("quotas", [q.key for q in self.quotas])
+        _check_order("shards", [s.name for s in self.sharding.shards])
 
     @cached_property
     def node_by_name(self) -> Mapping[str, Node]:

@@ -30,6 +30,7 @@ from optsched.formats.marks import (
     time_text,
 )
 from optsched.formats.nodegroups import affinity_fields
+from optsched.formats.shards import sharding_fields
 from optsched.formats.text import write_yaml
 from optsched.formats.upstream import group_name, is_upstream, scheduling_group_spec
 from optsched.formats.volumes import WAITS
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota, Snapshot
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import NodeSelector
+    from optsched.domain.shards import Shard
     from optsched.domain.topology import HyperNode, Topology
 
 Manifest = dict[str, Any]
@@ -59,7 +61,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     waits for a node that no storage class could ask for.
     """
     return [
-        time_manifest(snapshot.taken_ms),
+        {**time_manifest(snapshot.taken_ms), **sharding_fields(snapshot.sharding)},
         *(_namespace(name, labels) for name, labels in snapshot.namespaces.items()),
         *_priority_classes(snapshot.gangs),
         *(_queue(queue) for queue in snapshot.queues),
@@ -67,6 +69,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *_claims(snapshot.claims.values()),
         *(_budget(budget) for budget in snapshot.budgets),
         *(_quota(quota) for quota in snapshot.quotas),
+        *(_shard(shard) for shard in snapshot.sharding.shards),
         *(_hypernode(each, snapshot.topology) for each in snapshot.topology.hypernodes),
         *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
         *(_scheduling_group(gang) for gang in snapshot.gangs if _has_scheduling_group(gang)),
@@ -178,6 +181,15 @@ def _quota(quota: Quota) -> Manifest:
         {"name": quota.key.partition("/")[2], "namespace": quota.namespace},
         spec={"hard": hard},
         status={"hard": hard, "used": _amounts(quota.used)},
+    )
+
+
+def _shard(shard: Shard) -> Manifest:
+    return _manifest(
+        kinds.NODE_SHARD,
+        {"name": shard.name},
+        spec={"nodesDesired": list(shard.wanted)},
+        status={"nodesInUse": list(shard.in_use)},
     )
 
 

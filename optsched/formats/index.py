@@ -10,10 +10,13 @@ from optsched.api import kinds
 from optsched.formats.marks import API_VERSION, time_text
 from optsched.formats.pods import DEFAULT_NAMESPACE
 from optsched.formats.problems import ObjectProblem, problems_of
-from optsched.units import TimestampError, parse_time_ms
+from optsched.formats.shards import read_sharding
+from optsched.units import FieldError, TimestampError, parse_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.domain.shards import Sharding
 
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 """The label that every namespace has, with its own name."""
@@ -35,15 +38,19 @@ READ_KINDS: Final = (
     kinds.HYPER_NODE,
     kinds.POD_DISRUPTION_BUDGET,
     kinds.RESOURCE_QUOTA,
+    kinds.NODE_SHARD,
 )
 """The kinds that a snapshot is made of."""
 
-OPTIONAL_KINDS: Final = frozenset({kinds.HYPER_NODE, *kinds.SCHEDULING_POD_GROUPS})
+OPTIONAL_KINDS: Final = frozenset(
+    {kinds.HYPER_NODE, kinds.NODE_SHARD, *kinds.SCHEDULING_POD_GROUPS}
+)
 """Those of them that a cluster may do without: where one is not installed, it has no objects."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
 _NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"
 _NO_KIND: Final = "is no object: it needs apiVersion, kind and metadata"
+_NO_SHARDING: Final = "is no sharding: write {mode: soft, name: NAME}, or hard"
 _TWICE: Final = "is there more than once; the last one counts"
 
 
@@ -66,6 +73,8 @@ class ObjectIndex:
         Number of objects of kinds that a snapshot is not made of, by `apiVersion Kind`.
     taken_ms
         When the snapshot was taken, where its dump says so.
+    sharding
+        Which shard was whose, where its dump says so.
 
     """
 
@@ -73,6 +82,7 @@ class ObjectIndex:
         self.problems: list[ObjectProblem] = []
         self.ignored: Counter[str] = Counter()
         self.taken_ms: int | None = None
+        self.sharding: Sharding | None = None
         self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in READ_KINDS}
         for position, obj in enumerate(objects):
             self._file(obj, position, where[position] if where else "")
@@ -100,7 +110,7 @@ class ObjectIndex:
         if kind in self._entries:
             self._add(kind, obj, position, where)
         elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
-            self._read_time(obj, where)
+            self._read_dump(obj, where)
         else:
             self.ignored[f"{version} {name}"] += 1
 
@@ -121,7 +131,11 @@ class ObjectIndex:
             self.problems.append(ObjectProblem(kind.kind, key, "", None, _TWICE, where))
         self._entries[kind][key] = Entry(obj, where)
 
-    def _read_time(self, obj: dict[str, Any], where: str) -> None:
+    def _read_dump(self, obj: dict[str, Any], where: str) -> None:
+        self.sharding = read_sharding(obj)
+        if self.sharding is None:
+            error = FieldError("sharding", obj["sharding"], _NO_SHARDING)
+            self.problems += problems_of(SNAPSHOT_KIND, "", [error], where)
         try:
             self.taken_ms = parse_time_ms(obj.get("takenAt"))
         except TimestampError as e:

@@ -30,6 +30,7 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from optsched.domain.shards import Sharding
     from optsched.domain.task import TaskShape
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -54,10 +55,18 @@ _Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """Whose pods are ours, and where those without a queue belong."""
+    """Whose pods are ours, where those without a queue belong, and which shard of nodes is ours.
+
+    Attributes
+    ----------
+    sharding
+        Without the shards themselves; None for what the dump of a snapshot says, or else none.
+
+    """
 
     scheduler_names: tuple[str, ...] = (wellknown.DEFAULT_SCHEDULER_NAME,)
     default_queue: str = wellknown.DEFAULT_QUEUE
+    sharding: Sharding | None = None
 
 
 class PodDecoder:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
 from optsched.api.hypernode import parse_hypernode
+from optsched.api.nodeshard import parse_nodeshard
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import PriorityClass, parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.domain.cluster import Snapshot
+from optsched.domain.shards import NO_SHARDING
 from optsched.domain.task import TaskStatus
 from optsched.formats.budgets import parse_budget
 from optsched.formats.groups import (
@@ -35,6 +37,7 @@ from optsched.formats.pods import (
 from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.problems import problems_of
 from optsched.formats.quotas import parse_quota
+from optsched.formats.shards import with_shards
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_nodes
@@ -43,7 +46,9 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from optsched.api.nodeshard import NodeShard
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
+    from optsched.domain.shards import Sharding
     from optsched.domain.task import Task
     from optsched.domain.topology import Topology
     from optsched.formats.problems import ObjectProblem
@@ -131,6 +136,7 @@ class _Assembly:
             budgets=self._budgets(),
             topology=self._topology(),
             quotas=self._quotas(),
+            sharding=self._sharding(),
         )
         return Assembled(
             snapshot,
@@ -189,6 +195,15 @@ class _Assembly:
             if quota is not None:
                 found.append(quota)
         return tuple(found)
+
+    def _sharding(self) -> Sharding:
+        found: list[NodeShard] = []
+        for key, entry in self._index.of(kinds.NODE_SHARD).items():
+            shard, errors = parse_nodeshard(entry.obj)
+            self._report(kinds.NODE_SHARD, key, errors, entry.where)
+            if shard is not None:
+                found.append(shard)
+        return with_shards(self._options.sharding or self._index.sharding or NO_SHARDING, found)
 
     # --- volumes ---------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
 from optsched.api.hypernode import parse_hypernode
+from optsched.api.nodeshard import parse_nodeshard
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.domain.cluster import Snapshot
+from optsched.domain.shards import NO_SHARDING
 from optsched.domain.task import TaskStatus
 from optsched.formats.budgets import parse_budget
 from optsched.formats.groups import (
@@ -32,6 +34,7 @@ from optsched.formats.nodes import parse_node
 from optsched.formats.pods import IMPLICIT_PREFIX, DecodeOptions
 from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.quotas import parse_quota
+from optsched.formats.shards import with_shards
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, parse_claim
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from optsched.api.kinds import Kind
+    from optsched.api.nodeshard import NodeShard
     from optsched.api.podgroup import PodGroup
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
@@ -90,6 +94,8 @@ class ClusterCache:
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
         self._default_queue = (options or DecodeOptions()).default_queue
+        self._sharding = (options or DecodeOptions()).sharding or NO_SHARDING
+        self._shards: dict[str, NodeShard] = {}
         self._held: dict[str, Reason] = {}
         self._classes: dict[str, PriorityClass] = {}
         self._table = Priorities()
@@ -99,6 +105,13 @@ class ClusterCache:
         self._shown_budgets: tuple[Budget, ...] = ()
         self._quotas: dict[str, Quota] = {}
         self._shown_quotas: tuple[Quota, ...] = ()
+        self._plain: Mapping[Kind, tuple[dict[str, Any], Callable[[Raw], tuple[Any, object]]]] = {
+            kinds.QUEUE: (self._queues, parse_queue),
+            kinds.PRIORITY_CLASS: (self._classes, parse_priority_class),
+            kinds.POD_DISRUPTION_BUDGET: (self._budgets, parse_budget),
+            kinds.RESOURCE_QUOTA: (self._quotas, parse_quota),
+            kinds.NODE_SHARD: (self._shards, parse_nodeshard),
+        }
         self._bare_nodes: dict[str, Node] = {}
         self._raw: dict[Kind, dict[str, Raw]] = {
             kind: {} for kind in (kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *_STORAGE)
@@ -195,6 +208,11 @@ class ClusterCache:
         """Queues as the server has them, by name."""
         return self._queues
 
+    @property
+    def shards(self) -> Mapping[str, NodeShard]:
+        """NodeShards as the server has them, by name."""
+        return self._shards
+
     def snapshot(self, now_ms: int) -> Snapshot:
         """The cluster as it is known now; parts that did not change are those of the last one."""
         self._refresh_priorities()
@@ -205,6 +223,7 @@ class ClusterCache:
         self._refresh_claims()
         self._refresh_budgets()
         self._refresh_quotas()
+        self._refresh_shards()
         self._stale.clear()
         return Snapshot(
             taken_ms=now_ms,
@@ -216,6 +235,7 @@ class ClusterCache:
             budgets=self._shown_budgets,
             topology=self._topology.topology(),
             quotas=self._shown_quotas,
+            sharding=self._sharding,
         )
 
     # --- events ----------------------------------------------------------------------------------
@@ -253,17 +273,12 @@ class ClusterCache:
             case _ if kind in self._scheduling_groups:
                 self._put_scheduling_group(kind, key, parse_scheduling_group(obj)[0])
                 return
-            case kinds.QUEUE:
-                _keep(self._queues, key, parse_queue(obj)[0])
-            case kinds.PRIORITY_CLASS:
-                _keep(self._classes, key, parse_priority_class(obj)[0])
             case kinds.HYPER_NODE:
                 self._put_hypernode(key, obj)
                 return
-            case kinds.POD_DISRUPTION_BUDGET:
-                _keep(self._budgets, key, parse_budget(obj)[0])
-            case kinds.RESOURCE_QUOTA:
-                _keep(self._quotas, key, parse_quota(obj)[0])
+            case _ if kind in self._plain:
+                store, parse = self._plain[kind]
+                _keep(store, key, parse(obj)[0])
             case _:
                 obj["metadata"].pop("managedFields", None)
                 self._put_raw(kind, key, obj)
@@ -290,14 +305,8 @@ class ClusterCache:
             case _ if kind in self._scheduling_groups:
                 self._put_scheduling_group(kind, key, None)
                 return
-            case kinds.QUEUE:
-                _keep(self._queues, key, None)
-            case kinds.PRIORITY_CLASS:
-                _keep(self._classes, key, None)
-            case kinds.POD_DISRUPTION_BUDGET:
-                _keep(self._budgets, key, None)
-            case kinds.RESOURCE_QUOTA:
-                _keep(self._quotas, key, None)
+            case _ if kind in self._plain:
+                _keep(self._plain[kind][0], key, None)
             case _:
                 self._put_raw(kind, key, None)
         self._stale.add(kind)
@@ -434,6 +443,13 @@ class ClusterCache:
         quotas = tuple(self._quotas[key] for key in sorted(self._quotas))
         if quotas != self._shown_quotas:
             self._shown_quotas = quotas
+
+    def _refresh_shards(self) -> None:
+        if kinds.NODE_SHARD not in self._stale:
+            return
+        sharding = with_shards(self._sharding, self._shards.values())
+        if sharding != self._sharding:
+            self._sharding = sharding
 
     def _refresh_claims(self) -> None:
         raw = self._raw[kinds.PERSISTENT_VOLUME_CLAIM]

@@ -17,6 +17,7 @@ from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.domain.decisions import Allocate, Enqueue
 from optsched.kube import question
 from optsched.kube.notices import Notices
+from optsched.kube.shards import shard_patch
 from optsched.kube.status import Outcome, StatusBook
 from optsched.kube.writes import BUILTIN_QUEUES
 from optsched.policy.policy import SolverKind, without_solver
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.decisions import Plan
+    from optsched.domain.shards import Sharding
     from optsched.kube.binder import LiveBinder
     from optsched.kube.cache import ClusterCache
     from optsched.kube.dumps import Dumps
@@ -118,6 +120,7 @@ class Scheduler:
         self._number = 0
         self._beat_s = parts.clock.monotonic()
         self._was_leading = False
+        self._lacks_shard = False
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -211,11 +214,19 @@ class Scheduler:
             return
         self._version = parts.cache.version
         snapshot = parts.cache.snapshot(now_ms)
+        self._look_at_shard(snapshot.sharding)
         if self._is_answered(snapshot, policy):
             parts.metrics.skipped()
         else:
             await self._session(snapshot, policy)
         self._tell(now_ms)
+
+    def _look_at_shard(self, sharding: Sharding) -> None:
+        if sharding.is_missing and not self._lacks_shard:
+            log.warning("there is no NodeShard %s: all nodes are used", sharding.name)
+        elif self._lacks_shard and not sharding.is_missing:
+            log.info("NodeShard %s is there", sharding.name)
+        self._lacks_shard = sharding.is_missing
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
         """Whether the last answer still stands if nothing has changed."""
@@ -308,6 +319,9 @@ class Scheduler:
         outcome = Outcome(parts.cache.snapshot(now_ms), plan.pending, enqueued)
         for patch in self._book.patches(outcome, parts.cache.group, parts.cache.queues):
             parts.writes.put(patch.ref, patch)
+        shard = shard_patch(self._answer.snapshot.sharding, parts.cache.shards, now_ms)
+        if shard is not None:
+            parts.writes.put(shard.ref, shard)
         self._notices.tell(outcome)
         parts.metrics.dropped(parts.events.num_dropped)
 

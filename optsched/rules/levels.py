@@ -9,6 +9,7 @@ import numpy as np
 
 from optsched.domain.decisions import Sense
 from optsched.rules.admission import admission_levels, task_levels
+from optsched.rules.base import NodeLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import AnyLevel, NodeLevel
+    from optsched.rules.base import AnyLevel
     from optsched.rules.outcome import Outcome
     from optsched.rules.ruleset import RuleSet
 
@@ -120,6 +121,13 @@ def build_levels(
 ) -> list[AnyLevel]:
     """The levels of a problem, in order; those of the list that do not apply become none.
 
-    A name may stand for several: admission is one level a tier.
+    A name may stand for several: admission is one level a tier. Those of rules that always hold
+    come before all that look at single nodes.
     """
-    return [level for name in names for level in LEVELS[name].levels(problem, rules, tiers)]
+    named = [level for name in names for level in LEVELS[name].levels(problem, rules, tiers)]
+    always = [level for rule in rules.always for level in rule.levels(problem, tiers)]
+    if not always:
+        return named
+    first = (i for i, level in enumerate(named) if isinstance(level, NodeLevel))
+    at = next(first, len(named))
+    return [*named[:at], *always, *named[at:]]

@@ -13,6 +13,7 @@ from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.fifo import Fifo
 from optsched.rules.fits import Fits
 from optsched.rules.gpu_shares import GpuShares
+from optsched.rules.shards import Shards
 from optsched.rules.victims import Victims
 from optsched.rules.well_formed import WellFormed
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.rules.base import Rule
 
 
-_ALWAYS: tuple[Rule, ...] = (WellFormed(), Fifo(), Fits(), GpuShares(), Victims())
+_ALWAYS: tuple[Rule, ...] = (WellFormed(), Fifo(), Fits(), GpuShares(), Shards(), Victims())
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class RuleSet:
     def asked(self) -> tuple[ActiveRule, ...]:
         """All rules with their faces, those that always hold included."""
         return (*(ActiveRule(r, r.name, -1) for r in _ALWAYS), *self.active)
+
+    @property
+    def always(self) -> tuple[Rule, ...]:
+        """The rules that hold in every policy."""
+        return _ALWAYS
 
     @cached_property
     def hard(self) -> tuple[Rule, ...]:
@@ -97,6 +103,11 @@ class RuleSet:
     def scoring(self) -> tuple[Rule, ...]:
         """Rules whose scores count."""
         return tuple(a.rule for a in self.active if Face.NODE_ORDER in a.faces)
+
+    @cached_property
+    def ranking(self) -> tuple[Rule, ...]:
+        """Rules by which nodes are ranked: those whose scores count, and those that always hold."""
+        return (*_ALWAYS, *self.scoring)
 
     def find(self, name: str) -> ActiveRule | None:
         """The rule of a name, if it is on at all."""

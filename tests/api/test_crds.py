@@ -10,6 +10,7 @@ import yaml
 from optsched.api import kinds
 from optsched.api.crds import CUSTOM_KINDS, custom_resource_definition
 from optsched.api.hypernode import parse_hypernode
+from optsched.api.nodeshard import parse_nodeshard
 from optsched.api.numatopology import parse_numatopology
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.queue import parse_queue
@@ -30,6 +31,7 @@ PARSE: dict[Kind, Callable[[object], tuple[Any, tuple[Any, ...]]]] = {
     kinds.POD_GROUP: parse_podgroup,
     kinds.HYPER_NODE: parse_hypernode,
     kinds.NUMATOPOLOGY: parse_numatopology,
+    kinds.NODE_SHARD: parse_nodeshard,
 }
 JSON_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int}
 
@@ -294,6 +296,7 @@ def test_names_and_subresources_are_volcanos(kind: Kind):
         kinds.POD_GROUP: ("Namespaced", ["pg", "podgroup-v1beta1"], {}),
         kinds.HYPER_NODE: ("Cluster", ["hn"], {"status": {}}),
         kinds.NUMATOPOLOGY: ("Cluster", ["numatopo"], {}),
+        kinds.NODE_SHARD: ("Cluster", ["nsh"], {"status": {}}),
     }
     subresources = spec["versions"][0]["subresources"]
     assert (spec["scope"], spec["names"]["shortNames"], subresources) == expected[kind]

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from optsched.cli.main import main
 from optsched.cli.scheduler import translate
+from optsched.domain.shards import Sharding, ShardMode
 from optsched.kube import live
 from optsched.kube.client import ConfigError
 from optsched.kube.lease import LeaseTimes
@@ -170,6 +171,22 @@ def test_schedulers_of_other_names_have_other_leases(
     assert election.name == lease
 
 
+@pytest.mark.parametrize(
+    ("flags", "sharding"),
+    [
+        ([], Sharding(ShardMode.NONE, "volcano")),
+        (["--scheduler-sharding-mode=hard"], Sharding(ShardMode.HARD, "volcano")),
+        (
+            ["--scheduler-sharding-mode", "soft", "--scheduler-sharding-name=lab"],
+            Sharding(ShardMode.SOFT, "lab"),
+        ),
+        (["--sharding-mode=soft", "--sharding-name", "lab"], Sharding(ShardMode.SOFT, "lab")),
+    ],
+)
+def test_a_shard_is_asked_for(command: Command, flags: list[str], sharding: Sharding) -> None:
+    assert command.told(*flags).pods.sharding == sharding
+
+
 def test_more_is_said_on_demand(command: Command) -> None:
     command.told("-v", "4")
     assert logging.getLogger("optsched").level == logging.DEBUG
@@ -181,6 +198,7 @@ def test_more_is_said_on_demand(command: Command) -> None:
     ("arguments", "complaint"),
     [
         (["--no-such-flag"], "No such option"),
+        (["--scheduler-sharding-mode=firm"], "'firm' is not one of 'none', 'soft', 'hard'"),
         (["--solver", "magic"], "'magic' is not one of 'cpsat', 'none'"),
         (["--schedule-period", "soon"], "--schedule-period"),
         (["--schedule-period", "0s"], "0s: has to be longer than nothing"),

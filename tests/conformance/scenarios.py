@@ -1,9 +1,9 @@
 """Scenarios with what Volcano did, as snapshots and policies of ours.
 
-Objects are taken as they stand: what is absent is not filled in as an API server would. Three
+Objects are taken as they stand: what is absent is not filled in as an API server would. Four
 things only are added, which the scenarios leave to the programs that recorded them: pods of a
 PodGroup are ours, without a time everything is equally old, and measured load stands where
-snapshots have it.
+snapshots have it. Shards are set where a scenario says so.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from optsched.domain.cluster import Load
+from optsched.domain.shards import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.formats.snapshot import assemble
 from optsched.policy.load import parse_policy
 from optsched.policy.parts import derive_levels
@@ -81,9 +82,18 @@ class Scenario:
         """The cluster of the scenario, or of other objects at the same time."""
         chosen = self.objects if objects is None else objects
         found = assemble(map(completed, chosen), taken_ms=self.taken_ms).snapshot
+        found = replace(found, sharding=self._sharding())
         measured = self.preconditions.get("nodeUsage", {})
         nodes = (replace(n, load=self._load(measured.get(n.name))) for n in found.nodes)
         return replace(found, nodes=tuple(nodes)) if measured else found
+
+    def _sharding(self) -> Sharding:
+        """The only shard that there is, ours."""
+        told = self.preconditions.get("sharding")
+        if told is None:
+            return NO_SHARDING
+        own = Shard(told["shardName"], tuple(told["nodesInShard"]))
+        return Sharding(ShardMode(told["mode"]), own.name, (own,))
 
     def _load(self, measured: Mapping[str, Any] | None) -> Load | None:
         """Measured load; without an age nothing was ever measured."""

@@ -114,10 +114,10 @@ _WHOLE_CLUSTER = "<cluster-top-hypernode>"
 def _unmet(preconditions: Mapping[str, Any]) -> dict[str, Any]:
     """Preconditions that would have to be set up and are not.
 
-    Volumes are limited by their nodes alone, whoever provisions them; measured load is in the
-    snapshot; to be nominated to the whole cluster is to be nominated to nothing.
+    Volumes are limited by their nodes alone, whoever provisions them; measured load and shards are
+    in the snapshot; to be nominated to the whole cluster is to be nominated to nothing.
     """
-    met = ("ignoredCSIProvisioners", "nodeUsage")
+    met = ("ignoredCSIProvisioners", "nodeUsage", "sharding")
     unmet = {k: v for k, v in preconditions.items() if k not in met}
     if set(unmet.get("nominatedHyperNode", {}).values()) == {_WHOLE_CLUSTER}:
         del unmet["nominatedHyperNode"]

@@ -213,6 +213,14 @@ others = st.one_of(
         st.sampled_from([{"basic": {}}, {"gang": {"minCount": 2}}, {"gang": {}}]),
     ),
     st.builds(
+        thing,
+        st.just("shard.volcano.sh/v1alpha1"),
+        st.just("NodeShard"),
+        st.sampled_from(["volcano", "batch"]),
+        spec=st.fixed_dictionaries({"nodesDesired": st.lists(node_names, max_size=2)}),
+        status=st.fixed_dictionaries({"nodesInUse": st.lists(node_names, max_size=2)}),
+    ),
+    st.builds(
         hypernode,
         st.sampled_from(["s0", "s1", "s2"]),
         st.integers(0, 2),
@@ -223,7 +231,7 @@ others = st.one_of(
 
 def fields_of(snapshot: Snapshot) -> tuple[object, ...]:
     parts = (snapshot.nodes, snapshot.gangs, snapshot.queues, snapshot.claims, snapshot.namespaces)
-    return tuple(map(id, (*parts, snapshot.topology)))
+    return tuple(map(id, (*parts, snapshot.topology, snapshot.sharding)))
 
 
 @settings(max_examples=120 * EFFORT, deadline=None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from optsched.api.kinds import KINDS, POD, POD_GROUP, SCHEDULING_POD_GROUPS
+from optsched.api.kinds import KINDS, NODE_SHARD, POD, POD_GROUP, SCHEDULING_POD_GROUPS
 from optsched.formats.index import READ_KINDS
 from optsched.formats.text import Document, read_yaml
 from optsched.kube.errors import Unreachable
@@ -17,7 +17,7 @@ from optsched.kube.ports import Api, Ref
 from optsched.kube.status import StatusPatch
 from optsched.kube.writes import BUILTIN_QUEUES, writer
 from optsched.local.files import shipped
-from tests.formats.objects import group, pod
+from tests.formats.objects import group, pod, thing
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.kube.test_binder import World
 
@@ -96,13 +96,15 @@ async def evictions() -> FakeApi:
 
 
 async def writes() -> FakeApi:
-    api = FakeApi(group("g"))
+    api = FakeApi(group("g"), thing("shard.volcano.sh/v1alpha1", "NodeShard", "volcano"))
     write = writer(api, lambda: True)
     for creation in BUILTIN_QUEUES:
         await write(creation.ref, creation)
         await write(creation.ref, StatusPatch(creation.ref, {"status": {}}, "status"))
     patch = StatusPatch(Ref(POD_GROUP, "ns", "g"), {"status": {}}, "")
     await write(patch.ref, patch)
+    shard = StatusPatch(Ref(NODE_SHARD, "", "volcano"), {"status": {}}, "status")
+    await write(shard.ref, shard)
     return api
 
 

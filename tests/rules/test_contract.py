@@ -62,6 +62,7 @@ ABOUT: dict[str, frozenset[str]] = {
     "overcommit": frozenset(),
     "conformance": frozenset(),
     "fits": frozenset(),
+    "shards": frozenset({"sharding"}),
     "proportion": frozenset(),
     "capacity": frozenset(),
     "capability": frozenset(),

@@ -14,6 +14,7 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.domain.cluster import QueueState
+from optsched.domain.shards import ShardMode
 from optsched.domain.task import TaintEffect, TaskStatus
 
 if TYPE_CHECKING:
@@ -289,6 +290,15 @@ class Checker:
     def tolerates(self) -> bool:
         return all(_tolerates(p.node, p.task.shape) for p in self.new)
 
+    # shards.md
+    def stays_in_shard(self) -> bool:
+        sharding = self.snapshot.sharding
+        mine = [s for s in sharding.shards if s.name == sharding.name]
+        if sharding.mode is not ShardMode.HARD or not mine:
+            return True
+        taken = {node for s in sharding.shards if s.name != sharding.name for node in s.in_use}
+        return {p.node.name for p in self.new} <= set(mine[0].wanted) - taken
+
     # volumes.md
     def reaches_volumes(self) -> bool:
         for put in self.new:
@@ -422,6 +432,7 @@ def _collide(a: HostPort, b: HostPort) -> bool:
 CHECKS: dict[str, Callable[[Checker], bool]] = {
     "fits": Checker.fits,
     "gpu-shares": Checker.shares_gpus,
+    "shards": Checker.stays_in_shard,
     "gang": Checker.starts_gangs_whole,
     "capability": Checker.keeps_ceilings,
     "guarantee": Checker.keeps_floors,

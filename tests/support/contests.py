@@ -24,6 +24,7 @@ from optsched.domain.cluster import (
     Snapshot,
 )
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
+from optsched.domain.shards import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.domain.task import PodTerm, SpreadTerm, Task, TaskStatus
 from tests.support.strategies import (
     CPU,
@@ -60,9 +61,10 @@ CONSTRAINTS = frozenset(
         "host_ports",
         "claims",
         "device",
+        "sharding",
     }
 )
-"""Fields of a shape that rules look at, besides what it requests."""
+"""Fields of a shape that rules look at, besides what it requests, and whether there are shards."""
 
 _STATUSES = (
     *[TaskStatus.PENDING] * 6,
@@ -190,7 +192,14 @@ class _Contest:
             queues=tuple(queues),
             claims={key: self._claim(key) for key in self._used_claims()},
             namespaces={name: {"app": "x"} if name == "a" else {} for name in NAMESPACES},
+            sharding=self._sharding() if "sharding" in self._about else NO_SHARDING,
         )
+
+    def _sharding(self) -> Sharding:
+        mode = self._from(*[ShardMode.NONE] * 3, *ShardMode)
+        wanted = tuple(name for name in self._nodes if self._from(1, 1, 0))
+        used = self._nodes[:1] if self._from(0, 0, 1) else []
+        return Sharding(mode, "mine", (Shard("mine", wanted), Shard("theirs", (), tuple(used))))
 
     # --- queues and claims -----------------------------------------------------------------------
 

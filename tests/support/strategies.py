@@ -27,6 +27,7 @@ from optsched.domain.cluster import (
 )
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.domain.shards import Shard, Sharding, ShardMode
 from optsched.domain.task import (
     DeviceRequest,
     HostPort,
@@ -402,12 +403,20 @@ class _Cluster:
             budgets=self._draw_budgets(),
             topology=self._draw(topologies(self._nodes)),
             quotas=self._draw_quotas(),
+            sharding=self._draw_sharding(),
         )
 
     def _draw_budgets(self) -> tuple[Budget, ...]:
         keys = sorted(self._draw(st.sets(st.sampled_from(["a/b0", "a/b1", "b/b0"]), max_size=2)))
         selector = st.none() | label_selectors()
         return tuple(Budget(k, self._draw(selector), self._draw(st.integers(0, 2))) for k in keys)
+
+    def _draw_sharding(self) -> Sharding:
+        some = st.sets(st.sampled_from(["n0", "n1", "n2"])).map(lambda found: tuple(sorted(found)))
+        names = sorted(self._draw(st.sets(st.sampled_from(["batch", "volcano"]))))
+        shards = tuple(Shard(name, self._draw(some), self._draw(some)) for name in names)
+        mode = self._draw(st.sampled_from(list(ShardMode)))
+        return Sharding(mode, "" if mode is ShardMode.NONE else "volcano", shards)
 
     def _draw_quotas(self) -> tuple[Quota, ...]:
         keys = sorted(self._draw(st.sets(st.sampled_from(["a/q0", "a/q1", "b/q0"]), max_size=2)))

@@ -73,7 +73,7 @@ class Book:
     def __init__(self, problem: Problem, rules: RuleSet, idle: I64) -> None:
         self._problem = problem
         self._masking = rules.masking
-        self._scoring = rules.scoring
+        self._scoring = rules.ranking
         self.idle = idle.copy()
         self.used = problem.used.copy()
         self._log: list[I64] = []

@@ -18,6 +18,7 @@ from optsched.engines.greedy.wholeness import Wholeness
 from optsched.problem.running import running_tasks
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.faces import Face
+from optsched.rules.shards import preferred_nodes
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -197,7 +198,10 @@ class Evicting:
         return False
 
     def _nodes(self, task_class: int, action: str, candidates: Bool) -> Iterator[int]:
-        """Nodes where all candidates together would make room: by score, or by name to reclaim."""
+        """Nodes where all candidates together would make room: by score, or by name to reclaim.
+
+        Nodes of our shard come first where that is wished for.
+        """
         problem, running = self._problem, self._running
         gain = np.zeros_like(problem.used)
         np.add.at(gain, running.node_of[candidates], running.request[candidates])
@@ -208,6 +212,9 @@ class Evicting:
         fits &= gain.any(axis=1)
         score = self._placing.book.wishes(task_class)
         order = np.argsort(-score, kind="stable") if action == PREEMPT else np.arange(len(score))
+        first = preferred_nodes(problem)
+        if first is not None:
+            order = order[np.argsort(~first[order], kind="stable")]
         yield from order[fits[order] & (score[order] > NOWHERE)].tolist()
 
     def _in_order(self, victims: I64, claimer: int) -> I64:

@@ -17,6 +17,7 @@ from optsched.problem.arrays import UNLIMITED, frozen, row_groups
 from optsched.problem.later import without_gangs
 from optsched.problem.running import running_tasks
 from optsched.rules.base import Bar
+from optsched.rules.shards import preferred_nodes
 from optsched.rules.tolerances import kept_amounts, returns_first
 from optsched.rules.victims import covers
 
@@ -213,6 +214,8 @@ class Bid:
         (N, R) what nodes will have free without evictions.
     is_tied
         (E,) entries whose tasks look at what else stands on nodes.
+    second
+        (N,) nodes that come after others that do as well.
 
     """
 
@@ -226,6 +229,7 @@ class Bid:
     request: I64
     allowed: Bool
     room: I64
+    second: Bool
     groups: Groups
     wholes: tuple[Whole, ...]
     limits: tuple[Limit, ...]
@@ -272,6 +276,8 @@ class Bidding:
         self._reclaimable = np.array([q.reclaimable for q in queues], np.bool_)
         self._cover = self._coverage()
         self._above = problem.queues.subtree.T  # [q, a]: a is q or above it
+        first = preferred_nodes(problem)
+        self._second = np.zeros(problem.num_nodes, np.bool_) if first is None else ~first
 
     def covered(self, tasks: I64) -> I64:
         """(B,) how many of some running tasks each budget protects."""
@@ -374,6 +380,7 @@ class Bidding:
             request=request,
             allowed=allowed,
             room=np.maximum(state.room, 0),
+            second=self._second,
             groups=groups,
             wholes=self._wholes(gang, groups, state),
             limits=(

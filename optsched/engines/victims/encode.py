@@ -1,4 +1,4 @@
-"""A bid as a level model: start, tasks, victims, their importance and their lost work."""
+"""A bid as a level model: start, tasks, victims, their importance and lost work, then nodes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 START, TASKS, VICTIMS = "start", "tasks", "victims"
 PATIENCE, IMPORTANCE, LOST = "victims of queues without a limit", "importance", "lost work"
+OUTSIDE = "outside the shard"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ def encode_bid(bid: Bid, packed: Packed | None, bidding: Bidding) -> Encoded:
         _reserve_rows(model, bid, reserve, evict, (entry, place))
     for lending in bid.lendings:
         _lending_rows(model, bid, evict, lending)
-    levels, objectives = _objectives(bid, int(start), evict, place)
+    levels, objectives = _objectives(bid, int(start), evict, (node, place))
     lower, upper = model.bounds
     hint = lower.copy()
     if packed is not None:
@@ -274,8 +275,10 @@ def _lending_rows(model: LinearModel, bid: Bid, evict: I64, lending: Lending) ->
         model.add_rows(0, np.append(evict[last], pick), enough, lower=0)
 
 
-def _objectives(bid: Bid, start: int, evict: I64, place: I64) -> tuple[list[str], list[Objective]]:
-    groups = bid.groups
+def _objectives(
+    bid: Bid, start: int, evict: I64, places: tuple[I64, I64]
+) -> tuple[list[str], list[Objective]]:
+    groups, (node, place) = bid.groups, places
     found: list[tuple[str, Objective]] = []
     if not bid.is_started:
         found.append((START, Objective(Expression.of([start], [1]), Sense.MAX)))
@@ -290,4 +293,7 @@ def _objectives(bid: Bid, start: int, evict: I64, place: I64) -> tuple[list[str]
     for name, cost in costs:
         if name == VICTIMS or len(np.unique(cost)) > 1:
             found.append((name, Objective(Expression.of(evict, cost), Sense.MIN)))
+    away = bid.second[node].astype(np.int64)
+    if len(np.unique(away)) > 1:
+        found.append((OUTSIDE, Objective(Expression.of(place, away), Sense.MIN)))
     return [name for name, _ in found], [objective for _, objective in found]

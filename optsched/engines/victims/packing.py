@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from optsched.engines.victims.bids import Bid, Lending, Reserve
     from optsched.problem.arrays import F64, I64, Bool
 
+_LATER = 1e-6
+"""Tells nodes apart that are as good otherwise."""
+
 
 @dataclass(frozen=True, eq=False)
 class Packed:
@@ -109,7 +112,7 @@ class _Packing:
         request = self._bid.request[entry]
         missing = np.maximum(request - self._room, 0)
         share = missing / np.maximum(request, 1)
-        cost: F64 = share.max(axis=1)
+        cost: F64 = share.max(axis=1) + self._bid.second * _LATER
         return cost
 
     def _admit(self, entry: int, node: int) -> bool:
