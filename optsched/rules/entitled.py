@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from optsched.domain.topology import sub_group_of
 from optsched.rules.base import Rule, Violation
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
@@ -64,6 +65,8 @@ class Entitled(Rule):
                 continue
             if len(left) < gang.min_member or _lacks_role(gang, left):
                 detail = f"{len(left)} tasks would be left, minMember is {gang.min_member}"
+                yield Violation(self.name, f"gang {gang.key}", detail)
+            for detail in _broken_groups(gang, held, left):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _verify_shares(
@@ -198,6 +201,28 @@ def _unreclaimable(world: World, gang: Gang, preemptor: Gang) -> str:
     if gang.queue not in queues or not queues[gang.queue].reclaimable:
         return f"reclaimed from queue {gang.queue}, which is not reclaimable"
     return ""
+
+
+def _broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
+    """Smaller groups that lose a part of what they need, and policies that lack groups then."""
+    before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
+    after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)
+    standing = Counter(
+        sub_group_of(gang.sub_groups, t.labels) for t in left if t.status.holds_resources
+    )
+    whole, lost = Counter[int](), Counter[int]()
+    for group, number in before.items():
+        size = 0 if group is None else gang.sub_groups[group[0]].size
+        if group is None or number < size:
+            continue
+        whole[group[0]] += after[group] >= size
+        lost[group[0]] += after[group] < size
+        if standing[group] and after[group] < size:
+            name = gang.sub_groups[group[0]].name
+            yield f"{after[group]} tasks of a group of {name} would be left, its size is {size}"
+    for policy, rule in enumerate(gang.sub_groups):
+        if lost[policy] and whole[policy] < rule.min_groups:
+            yield f"{whole[policy]} groups of {rule.name} would be left, of {rule.min_groups}"
 
 
 def _lacks_role(gang: Gang, left: Sequence[Task]) -> bool:

@@ -12,6 +12,7 @@ from optsched.domain.cluster import GangPhase, Queue
 from optsched.domain.decisions import Evict, Nominate
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
 from optsched.domain.task import HostPort, PodTerm
+from optsched.domain.topology import SubGroupRule
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.engines.victims.stage import Means, make_room
@@ -184,3 +185,24 @@ def with_neighbours(rng: np.random.Generator, snapshot):
 def test_the_fewest_victims_are_found_where_pods_keep_others_away(seed: int):
     rng = np.random.default_rng(10_000 + seed)
     compare(with_neighbours(rng, random_cluster(rng)), NEAR_GUARDED)
+
+
+def with_groups(rng: np.random.Generator, snapshot):
+    """The same cluster, with gangs that run in smaller groups."""
+    changed = []
+    for each in snapshot.gangs:
+        if each.key != "ns/want" and rng.random() < 0.8:
+            size, groups = int(rng.integers(1, 3)), int(rng.integers(0, 3))
+            rule = SubGroupRule("part", size, groups, keys=("part",))
+            tasks = [replace(t, labels={"part": str(rng.choice(["a", "b"]))}) for t in each.tasks]
+            least = int(rng.integers(0, len(tasks) + 1))
+            each = replace(each, sub_groups=(rule,), tasks=tuple(tasks), min_member=least)
+        changed.append(each)
+    bare = [replace(n, residents=()) for n in snapshot.nodes]
+    return cluster(bare, changed, snapshot.queues)
+
+
+@pytest.mark.parametrize("seed", range(100 * EFFORT))
+def test_the_fewest_victims_are_found_where_gangs_run_in_groups(seed: int):
+    rng = np.random.default_rng(20_000 + seed)
+    compare(with_groups(rng, random_cluster(rng)), GUARDED)

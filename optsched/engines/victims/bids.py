@@ -7,11 +7,13 @@ leave as a whole are axis J.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from optsched.domain.topology import sub_group_of
 from optsched.engines.masks import static_mask
 from optsched.problem.arrays import UNLIMITED, frozen, row_groups
 from optsched.problem.later import without_gangs
@@ -24,6 +26,7 @@ from optsched.rules.victims import covers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from optsched.domain.cluster import Gang
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
@@ -68,8 +71,8 @@ class Groups:
         (K,) where and whose they are, what losing one costs, how many there are.
     gang
         (K,) on axis J, -1 for tasks that may leave one by one.
-    role
-        (K,) number of the role in its gang.
+    role, part
+        (K,) number of the role in its gang, and of the smaller group in `Whole.parts`, -1 for none.
     reclaimed, returned_last
         (K,) whether they are another queue's, and one that does not give back before others.
     request
@@ -86,6 +89,7 @@ class Groups:
     count: I64
     gang: I64
     role: I64
+    part: I64
     reclaimed: Bool
     returned_last: Bool
     request: I64
@@ -95,6 +99,25 @@ class Groups:
 
     def __len__(self) -> int:
         return len(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A smaller group of a gang of victims that keeps its size or leaves as a whole.
+
+    Attributes
+    ----------
+    policy
+        The one that makes the group, by its place in the gang's.
+    held, surplus
+        Tasks that run, and how many of them it can do without.
+
+    """
+
+    policy: int
+    held: int
+    surplus: int
+    may_leave: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +132,8 @@ class Whole:
         (role number, held, surplus) where a role has a minimum.
     may_leave
         Whether all its tasks may be evicted.
+    parts, spare_parts
+        Its smaller groups, and (policy, how many groups more there are than have to be).
 
     """
 
@@ -117,6 +142,8 @@ class Whole:
     surplus: int
     by_role: tuple[tuple[int, int, int], ...]
     may_leave: bool
+    parts: tuple[Part, ...] = ()
+    spare_parts: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,11 +588,15 @@ class Bidding:
         single = (self._held[gang_of] == 1) & (gang_of != bidder)
         members = np.unique(gang_of[~single])
         gang = np.where(single, -1, np.searchsorted(members, gang_of))
-        role = np.zeros(len(tasks), np.int64)
+        role, part = np.zeros(len(tasks), np.int64), np.full(len(tasks), -1, np.int64)
         for i in np.flatnonzero(~single).tolist():
             task = running.tasks[int(tasks[i])]
-            minimums = [r for r, _ in problem.snapshot.gangs[int(gang_of[i])].min_role]
+            victim = problem.snapshot.gangs[int(gang_of[i])]
+            minimums = [r for r, _ in victim.min_role]
             role[i] = minimums.index(task.role) + 1 if task.role in minimums else 0
+            if victim.sub_groups:
+                found = sub_group_of(victim.sub_groups, task.labels)
+                part[i] = -1 if found is None else _named_parts(victim).index(found)
         priority = problem.priority[gang_of]
         for i in np.flatnonzero(gang_of == bidder).tolist():
             priority[i] = running.tasks[int(tasks[i])].priority
@@ -574,6 +605,7 @@ class Bidding:
             gang,
             running.queue_of[tasks],
             role,
+            part,
             priority,
             self._lost[tasks],
             *running.request[tasks].T,
@@ -592,6 +624,7 @@ class Bidding:
             count=np.bincount(of_task, minlength=len(first)).astype(np.int64),
             gang=gang[first],
             role=role[first],
+            part=part[first],
             reclaimed=reclaimed[at],
             returned_last=reclaimed[at] & ~self._returns_first[running.queue_of[at]],
             request=running.request[at],
@@ -618,8 +651,31 @@ class Bidding:
                 here = sum(t.status.holds_resources for t in runs) - less
                 by_role.append((i, here, min(max(len(runs) - less - least, 0), here)))
             leaves = number != bidder and int(groups.count[mine].sum()) == held
-            found.append(Whole(number, held, surplus, tuple(by_role), leaves))
+            whole = Whole(number, held, surplus, tuple(by_role), leaves)
+            found.append(self._with_parts(whole, groups, mine, gone) if gang.sub_groups else whole)
         return tuple(found)
+
+    def _with_parts(self, whole: Whole, groups: Groups, mine: Bool, gone: list[int]) -> Whole:
+        gang = self.problem.snapshot.gangs[whole.gang]
+        left = {self.running.tasks[v].key for v in gone}
+        ready: Counter[tuple[int, tuple[str, ...]] | None] = Counter()
+        held = ready.copy()
+        for task in gang.tasks:
+            if task.status.counts_as_ready and task.key not in left:
+                name = sub_group_of(gang.sub_groups, task.labels)
+                ready[name] += 1
+                held[name] += task.status.is_standing
+        parts, spare = [], {r: -rule.min_groups for r, rule in enumerate(gang.sub_groups)}
+        for p, name in enumerate(_named_parts(gang)):
+            policy, there = name[0], held[name]
+            size = gang.sub_groups[policy].size
+            is_whole = ready[name] >= size
+            spare[policy] += is_whole
+            surplus = min(ready[name] - size, there) if is_whole else there
+            leaves = int(groups.count[mine & (groups.part == p)].sum()) == there
+            parts.append(Part(policy, there, surplus, leaves))
+        more = tuple((r, max(n, 0)) for r, n in spare.items() if gang.sub_groups[r].min_groups)
+        return replace(whole, parts=tuple(parts), spare_parts=more)
 
     # --- limits ----------------------------------------------------------------------------------
 
@@ -744,6 +800,12 @@ def _summed(model: LinearModel, variables: I64) -> I64:
         upper=0,
     )
     return sums
+
+
+def _named_parts(gang: Gang) -> list[tuple[int, tuple[str, ...]]]:
+    """The smaller groups of a gang's tasks, in order."""
+    found = {sub_group_of(gang.sub_groups, t.labels) for t in gang.tasks}
+    return sorted(name for name in found if name is not None)
 
 
 def lost_steps(problem: Problem) -> I64:

@@ -12,7 +12,7 @@ from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.problem.linear import Expression, LinearModel
 
 if TYPE_CHECKING:
-    from optsched.engines.victims.bids import Bid, Bidding, Lending, Reserve
+    from optsched.engines.victims.bids import Bid, Bidding, Lending, Reserve, Whole
     from optsched.engines.victims.packing import Packed
     from optsched.problem.arrays import I64
 
@@ -161,6 +161,25 @@ def _whole_rows(model: LinearModel, bid: Bid, evict: I64, whole: I64) -> None:
                 np.append(np.ones(len(some), np.int64), surplus - held),
                 upper=surplus,
             )
+        by_part = [evict[mine[groups.part[mine] == p]] for p in range(len(gang.parts))]
+        _part_rows(model, gang, by_part, int(whole[j]))
+
+
+def _part_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
+    """A smaller group gives up to its surplus, or everything; enough of them stay."""
+    gone = model.add_variables(0, np.array([int(p.may_leave) for p in gang.parts], np.int64))
+    for part, mine, leaves in zip(gang.parts, evict, gone.tolist(), strict=True):
+        ones = np.ones(len(mine), np.int64)
+        variables = np.append(mine, leaves)
+        model.add_rows(0, variables, np.append(ones, part.surplus - part.held), upper=part.surplus)
+        if part.may_leave:
+            model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
+    for policy, spare in gang.spare_parts:
+        # Groups below their size do not count, so losing them costs nothing.
+        counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
+        some = gone[np.array(counts, np.bool_)]
+        factors = np.append(np.ones(len(some), np.int64), -len(some))
+        model.add_rows(0, np.append(some, whole), factors, upper=spare)
 
 
 def _limit_rows(
@@ -252,7 +271,7 @@ def _line(reserve: Reserve) -> list[int]:
 def _lending_rows(model: LinearModel, bid: Bid, evict: I64, lending: Lending) -> None:
     """Some resource is still held above what is due before the last victim goes."""
     groups = bid.groups
-    if len(lending.options) == 1:
+    if len(lending.options) == 1 and np.isin(lending.options[0][2], lending.groups).all():
         r, _, below, most = lending.options[0]
         model.add_rows(0, evict[below], groups.request[below, r], upper=max(most, 0))
         return

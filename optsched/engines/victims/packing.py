@@ -154,7 +154,9 @@ class _Packing:
             same = mine & (groups.role == role)
             if role == groups.role[group] and self._evicted[same].sum() >= surplus:
                 return False
-        return True
+        part = int(groups.part[group])
+        same = mine & (groups.part == part)
+        return part < 0 or int(self._evicted[same].sum()) < whole.parts[part].surplus
 
     def _may_leave(self, j: int) -> bool:
         groups = self._bid.groups
