@@ -17,6 +17,7 @@ import click
 
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
+from optsched.cli.plugins import shelf_of
 from optsched.domain.shards import Sharding, ShardMode
 from optsched.formats.pods import DecodeOptions
 from optsched.policy.policy import SolverKind
@@ -67,7 +68,6 @@ IGNORED: Final = frozenset(
         "minimum-percentage-nodes-to-find",
         "node-worker-threads",
         "percentage-nodes-to-find",
-        "plugins-dir",
         "resource-sync-timeout",
         "resync-period",
         "stderrthreshold",
@@ -241,6 +241,11 @@ def _label(text: str) -> tuple[str, str]:
     default="/tmp",  # noqa: S108  Volcano's default
     help="For snapshots: on SIGUSR2, and whenever a plan breaks a rule.",
 )
+@click.option(
+    "--plugins-dir",
+    default="",
+    help="Python files in this folder are plugins that the configuration may name.",
+)
 @click.option("-v", "--v", "verbosity", default=0, help=f"{DEBUG_VERBOSITY} and more: every step.")
 @click.pass_context
 def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
@@ -262,8 +267,9 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     from optsched.kube.live import Settings
 
     period_ms = given["schedule_period"]
+    shelf = shelf_of(Path(given["plugins_dir"]) if given["plugins_dir"] else None)
     return Settings(
-        policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8")),
+        policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8"), shelf),
         kubeconfig=given["kubeconfig"],
         pods=DecodeOptions(
             tuple(given["names"]),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from optsched.cli.plugins import shelf_of
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.show import MOST_ROWS, show_plan
 from optsched.engines.cpsat.model import Limits
@@ -48,6 +49,7 @@ class Options:
     out: Path | None
     names: tuple[str, ...]
     everything: bool
+    plugins_dir: Path | None
 
 
 @click.command()
@@ -74,6 +76,11 @@ class Options:
     help="Decide pods that ask for this scheduler; may be given again.",
 )
 @click.option("--all", "everything", is_flag=True, help="Print every gang.")
+@click.option(
+    "--plugins-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Python files in this folder are plugins that the model may name.",
+)
 def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
     """Decide what to do with the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.
 
@@ -85,7 +92,7 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
 
 def _solve(instance: Path, options: Options) -> None:
     screen = remarks()
-    policy = _policy(screen, options.model, greedy_only=options.solver == "none")
+    policy = _policy(screen, options)
     read = _instance(screen, instance, options.names)
     limits = _limits(policy, options.time_limit, deterministic=options.deterministic)
     with screen.status(f"deciding with {policy.name}"):
@@ -93,6 +100,8 @@ def _solve(instance: Path, options: Options) -> None:
     show_plan(output(), report.plan, sys.maxsize if options.everything else MOST_ROWS)
     for violation in report.trace.violations:
         say(screen, f"an answer broke a rule and was not used: {violation}", "red")
+    for fault in report.trace.faults:
+        say(screen, str(fault), "red")
     if report.plan.certificate.engine == "none":
         sys.exit(NO_PLAN)
     if options.out is not None:
@@ -100,15 +109,16 @@ def _solve(instance: Path, options: Options) -> None:
         say(screen, f"wrote {options.out}", "dim")
 
 
-def _policy(screen: Console, model: str, *, greedy_only: bool) -> Policy:
+def _policy(screen: Console, options: Options) -> Policy:
+    shelf = shelf_of(options.plugins_dir)
     try:
-        policy = load_policy(model, lambda path: path.read_text())
+        policy = load_policy(options.model, lambda path: path.read_text(), shelf)
     except PolicyError as e:
         say(screen, str(e), "red")
         sys.exit(BAD_INPUT)
     for warning in policy.warnings:
         say(screen, str(warning), "yellow")
-    return without_solver(policy) if greedy_only else policy
+    return without_solver(policy) if options.solver == "none" else policy
 
 
 def _instance(screen: Console, path: Path, names: tuple[str, ...]) -> Instance:

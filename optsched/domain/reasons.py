@@ -30,6 +30,7 @@ class ReasonCode(StrEnum):
     QUOTA = "ResourceQuotaExceeded"
     VOLUME = "VolumeUnavailable"
     PREDICATES = "NoNodeMatches"
+    PLUGIN = "RefusedByPlugin"
     RESOURCES = "NotEnoughResources"
     FRAGMENTED = "ResourcesFragmented"
     TOPOLOGY = "TopologyUnsatisfied"

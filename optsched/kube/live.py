@@ -197,6 +197,7 @@ class _Live:
             dumps=Dumps(self._settings.dump_dir),
             clock=self._clock,
             solver=self._solver,
+            on_fault=self._on_fault,
         )
 
     # --- running ---------------------------------------------------------------------------------
@@ -279,10 +280,16 @@ class _Live:
     def _on_verdict(self, problems: str) -> None:
         self.metrics.policy_rejected.set(bool(problems))
         if problems:
-            about = _own_object(self._settings.election, os.environ)
-            uid = os.environ.get("POD_UID", "") if about.kind is POD else ""
-            kind = EventType.WARNING
-            self._events.note(Note(about, uid, kind, "PolicyRejected", problems, problems))
+            self._note_own("PolicyRejected", problems)
+
+    def _on_fault(self, fault: str) -> None:
+        self._note_own("PluginFailed", fault)
+
+    def _note_own(self, reason: str, message: str) -> None:
+        """An event about the scheduler itself."""
+        about = _own_object(self._settings.election, os.environ)
+        uid = os.environ.get("POD_UID", "") if about.kind is POD else ""
+        self._events.note(Note(about, uid, EventType.WARNING, reason, message, message))
 
 
 def _own_object(election: Election | None, environment: Mapping[str, str]) -> Ref:

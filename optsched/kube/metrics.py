@@ -182,6 +182,9 @@ class Metrics:
             registry=self._registry,
             buckets=_SECONDS,
         )
+        self._plugin_failures = total(
+            "optsched_plugin_failures", "Errors in faces of plugins, once a session", "plugin"
+        )
         self._dropped = total("optsched_events_dropped", "Events given up")
         self._num_dropped = 0
         self.policy_rejected = gauge("optsched_policy_rejected", "1 while the file is unusable")
@@ -223,6 +226,10 @@ class Metrics:
     def broken(self) -> None:
         """A session raised an error."""
         self._broken.inc()
+
+    def plugin_failed(self, plugin: str) -> None:
+        """A face of a plugin has raised an error."""
+        self._plugin_failures.labels(plugin).inc()
 
     def bound(self, seconds: float) -> None:
         """A task was bound, so many seconds after it was planned."""

@@ -24,7 +24,7 @@ from optsched.policy.policy import SolverKind, without_solver
 from optsched.session.session import Surroundings, run_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.decisions import Plan
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from optsched.kube.writes import Write
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
+    from optsched.rules.contained import Fault
     from optsched.session.ports import Clock
     from optsched.session.session import Report
 
@@ -75,7 +76,10 @@ class AlwaysLeading:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a scheduler works with; each part is run by whoever made it."""
+    """What a scheduler works with; each part is run by whoever made it.
+
+    `on_fault` is told what went wrong in a plugin, once for each policy.
+    """
 
     cache: ClusterCache
     binder: LiveBinder
@@ -88,6 +92,7 @@ class Parts:
     dumps: Dumps
     clock: Clock
     solver: SolverKeeper
+    on_fault: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +120,7 @@ class Scheduler:
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._previous: Problem | None = None
+        self._faults: set[Fault] = set()
         self._answer: _Answer | None = None
         self._version = -1
         self._number = 0
@@ -257,10 +263,20 @@ class Scheduler:
             self._parts.binder.carry_out(report.plan)
         self._number += 1
         self._parts.metrics.session(report, policy, self._parts.clock.monotonic() - began_s)
+        self._report(report.trace.faults)
         _log_session(self._number, report)
+
+    def _report(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            self._parts.metrics.plugin_failed(fault.plugin)
+            if fault not in self._faults:
+                self._faults.add(fault)
+                log.error("%s", fault)
+                self._parts.on_fault(str(fault))
 
     def _prepare(self, snapshot: Snapshot, policy: Policy) -> None:
         """What is done once for a policy: queues that have to exist, advice on its actions."""
+        self._faults.clear()
         for creation in BUILTIN_QUEUES:
             if creation.ref.name not in self._parts.cache.queues:
                 self._parts.writes.put(creation.ref, creation)

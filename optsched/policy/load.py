@@ -6,10 +6,12 @@ package's own data.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from optsched.policy.catalogue import Shelf
 from optsched.policy.located import read_tree
 from optsched.policy.model import API_VERSION, KIND, policy_of_model
 from optsched.policy.problem import Findings, PolicyError, Problem, Spot, nearest
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 _MODELS = "optsched.models"
 _SUFFIX = ".yaml"
+_EMPTY = Shelf()
+
+PLUGINS_DIR = "pluginsDir"
+"""The field of both formats that names a folder of plugins."""
 
 
 class ShippedModel(NamedTuple):
@@ -42,12 +48,12 @@ def _shipped_names() -> list[str]:
     return sorted(n.removesuffix(_SUFFIX) for n in names if n.endswith(_SUFFIX))
 
 
-def _shipped(name: str) -> Policy:
+def _shipped(name: str, shelf: Shelf = _EMPTY) -> Policy:
     text = files(_MODELS).joinpath(f"{name}{_SUFFIX}").read_text("utf-8")
-    return parse_policy(text, f"model {name}")
+    return parse_policy(text, f"model {name}", shelf)
 
 
-def load_policy(name_or_path: str, read: Callable[[Path], str]) -> Policy:
+def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY) -> Policy:
     """The policy of a name.
 
     Parameters
@@ -59,6 +65,8 @@ def load_policy(name_or_path: str, read: Callable[[Path], str]) -> Policy:
     read
         Gives the text of a file. What it raises for files that can not be read (OSError,
         UnicodeError) becomes a `PolicyError`.
+    shelf
+        Where plugins are that do not come along.
 
     Raises
     ------
@@ -67,8 +75,8 @@ def load_policy(name_or_path: str, read: Callable[[Path], str]) -> Policy:
 
     """
     if is_shipped(name_or_path):
-        return _shipped(name_or_path)
-    return parse_policy(read_text(name_or_path, read), name_or_path)
+        return _shipped(name_or_path, shelf)
+    return parse_policy(read_text(name_or_path, read), name_or_path, shelf)
 
 
 def is_shipped(name: str) -> bool:
@@ -94,18 +102,37 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
     return Problem(path, 0, 0, "", message, likely)
 
 
-def parse_policy(text: str, source: str) -> Policy:
-    """The policy that a text in either format stands for; raises `PolicyError`."""
+def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
+    """The policy that a text in either format stands for; raises `PolicyError`.
+
+    A folder of plugins that it names lies beside its file.
+    """
     findings = Findings()
     root = read_tree(text, source, findings)
     if root is None:
         raise PolicyError(findings.problems)
-    if _is_model(root):
-        return policy_of_model(root, source, findings)
-    if _is_volcano(root):
-        return policy_of_volcano(root, source, findings)
-    findings.error(_place(root), _stranger(root))
-    raise PolicyError(findings.problems)
+    if not _is_model(root) and not _is_volcano(root):
+        findings.error(_place(root), _stranger(root))
+        raise PolicyError(findings.problems)
+    plugin_files = shelf.contents(*_folders(root, source))
+    catalogue = shelf.catalogue(plugin_files)
+    parse = policy_of_model if _is_model(root) else policy_of_volcano
+    policy = parse(root, source, findings, catalogue)
+    warnings = (*catalogue.warnings, *policy.warnings)
+    return replace(policy, warnings=warnings, plugin_files=plugin_files)
+
+
+def plugin_folders(text: str, source: str) -> tuple[Path, ...]:
+    """The folders of plugins that a policy names; none where it can not be read."""
+    if PLUGINS_DIR not in text:
+        return ()
+    root = read_tree(text, source, Findings())
+    return () if root is None else _folders(root, source)
+
+
+def _folders(root: Node, source: str) -> tuple[Path, ...]:
+    named = _word(root, PLUGINS_DIR)
+    return (Path(source).parent / named,) if named else ()
 
 
 def _word(root: Node, name: str) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.policy.access import choice_of, duration_of, fields_of, items_of, text_of
+from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.parts import (
     LEVEL_NEEDS,
     SolverChoice,
@@ -24,6 +25,7 @@ from optsched.rules.levels import LEVELS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from optsched.policy.catalogue import Catalogue
     from optsched.policy.located import Field, Node
     from optsched.policy.policy import TierPlugin
     from optsched.policy.problem import Findings
@@ -31,17 +33,19 @@ if TYPE_CHECKING:
 API_VERSION = "optsched.io/v1alpha1"
 KIND = "Model"
 REQUIRED = ("apiVersion", "kind", "name", "actions", "tiers", "levels")
-FIELDS = (*REQUIRED, "meaning", "admission", "solver", "period", "starvationAfter")
+FIELDS = (*REQUIRED, "meaning", "admission", "solver", "period", "starvationAfter", "pluginsDir")
 
 
-def policy_of_model(root: Node, source: str, findings: Findings) -> Policy:
+def policy_of_model(
+    root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
+) -> Policy:
     """The policy that a model stands for.
 
     Raises `PolicyError` with every problem of the file, form and content, if there is an error.
     """
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
     _check_kind(fields, findings)
-    reader = TierReader("rule", findings)
+    reader = TierReader("rule", findings, catalogue)
     tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
     actions = _read_actions(fields, findings)
     levels = _read_levels(fields, tiers if reader.is_complete else None, findings)
@@ -50,6 +54,8 @@ def policy_of_model(root: Node, source: str, findings: Findings) -> Policy:
     budgets = solver.applied_to(_read_budgets(fields, findings))
     name = text_of(fields["name"].node, findings) if "name" in fields else None
     meaning = text_of(fields["meaning"].node, findings) if "meaning" in fields else None
+    if "pluginsDir" in fields:
+        text_of(fields["pluginsDir"].node, findings)
     if solver.budget_ms is not None and solver.budget_ms > budgets.period_ms:
         findings.error(fields["solver"].key, "its budget must not be longer than the period")
     warnings = findings.settle()

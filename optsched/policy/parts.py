@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from optsched.policy.access import (
     choice_of,
@@ -15,6 +16,7 @@ from optsched.policy.access import (
     flag_of,
     hours_of,
     items_of,
+    kind_of,
     number_of,
     quantity_of,
     text_of,
@@ -22,14 +24,16 @@ from optsched.policy.access import (
     whole_of,
 )
 from optsched.policy.actions import ACTIONS
+from optsched.policy.catalogue import BUILT_IN, wrong_rules
 from optsched.policy.policy import SolverKind, TierPlugin
 from optsched.policy.problem import nearest
 from optsched.rules.faces import DEFAULT_FACES, Face
-from optsched.rules.plugins import ALIASES, JOB_PLUGINS, PLUGINS, Kind
+from optsched.rules.plugins import ALIASES, JOB_PLUGINS, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from optsched.policy.catalogue import Catalogue
     from optsched.policy.located import Field, Node
     from optsched.policy.policy import Budgets
     from optsched.policy.problem import Findings, Spot
@@ -52,35 +56,46 @@ def read_action(name: str, spot: Spot, findings: Findings) -> str | None:
 
 
 def _names_of(node: Node, findings: Findings) -> str | None:
+    """Names with commas between them, or a list of names."""
+    if isinstance(node.value, tuple):
+        names = [text_of(each, findings) for each in node.value]
+        return None if None in names else ",".join(filter(None, names))
     return "" if node.value == "" else text_of(node, findings)
+
+
+def _url_of(node: Node, findings: Findings) -> str | None:
+    text = text_of(node, findings)
+    if text is None:
+        return None
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one or parts.query or parts.fragment:
+        message = f"must be {Kind.URL.value}, not {kind_of(node)}"
+        findings.error(node.spot, message, "" if "://" in text else f"http://{text}")
+        return None
+    return text
 
 
 def _duration_text(node: Node, findings: Findings) -> str | None:
     return None if duration_of(node, findings) is None else node.text
 
 
-def _value_of(argument: Argument, node: Node, findings: Findings) -> Value | None:
-    value: Value | None = None
-    match argument.kind:
-        case Kind.SWITCH:
-            value = flag_of(unquoted(node), findings)
-        case Kind.WHOLE:
-            value = whole_of(unquoted(node), findings, argument.least)
-        case Kind.NUMBER:
-            value = number_of(unquoted(node), findings, argument.least)
-        case Kind.DURATION:
-            value = _duration_text(node, findings)
-        case Kind.HOURS:
-            value = hours_of(node, findings)
-        case Kind.QUANTITY:
-            value = quantity_of(node, findings)
-        case Kind.NAMES:
-            value = _names_of(node, findings)
-        case Kind.CHOICE:
-            value = choice_of(node, argument.choices, argument.name, findings)
-        case Kind.ANY | Kind.MAPPING:
-            pass
-    return value
+_READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
+    Kind.SWITCH: lambda _, node, findings: flag_of(unquoted(node), findings),
+    Kind.WHOLE: lambda a, node, findings: whole_of(unquoted(node), findings, a.least),
+    Kind.NUMBER: lambda a, node, findings: number_of(unquoted(node), findings, a.least),
+    Kind.DURATION: lambda _, node, findings: _duration_text(node, findings),
+    Kind.HOURS: lambda _, node, findings: hours_of(node, findings),
+    Kind.QUANTITY: lambda _, node, findings: quantity_of(node, findings),
+    Kind.TEXT: lambda _, node, findings: text_of(node, findings),
+    Kind.URL: lambda _, node, findings: _url_of(node, findings),
+    Kind.NAMES: lambda _, node, findings: _names_of(node, findings),
+    Kind.CHOICE: lambda a, node, findings: choice_of(node, a.choices, a.name, findings),
+}
+"""How values are read; those of other kinds are not."""
 
 
 def read_arguments(
@@ -99,7 +114,8 @@ def read_arguments(
             held = read_arguments(inner, argument.fields, f"{name} of {owner}", findings)
             found += [(f"{name}.{key_of}", value) for key_of, value in held]
             continue
-        value = _value_of(argument, node, findings)
+        read = _READ.get(argument.kind)
+        value = None if read is None else read(argument, node, findings)
         if not argument.is_available and (value or argument.kind is Kind.ANY):
             findings.warn(key, "is not available yet and has no effect")
         if value is not None:
@@ -135,6 +151,8 @@ class TierReader:
     ----------
     word
         What an entry of a tier is called in its format: plugin or rule.
+    catalogue
+        The plugins that there are.
     spots
         Where each plugin is named.
     is_complete
@@ -144,6 +162,7 @@ class TierReader:
 
     word: str
     findings: Findings
+    catalogue: Catalogue = BUILT_IN
     spots: dict[str, Spot] = field(default_factory=dict)
     is_complete: bool = True
 
@@ -178,7 +197,13 @@ class TierReader:
             self._check_sharing(dict(arguments), given)
         if plugin.name == "resource-strategy-fit" and "resources" in given:
             self._check_patterns(given["resources"].node)
-        return TierPlugin(plugin.name, arguments, faces)
+        if not plugin.origin:
+            return TierPlugin(plugin.name, arguments, faces)
+        wrong = wrong_rules(plugin, dict(arguments))
+        if wrong:
+            where = f"{owner} of {plugin.origin}"
+            self.findings.error(fields["name"].node.spot, f"{where}: {wrong}")
+        return TierPlugin(plugin.name, arguments, faces, plugin)
 
     def _plugin(self, node: Node) -> Plugin | None:
         written = text_of(node, self.findings)
@@ -189,20 +214,22 @@ class TierReader:
             message = f"{name} is a plugin of jobs, not of the scheduler, and is passed over"
             self.findings.warn(node.spot, message)
             return None
-        if name not in PLUGINS:
+        plugin = self.catalogue.find(name)
+        if plugin is None or isinstance(plugin, str):
             self.is_complete = False
-            likely = nearest(name, (*PLUGINS, *ALIASES))
-            self.findings.error(node.spot, f'there is no {self.word} "{name}"', likely)
+            likely = nearest(name, (*self.catalogue.names, *ALIASES)) if plugin is None else ""
+            message = plugin or f'there is no {self.word} "{name}"'
+            self.findings.error(node.spot, message, likely)
             return None
         if name in self.spots:
             first = self.spots[name].line
             self.findings.error(node.spot, f"{self.word} {name} comes twice; first in line {first}")
             return None
         self.spots[name] = node.spot
-        if PLUGINS[name].build is None:
+        if plugin.build is None:
             message = f"{self.word} {name} is not available yet and has no effect"
             self.findings.warn(node.spot, message)
-        return PLUGINS[name]
+        return plugin
 
     def _faces(self, fields: Mapping[str, Field]) -> frozenset[Face]:
         """The switches that are on once those of an entry have been turned."""
@@ -296,7 +323,8 @@ def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
     if level not in LEVEL_NEEDS:
         return True
     return any(
-        p.name in LEVEL_NEEDS[level] and (level != "node-score" or Face.NODE_ORDER in p.faces)
+        (p.name in LEVEL_NEEDS[level] or (p.plugin is not None and level == "node-score"))
+        and (level != "node-score" or Face.NODE_ORDER in p.faces)
         for tier in tiers
         for p in tier
     )

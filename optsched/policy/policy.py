@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from optsched.policy.problem import Problem
-    from optsched.rules.plugins import Value
+    from optsched.rules.plugins import Plugin, Value
 
 
 class Admission(Enum):
@@ -67,6 +67,13 @@ class TierPlugin:
     name: str
     arguments: tuple[tuple[str, Value], ...] = ()
     faces: frozenset[Face] = DEFAULT_FACES
+    plugin: Plugin | None = None
+    """The plugin itself where it does not come along."""
+
+    @property
+    def meant(self) -> Plugin:
+        """The plugin of this name."""
+        return self.plugin or PLUGINS[self.name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +104,8 @@ class Policy:
         Volcano's section of that name, by dotted field; may hold a password.
     warnings
         What is likely not as its author thinks.
+    plugin_files
+        Path and text of the files that its plugins may come from.
 
     """
 
@@ -113,6 +122,7 @@ class Policy:
     action_arguments: tuple[tuple[str, tuple[tuple[str, Value], ...]], ...] = ()
     metrics: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     warnings: tuple[Problem, ...] = ()
+    plugin_files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 def without_solver(policy: Policy) -> Policy:
@@ -131,10 +141,10 @@ def build_rules(
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     return RuleSet(
         tuple(
-            ActiveRule(rule, plugin.name, number, plugin.faces)
+            ActiveRule(rule, plugin.name, number, plugin.faces, plugin.meant.origin)
             for number, tier in enumerate(tiers, 1)
             for plugin in tier
-            if (build := PLUGINS[plugin.name].build) is not None
+            if (build := plugin.meant.build) is not None
             for rule in build({**_arguments(plugin), **delays})
         )
     )
@@ -188,8 +198,9 @@ def _tier_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
 
 
 def _plugin_text(plugin: TierPlugin) -> str:
-    known = PLUGINS[plugin.name]
+    known = plugin.meant
     words = [known.meaning if known.build else f"{known.meaning} (not available yet)"]
+    words += [f"from {known.origin}"] if known.origin else []
     words += [f"{name} = {value}" for name, value in plugin.arguments]
     words += [f"{face.value}: false" for face in Face if face in DEFAULT_FACES - plugin.faces]
     words += [f"{face.value}: true" for face in Face if face in plugin.faces - DEFAULT_FACES]

@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from optsched.policy.load import is_shipped, load_policy, parse_policy, read_text
+from optsched.policy.catalogue import Shelf
+from optsched.policy.load import (
+    is_shipped,
+    load_policy,
+    parse_policy,
+    plugin_folders,
+    read_text,
+)
 from optsched.policy.problem import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from optsched.policy.catalogue import Files
     from optsched.policy.policy import Policy
     from optsched.policy.problem import Problem
 
@@ -37,24 +45,33 @@ class Rejected:
 
 Change: TypeAlias = Unchanged | Reloaded | Rejected
 
+_Seen: TypeAlias = "tuple[str, Files] | tuple[Problem, ...]"
+"""The contents that were read last, or why they could not be."""
+
+_EMPTY = Shelf()
+
 
 class PolicyWatch:
-    """The policy in force, and the file that it came from.
+    """The policy in force, and the files that it and its plugins came from.
 
     Contents are compared, not times or inodes: a ConfigMap that is mounted swaps symbolic links.
     A model that comes with the package never changes.
     """
 
-    def __init__(self, name_or_path: str, read: Callable[[Path], str]) -> None:
+    def __init__(
+        self, name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY
+    ) -> None:
         """Load it for the first time; raises `PolicyError` if that fails."""
         self._path = None if is_shipped(name_or_path) else name_or_path
         self._read = read
-        self._seen: str | tuple[Problem, ...] = ""
+        self._shelf = shelf
+        self._seen: _Seen = ("", ())
         if self._path is None:
-            self._policy = load_policy(name_or_path, read)
+            self._policy = load_policy(name_or_path, read, shelf)
         else:
-            self._seen = read_text(self._path, read)
-            self._policy = parse_policy(self._seen, self._path)
+            text = read_text(self._path, read)
+            self._policy = parse_policy(text, self._path, shelf)
+            self._seen = (text, self._policy.plugin_files)
 
     @property
     def policy(self) -> Policy:
@@ -67,20 +84,19 @@ class PolicyWatch:
             return Unchanged()
         try:
             text = read_text(self._path, self._read)
+            seen = (text, self._shelf.contents(*plugin_folders(text, self._path)))
         except PolicyError as e:
             return self._reject(e.problems, e.problems)
-        if text == self._seen:
+        if seen == self._seen:
             return Unchanged()
         try:
-            self._policy = parse_policy(text, self._path)
+            self._policy = parse_policy(text, self._path, self._shelf)
         except PolicyError as e:
-            return self._reject(text, e.problems)
-        self._seen = text
+            return self._reject(seen, e.problems)
+        self._seen = (text, self._policy.plugin_files)
         return Reloaded(self._policy)
 
-    def _reject(
-        self, seen: str | tuple[Problem, ...], problems: tuple[Problem, ...]
-    ) -> Unchanged | Rejected:
+    def _reject(self, seen: _Seen, problems: tuple[Problem, ...]) -> Unchanged | Rejected:
         if seen == self._seen:
             return Unchanged()
         self._seen = seen

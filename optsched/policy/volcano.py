@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from optsched.policy.access import choice_of, duration_of, fields_of, items_of, kind_of, text_of
 from optsched.policy.actions import ACTIONS
+from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.parts import (
     SolverChoice,
     TierReader,
@@ -27,11 +28,12 @@ from optsched.policy.policy import Budgets, Policy, build_rules
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from optsched.policy.catalogue import Catalogue
     from optsched.policy.located import Field, Node
     from optsched.policy.problem import Findings, Spot
     from optsched.rules.plugins import Value
 
-FIELDS = ("actions", "tiers", "configurations", "metrics", "solver")
+FIELDS = ("actions", "tiers", "configurations", "metrics", "solver", "pluginsDir")
 REQUIRED = ("actions", "tiers")
 
 _NOT_FETCHED = (
@@ -39,15 +41,19 @@ _NOT_FETCHED = (
 )
 
 
-def policy_of_volcano(root: Node, source: str, findings: Findings) -> Policy:
+def policy_of_volcano(
+    root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
+) -> Policy:
     """The policy that a configuration of Volcano's scheduler stands for.
 
     Raises `PolicyError` with every problem of the file, form and content, if there is an error.
     """
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
-    reader = TierReader("plugin", findings)
+    reader = TierReader("plugin", findings, catalogue)
     tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
     actions = _read_actions(fields["actions"].node, findings) if "actions" in fields else ()
+    if "pluginsDir" in fields:
+        text_of(fields["pluginsDir"].node, findings)
     solver = SolverChoice()
     if "solver" in fields:
         solver = read_solver(fields["solver"].node, findings)

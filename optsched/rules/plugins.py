@@ -63,6 +63,8 @@ class Kind(Enum):
     NUMBER = "a number"
     QUANTITY = "a quantity such as 250m or 200Mi"
     NAMES = "resource names with commas between them"
+    TEXT = "a text"
+    URL = "an address that begins with http:// or https://"
     CHOICE = "one of some words"
     MAPPING = "a mapping of further arguments"
     ANY = "anything: it is not read"
@@ -107,9 +109,17 @@ class Plugin:
 
     Attributes
     ----------
+    name
+        What configurations call it: lower-case words with hyphens between them.
+    meaning
+        What it is for, in a few words; `optsched` shows it beside the name.
+    arguments
+        What a configuration may tell it; everything else is refused there with its line.
     build
         Makes its rules from checked arguments, among them whether `enableHierarchy` is on; None
         where the plugin is known but not there yet.
+    origin
+        The file or package that it comes from; empty for those that come along.
 
     """
 
@@ -117,6 +127,7 @@ class Plugin:
     meaning: str
     arguments: tuple[Argument, ...]
     build: Callable[[Mapping[str, Value]], tuple[Rule, ...]] | None
+    origin: str = ""
 
 
 _ENABLE = "predicate.{}Enable"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.problem.running import running_tasks
+from optsched.rules.contained import Contained
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.fifo import Fifo
 from optsched.rules.fits import Fits
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import Bool
     from optsched.problem.problem import Problem
     from optsched.rules.base import Rule
+    from optsched.rules.contained import Faults
 
 
 _ALWAYS: tuple[Rule, ...] = (WellFormed(), Fifo(), Fits(), GpuShares(), Shards(), Victims())
@@ -28,12 +30,16 @@ _ALWAYS: tuple[Rule, ...] = (WellFormed(), Fifo(), Fits(), GpuShares(), Shards()
 
 @dataclass(frozen=True, slots=True)
 class ActiveRule:
-    """A rule in its place: the plugin that brought it, its tier and the faces that are on."""
+    """A rule in its place: the plugin that brought it, its tier and the faces that are on.
+
+    `origin` says where the plugin comes from; empty for those that come along.
+    """
 
     rule: Rule
     plugin: str
     tier: int
     faces: frozenset[Face] = DEFAULT_FACES
+    origin: str = ""
 
     @property
     def binds(self) -> bool:
@@ -98,6 +104,16 @@ class RuleSet:
     def guarded_by(self, *rules: Rule) -> RuleSet:
         """The same with more rules on evictions."""
         return RuleSet(self.active, rules)
+
+    def contained(self, faults: Faults) -> RuleSet:
+        """The same, where what raises in a rule from elsewhere is noted and does no more harm."""
+        if not any(a.origin for a in self.active):
+            return self
+        kept = (
+            replace(a, rule=Contained(a.rule, a.plugin, faults)) if a.origin else a
+            for a in self.active
+        )
+        return RuleSet(tuple(kept), self.guards)
 
     @cached_property
     def scoring(self) -> tuple[Rule, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from optsched.domain.decisions import Certificate, Plan
 from optsched.domain.eviction import leaving
-from optsched.domain.reasons import ReasonCode
+from optsched.domain.reasons import Reason, ReasonCode
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
@@ -25,10 +25,12 @@ from optsched.problem.decisions import Decisions
 from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.rules.base import NodeLevel
+from optsched.rules.contained import Faults, PluginFailure
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.faces import Face
 from optsched.rules.levels import build_levels
 from optsched.rules.verify import verify_actions
+from optsched.session.accused import accused
 from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, pending_of
 
@@ -37,11 +39,11 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Action
-    from optsched.domain.reasons import Reason
     from optsched.engines.cpsat.solver import Solver
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
     from optsched.rules.base import AnyLevel, Violation
+    from optsched.rules.contained import Fault
     from optsched.session.ports import Clock, Incidents
 
 
@@ -57,8 +59,14 @@ _SHORT_OF_ROOM = frozenset(
     {ReasonCode.RESOURCES, ReasonCode.FRAGMENTED, ReasonCode.OUTRANKED, ReasonCode.WAITING}
 )
 
+NOTHING = "none"
+"""The engine of a plan that does nothing because no other kept every rule."""
+
 _TRIES = 3
 """How often room is looked for again when a gang can not sit where it was made."""
+
+_BARS = 3
+"""How often gangs are left out of which rules of plugins let nothing pass that was decided."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +104,15 @@ class Trace:
         Rules that plans broke before one was accepted; empty in a healthy scheduler.
     kept_at
         Where the broken plan and its snapshot were put.
+    faults
+        What went wrong in rules of plugins from elsewhere.
 
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
     kept_at: str = ""
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,16 +172,31 @@ class _Round:
 class _Session:
     def __init__(self, snapshot: Snapshot, policy: Policy, surroundings: Surroundings) -> None:
         self._snapshot = snapshot if _has_gangs(policy) else without_gangs(snapshot)
-        self._policy = policy
+        self._faults = Faults()
+        self._policy = replace(policy, rules=policy.rules.contained(self._faults))
         self._around = surroundings
         self._watch = Stopwatch(surroundings.clock)
         self._hopeless: Mapping[int, Reason | None] = {}
+        self._accused: dict[str, Reason] = {}
         self._optimises = policy.solver is SolverKind.CPSAT
-        self._rules = policy.rules
+        self._rules = self._policy.rules
         if self._optimises:
-            self._rules = policy.rules.guarded_by(Entitled(policy.rules))
+            self._rules = self._rules.guarded_by(Entitled(self._rules))
 
     def run(self, previous: Problem | None) -> Report:
+        """Decide; once more without gangs of which plugins let nothing pass, if need be."""
+        found: list[Violation] = []
+        for _ in range(_BARS):
+            report = self._once(previous)
+            found += report.trace.violations
+            if report.plan.certificate.engine != NOTHING or not self._accused:
+                break
+            self._snapshot = _without(self._snapshot, self._accused)
+            self._accused = {}
+        trace = replace(report.trace, violations=tuple(found), faults=self._faults.found)
+        return replace(report, trace=trace)
+
+    def _once(self, previous: Problem | None) -> Report:
         first = self._round(self._snapshot, Clearing(), previous)
         rounds = [first] if not self._optimises else [*self._clearing(first), first]
         plan, violations, kept = self._accept(rounds)
@@ -213,7 +239,10 @@ class _Session:
             return replace(greedy, stopped=IDEAL)
         goal = (tiers, levels)
         rules, solver = self._policy.rules, self._around.solver
-        return improve(problem, rules, goal, greedy, solver, self._limits)
+        try:
+            return improve(problem, rules, goal, greedy, solver, self._limits)
+        except PluginFailure as e:
+            return replace(greedy, stopped=f"plugin {e.fault.plugin} failed")
 
     @property
     def _limits(self) -> Limits:
@@ -260,11 +289,14 @@ class _Session:
             if not violations:
                 return self._plan(each, answer, actions), tuple(found), kept
             found.extend(violations)
-            if self._around.incidents is not None:
+            told = accused(self._snapshot, self._rules, actions, violations)
+            self._accused |= told
+            if self._around.incidents is not None and not told:
                 plan = Plan(actions, self._certificate(each, answer))
                 kept = self._around.incidents.violated(self._snapshot, plan, violations)
         last = rounds[-1]
-        nothing = Answer(Decisions.nothing(last.problem), (), "none", "no plan kept every rule")
+        decided = Decisions.nothing(last.problem)
+        nothing = Answer(decided, (), NOTHING, "no plan kept every rule")
         actions = self._actions(last, nothing)
         return self._plan(last, nothing, actions), tuple(found), kept
 
@@ -300,6 +332,15 @@ class _Session:
             stopped=answer.stopped,
             relaxed=answer.relaxed,
         )
+
+
+def _without(snapshot: Snapshot, barred: Mapping[str, Reason]) -> Snapshot:
+    """The snapshot with gangs of which nothing can be decided, and why."""
+    gangs = tuple(
+        replace(g, problem=barred[g.key]) if g.key in barred and g.problem is None else g
+        for g in snapshot.gangs
+    )
+    return replace(snapshot, gangs=gangs)
 
 
 def _has_gangs(policy: Policy) -> bool:

@@ -151,7 +151,7 @@ def test_volcanos_manifest_works_as_it_is(command: Command, tmp_path: Path) -> N
         (["--solver=none"], ["--solver=none"], []),
         (["--cache-dumper=false", "--solver", "none"], ["--solver", "none"], ["--cache-dumper"]),
         (["--kube-api-qps", "50", "--v", "1"], ["--v", "1"], ["--kube-api-qps"]),
-        (["--plugins-dir="], [], ["--plugins-dir"]),
+        (["--plugins-dir="], ["--plugins-dir="], []),
         (["--resync-period"], [], ["--resync-period"]),
     ],
 )

@@ -25,6 +25,7 @@ from optsched.kube.ports import Ref
 from optsched.kube.scheduler import STUCK_S, Parts, Scheduler
 from optsched.kube.solving import SolverKeeper
 from optsched.kube.writes import writer
+from optsched.policy.catalogue import Shelf
 from optsched.policy.reload import PolicyWatch
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
@@ -64,6 +65,8 @@ class Plant:
         self.cache = ClusterCache()
         self.metrics = Metrics()
         self.is_leading = True
+        self.faults: list[str] = []
+        self.plugin = ""
         self.policy = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}]}]\n"
         ways = waiting(FakeClock())
         leads: Callable[[], bool] = lambda: self.is_leading  # noqa: E731
@@ -73,7 +76,8 @@ class Plant:
         evicting = EvictorSurroundings(self, ways, self.binder.holds, leads)
         self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
         self.events = EventRecorder(self.api, self.clock, ways, self.binder.until_idle)
-        watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n")
+        shelf = Shelf(folder, lambda _: (("mine.py", self.plugin),) if self.plugin else ())
+        watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n", shelf)
         parts = Parts(
             cache=self.cache,
             binder=self.binder,
@@ -86,6 +90,7 @@ class Plant:
             dumps=Dumps(folder),
             clock=self.clock,
             solver=SolverKeeper(NoSolver(), ways),
+            on_fault=self.faults.append,
         )
         self.scheduler = Scheduler(parts)
 
@@ -236,6 +241,38 @@ async def test_a_new_policy_is_a_new_question(tmp_path: Path) -> None:
         plant.policy = plant.policy.replace("predicates", "drf")
         plant.clock.seconds += 1
         await plant.sessions(decided + 1)
+
+
+RAISES = """
+from optsched.plugin import Plugin, Rule
+
+class Mine(Rule):
+    name = "mine"
+
+    def class_score(self, problem, task_class):
+        return 1 / 0
+
+PLUGIN = Plugin("mine", "raises", (), lambda arguments: Mine())
+"""
+
+
+@pytest.mark.asyncio
+async def test_what_a_plugin_raises_is_told_once_and_counted_each_time(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") != "")
+        plant.plugin = RAISES
+        plant.policy = plant.policy.replace("{name: gang}", "{name: gang}, {name: mine}")
+        plant.clock.seconds += 1
+        plant.tell(*members("b", "c"))
+        await until(lambda: plant.node_of("c") != "")
+        plant.tell(*members("d"))
+        await until(lambda: plant.node_of("d") != "")
+    assert plant.faults == [
+        "plugin mine: class_score of rule mine failed at mine.py:8: "
+        "ZeroDivisionError: division by zero"
+    ]
+    assert plant.count("optsched_plugin_failures_total") >= 2
 
 
 @pytest.mark.asyncio

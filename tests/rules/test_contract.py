@@ -37,6 +37,7 @@ from tests.support.effort import EFFORT
 from tests.support.engines import Bench
 from tests.support.pages import ROOT
 from tests.support.small import best_values
+from tests.test_plugin import load_example
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DataObject, DrawFn
@@ -52,7 +53,9 @@ OF_PLUGINS = {
     if plugin.build is not None
     for rule in plugin.build({})
 }
-RULES = {**ALWAYS, **OF_PLUGINS}
+OF_USERS = {"maintenance": load_example().Maintenance()}
+OWN = {**ALWAYS, **OF_PLUGINS}
+RULES = {**OWN, **OF_USERS}
 GANG = RULES["gang"]
 
 ABOUT: dict[str, frozenset[str]] = {
@@ -76,6 +79,7 @@ ABOUT: dict[str, frozenset[str]] = {
     "gpu-shares": frozenset({"device"}),
     "nodeorder": frozenset({"preferred_nodes", "tolerations"}),
     "binpack": frozenset(),
+    "maintenance": frozenset(),
 }
 """The constraints of tasks that matter to a rule; one that is not listed meets all of them."""
 
@@ -83,6 +87,7 @@ MOST_PLANS = 256
 """Plans up to which all are tried."""
 
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+own_rules = pytest.mark.parametrize("rule", OWN.values(), ids=OWN)
 
 
 def examples(number: int) -> settings:
@@ -119,7 +124,7 @@ def now(bench: Bench) -> Decisions:
 # --- what there is of it -------------------------------------------------------------------------
 
 
-@every_rule
+@own_rules
 def test_it_has_a_page_of_mathematics(rule: Rule) -> None:
     module = type(rule).__module__.rpartition(".")[2]
     page = PAGES / f"{module}.md"

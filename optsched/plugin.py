@@ -1,0 +1,66 @@
+"""Everything that a plugin is written with; what stands here stays as it is.
+
+A plugin is a rule of your own: it keeps tasks off nodes, prefers nodes, orders queues and gangs, or
+votes. A Python file in the folder of `--plugins-dir`, or an entry point of the group
+`optsched.plugins`, defines it as `PLUGIN = Plugin(...)`, and a policy names it like any other. See
+docs/plugins.md for one that works, and `optsched.testing` for tests that any rule should pass.
+
+Plugin, Argument, Kind, Value    what a configuration may name and tell it
+Rule, Greedy, Face               what its rules are made of
+Violation, Reason, ReasonCode    what they say
+World, Placement                 what a verifier sees: domain objects, before and after a plan
+Problem, Outcome, Ledger         what engines see: arrays over task classes and nodes
+Snapshot, Node, Gang, Queue, Task, TaskShape    the domain objects
+Bool, I64, F64                   types of arrays
+"""
+
+from __future__ import annotations
+
+from optsched.domain.cluster import Gang, Node, Queue, Snapshot
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.problem.arrays import F64, I64, Bool
+from optsched.problem.formulation import Formulation
+from optsched.problem.linear import Expression
+from optsched.problem.problem import Problem
+from optsched.problem.running import running_tasks
+from optsched.rules.base import Greedy, KeyReach, LiveScorer, Rule, Scorer, Violation
+from optsched.rules.faces import Face
+from optsched.rules.ledger import Ledger
+from optsched.rules.outcome import Outcome
+from optsched.rules.plugins import Argument, Kind, Plugin, Value
+from optsched.rules.world import Placement, World
+
+__all__ = [
+    "F64",
+    "I64",
+    "Argument",
+    "Bool",
+    "Expression",
+    "Face",
+    "Formulation",
+    "Gang",
+    "Greedy",
+    "KeyReach",
+    "Kind",
+    "Ledger",
+    "LiveScorer",
+    "Node",
+    "Outcome",
+    "Placement",
+    "Plugin",
+    "Problem",
+    "Queue",
+    "Reason",
+    "ReasonCode",
+    "Rule",
+    "Scorer",
+    "Snapshot",
+    "Task",
+    "TaskShape",
+    "TaskStatus",
+    "Value",
+    "Violation",
+    "World",
+    "running_tasks",
+]

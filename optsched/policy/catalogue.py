@@ -1,0 +1,333 @@
+"""The plugins that a policy may name: those that come along, and those of a user.
+
+A user's plugin is a Python file in a folder, or an entry point of an installed package; see
+docs/plugins.md. Files and entry points come through readers that are handed in.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from optsched.policy.problem import PolicyError, Problem, Severity
+from optsched.rules.base import Rule
+from optsched.rules.contained import HARMFUL, OWN_FACES
+from optsched.rules.faces import Face
+from optsched.rules.plugins import ALIASES, JOB_PLUGINS, PLUGINS, Argument, Plugin
+from optsched.rules.ruleset import RuleSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.rules.plugins import Value
+
+ENTRY_POINTS: Final = "optsched.plugins"
+"""The group of entry points that name plugins."""
+
+SYMBOL: Final = "PLUGIN"
+"""What a file calls its plugin."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_ACCEPTED: Final = f"accepted is `{SYMBOL} = Plugin(name, meaning, arguments, build)`"
+
+Files = tuple[tuple[str, str], ...]
+"""Path and text of each file of a folder that holds plugins, in order."""
+
+
+class Entry(Protocol):
+    """An entry point, as `importlib.metadata` has it."""
+
+    @property
+    def name(self) -> str:
+        """What policies call the plugin."""
+
+    @property
+    def value(self) -> str:
+        """Module and attribute."""
+
+    def load(self) -> Any:  # noqa: ANN401  whatever stands there
+        """Import it."""
+
+
+def _no_files(folder: Path) -> Files:
+    raise FileNotFoundError(folder)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where plugins are looked for besides those that come along.
+
+    Attributes
+    ----------
+    folder
+        Of plugins for every policy; None without one.
+    read
+        Path and text of the files of a folder, in order; raises OSError and UnicodeError.
+    entries
+        The entry points of the group `optsched.plugins`.
+
+    """
+
+    folder: Path | None = None
+    read: Callable[[Path], Files] = _no_files
+    entries: Sequence[Entry] = ()
+    _modules: dict[tuple[str, str], ModuleType] = field(default_factory=dict, repr=False)
+
+    def contents(self, *more: Path) -> Files:
+        """All files that hold plugins; raises `PolicyError` for a folder that can not be read."""
+        folders = [*([self.folder] if self.folder is not None else []), *more]
+        return tuple(each for folder in folders for each in self._files(folder))
+
+    def _files(self, folder: Path) -> Files:
+        try:
+            return self.read(folder)
+        except FileNotFoundError as e:
+            raise PolicyError([_about(str(folder), "there is no such folder of plugins")]) from e
+        except OSError as e:
+            problem = _about(str(folder), f"can not be read: {e.strerror or e}")
+            raise PolicyError([problem]) from e
+        except UnicodeError as e:
+            raise PolicyError([_about(str(folder), "holds a file that is not in UTF-8")]) from e
+
+    def catalogue(self, files: Files) -> Catalogue:
+        """The plugins of some files beside all others; raises `PolicyError` with every problem."""
+        problems: list[Problem] = []
+        found = dict(PLUGINS)
+        for path, text in files:
+            plugin = self._of_file(path, text, found, problems)
+            if plugin is not None:
+                found[plugin.name] = plugin
+        entries = {e.name: e for e in self.entries if e.name not in found}
+        hidden = [e for e in self.entries if e.name in found]
+        if any(p.severity is Severity.ERROR for p in problems):
+            raise PolicyError(problems)
+        return Catalogue(found, entries, tuple(_hidden(e, found[e.name]) for e in hidden))
+
+    def _of_file(
+        self, path: str, text: str, taken: Mapping[str, Plugin], problems: list[Problem]
+    ) -> Plugin | None:
+        try:
+            module = self._module(path, text)
+        except HARMFUL as e:
+            problems.append(_not_loaded(path, text, e))
+            return None
+        line = _line_of(text)
+        wrong = _wrong_with(vars(module).get(SYMBOL), taken)
+        if wrong is not None:
+            problems.append(_at(path, text, line, *wrong))
+            return None
+        plugin: Plugin = vars(module)[SYMBOL]
+        return completed(plugin, f"{path}:{line}")
+
+    def _module(self, path: str, text: str) -> ModuleType:
+        """The module of a file, run once for each text that it has had."""
+        if (path, text) not in self._modules:
+            digest = sha256(f"{path}\n{text}".encode()).hexdigest()[:12]
+            module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
+            module.__file__ = path
+            code = compile(text, path, "exec")
+            sys.modules[module.__name__] = module  # dataclasses look themselves up there
+            try:
+                exec(code, vars(module))  # noqa: S102  to run it is what a plugin is for
+            except HARMFUL:
+                del sys.modules[module.__name__]
+                raise
+            self._modules[path, text] = module
+        return self._modules[path, text]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Plugins by name.
+
+    Attributes
+    ----------
+    plugins
+        Those that are loaded.
+    entries
+        Entry points that are loaded once a policy names them.
+    warnings
+        What is likely not as somebody thinks.
+
+    """
+
+    plugins: Mapping[str, Plugin]
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that a policy may name."""
+        return (*self.plugins, *self.entries)
+
+    def find(self, name: str) -> Plugin | str | None:
+        """A plugin; a text where it can not be loaded, None where there is none."""
+        if name in self.plugins:
+            return self.plugins[name]
+        return _of_entry(self.entries[name], self.plugins) if name in self.entries else None
+
+
+BUILT_IN: Final = Catalogue(PLUGINS)
+"""The plugins that come along."""
+
+
+def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
+    where = f"entry point {ENTRY_POINTS}: {entry.name} = {entry.value}"
+    try:
+        plugin = entry.load()
+    except HARMFUL as e:
+        return f"{where} can not be loaded: {_error(e)}"
+    wrong = _wrong_with(plugin, taken)
+    if wrong is not None:
+        return f"{where}: {wrong[0]}"
+    if plugin.name != entry.name:
+        return f"{where}: the plugin calls itself {plugin.name}; both names must be the same"
+    return completed(plugin, f"entry point {entry.value}")
+
+
+def completed(plugin: Plugin, origin: str) -> Plugin:
+    """A user's plugin, built from its own arguments alone, with those left out at their default."""
+    defaults = {a.name: a.default for a in plugin.arguments if not a.name.endswith("*")}
+    build = plugin.build
+
+    def built(given: Mapping[str, Value]) -> tuple[Rule, ...]:
+        mine = {n: v for n, v in given.items() if any(_is_of(a, n) for a in plugin.arguments)}
+        rules: object = build({**defaults, **mine}) if build is not None else ()
+        return (rules,) if isinstance(rules, Rule) else tuple(rules)  # type: ignore[arg-type]
+
+    return replace(plugin, build=built, origin=origin)
+
+
+def _is_of(argument: Argument, name: str) -> bool:
+    return argument.accepts(name) or name.startswith(f"{argument.name}.")
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+
+def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] | None:
+    """What is wrong with what calls itself a plugin, and what was likely meant."""
+    if plugin is None:
+        return f"defines no {SYMBOL}; {_ACCEPTED}", ""
+    if not isinstance(plugin, Plugin):
+        return f"{SYMBOL} is of type {type(plugin).__name__}; {_ACCEPTED}", ""
+    texts = (*_wrong_words(plugin), *_wrong_name(plugin.name, taken), *_wrong_arguments(plugin))
+    return next(iter(texts), None)
+
+
+def _wrong_words(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  users fill it
+    if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
+        likely = re.sub(r"[^a-z0-9]+", "-", str(plugin.name).lower()).strip("-")
+        accepted = "accepted are lower-case words with hyphens between them"
+        yield f"a plugin can not be called {plugin.name!r}; {accepted}", likely
+    if not isinstance(plugin.meaning, str) or not plugin.meaning.strip():
+        yield "a plugin has to say what it is for, in a few words", ""
+    if not callable(plugin.build):
+        yield "build must be a function from arguments to rules", ""
+
+
+def _wrong_name(name: str, taken: Mapping[str, Plugin]) -> Iterator[tuple[str, str]]:
+    if name in taken and taken[name].origin:
+        yield f"the name {name} is taken by {taken[name].origin}", ""
+    elif name in (*taken, *ALIASES, *JOB_PLUGINS):
+        yield f"the name {name} is that of a plugin that comes along", f"my-{name}"
+
+
+def _wrong_arguments(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  users fill it
+    names = [a.name for a in plugin.arguments if isinstance(a, Argument)]
+    if len(names) < len(plugin.arguments):
+        yield "arguments must all be Arguments", ""
+    for name in sorted({n for n in names if names.count(n) > 1}):
+        yield f"the argument {name} comes twice", ""
+
+
+def wrong_rules(plugin: Plugin, arguments: Mapping[str, Value]) -> str:
+    """Why a user's plugin brings no rules that could be used; empty where it does."""
+    if plugin.build is None:
+        return ""
+    try:
+        rules = plugin.build(arguments)
+    except HARMFUL as e:
+        return f"does not accept these arguments: {_error(e)}"
+    return next(filter(None, map(_wrong_rule, rules)), "") or _alike(rules)
+
+
+def _wrong_rule(rule: object) -> str:
+    if not isinstance(rule, Rule):
+        return f"build gave a {type(rule).__name__}; accepted are Rules"
+    kind, name = type(rule).__name__, getattr(rule, "name", None)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return f"{kind} needs a name of lower-case words with hyphens between them"
+    if name in _rule_names():
+        return f"the rule name {name} is that of a rule that comes along"
+    strangers = sorted(
+        n
+        for n, base in vars(Rule).items()
+        if callable(base) and n not in OWN_FACES and getattr(type(rule), n) is not base
+        if not n.startswith("_")
+    )
+    if strangers:
+        return f"{kind} overrides {strangers[0]}, which is not for plugins"
+    return ""
+
+
+def _alike(rules: Iterable[Rule]) -> str:
+    names = [r.name for r in rules]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    return f"two of its rules are called {twice[0]}" if twice else ""
+
+
+def _rule_names() -> frozenset[str]:
+    """Names of the rules that come along, however their plugins are switched."""
+    built = [p.build for p in PLUGINS.values() if p.build is not None]
+    every: dict[str, Value] = {Face.HIERARCHY.value: True, "proportional.enable": True}
+    rules = [rule for build in built for given in ({}, every) for rule in build(given)]
+    return frozenset(r.name for r in (*rules, *RuleSet.of().hard))
+
+
+# --- problems ------------------------------------------------------------------------------------
+
+
+def _about(file: str, message: str) -> Problem:
+    return Problem(file, 0, 0, "", message)
+
+
+def _at(path: str, text: str, line: int, message: str, likely: str = "") -> Problem:
+    lines = text.splitlines()
+    excerpt = lines[line - 1] if 0 < line <= len(lines) else ""
+    return Problem(path, line, 1 if line else 0, "", message, likely, excerpt=excerpt)
+
+
+def _hidden(entry: Entry, by: Plugin) -> Problem:
+    other = by.origin or "a plugin that comes along"
+    message = f"entry point {entry.name} = {entry.value} is passed over: {other} has that name"
+    return Problem(ENTRY_POINTS, 0, 0, "", message, severity=Severity.WARNING)
+
+
+def _line_of(text: str) -> int:
+    """The line on which a file names its plugin; 0 where it does not."""
+    for node in ast.parse(text).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(t, ast.Name) and t.id == SYMBOL for t in targets):
+            return node.lineno
+    return 0
+
+
+def _not_loaded(path: str, text: str, error: BaseException) -> Problem:
+    if isinstance(error, SyntaxError) and error.filename == path:
+        problem = _at(path, text, error.lineno or 0, f"is no Python: {error.msg}")
+        return replace(problem, column=error.offset or 1)
+    frames = [f for f in extract_tb(error.__traceback__) if f.filename == path]
+    line = (frames[-1].lineno or 0) if frames else 0
+    return _at(path, text, line, f"can not be loaded: {_error(error)}")
+
+
+def _error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,0 +1,245 @@
+"""Tests that every rule should pass, for rules of your own.
+
+    class TestMaintenance(RuleContract):
+        rule = Maintenance()
+        node_labels = ({"lab.example/repair": "yes"}, {"lab.example/power": "green"})
+
+pytest then puts the rule before small random clusters: its faces have to say the same, both engines
+have to keep it, and nothing of it may raise. Needs pytest and hypothesis (`optsched[testing]`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.domain.decisions import Allocate
+from optsched.domain.reasons import ReasonCode
+from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.policy import Policy, SolverKind
+from optsched.problem.compile import compile_problem
+from optsched.rules.base import Rule
+from optsched.rules.contained import OWN_FACES
+from optsched.rules.gang import Gang as Gangs
+from optsched.rules.priority import Priority
+from optsched.rules.ruleset import ActiveRule, RuleSet
+from optsched.rules.verify import verify_actions
+from optsched.rules.world import World
+from optsched.session.session import Report, Surroundings, run_session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hypothesis.strategies import DataObject, DrawFn
+
+CPU, GPU = "cpu", "nvidia.com/gpu"
+
+_EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)
+_MINE = "your own"
+
+examples = settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.differing_executors,
+    ],
+)
+
+
+class RuleContract:
+    """Subclass it, name the rule and what it looks at, and let pytest collect it.
+
+    Attributes
+    ----------
+    rule
+        The rule, with its arguments.
+    node_labels, task_labels
+        Labels that nodes and tasks may have; any of them, or none.
+    requests
+        What tasks may ask for, in base units.
+
+    """
+
+    rule: ClassVar[Rule]
+    node_labels: ClassVar[Sequence[Mapping[str, str]]] = ()
+    task_labels: ClassVar[Sequence[Mapping[str, str]]] = ()
+    requests: ClassVar[Sequence[Mapping[str, int]]] = (
+        {CPU: 1000},
+        {CPU: 2000},
+        {CPU: 1000, GPU: 1},
+    )
+
+    def clusters(self) -> st.SearchStrategy[Snapshot]:
+        """Small clusters; override it for a rule that looks at more than labels and requests."""
+        return small_clusters(self.node_labels, self.task_labels, self.requests)
+
+    # --- what there is of it ---------------------------------------------------------------------
+
+    def test_it_says_what_it_is(self) -> None:
+        """It has a name in small letters and a sentence about itself."""
+        assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", self.rule.name)
+        assert (type(self.rule).__doc__ or "").strip()
+
+    def test_it_has_faces_for_plugins_only(self) -> None:
+        """It overrides nothing that would never be asked."""
+        faces = {n for n, base in vars(Rule).items() if callable(base) and n[0] != "_"}
+        assert {n for n in faces - OWN_FACES if self._has(n)} == set()
+
+    # --- the verifier ----------------------------------------------------------------------------
+
+    @examples
+    @given(st.data())
+    def test_doing_nothing_breaks_nothing(self, data: DataObject) -> None:
+        """A plan without actions is never refused."""
+        snapshot = data.draw(self.clusters())
+        assert list(self.rule.verify(World(snapshot, ()))) == []
+
+    @examples
+    @given(st.data())
+    def test_its_mask_says_what_its_verifier_says(self, data: DataObject) -> None:
+        """A task alone on a node: what the mask excludes is refused, and by a mere mask no more."""
+        snapshot = data.draw(self.clusters())
+        problem = compile_problem(snapshot)
+        for t, task in enumerate(problem.tasks):
+            mask = self.rule.mask(problem, int(problem.task_class[t]))
+            for n, node in enumerate(snapshot.nodes):
+                plan = [Allocate(task.key, node.name, task.gang)]
+                refused = any(self.rule.verify(World(snapshot, plan)))
+                permitted = mask is None or bool(mask[n])
+                assert permitted or refused, f"the mask alone keeps {task.key} off {node.name}"
+                watches = self._has("open") or self._has("ties_nodes")
+                assert watches or not (permitted and refused), f"{task.key}, {node.name}: no mask"
+
+    # --- both engines ----------------------------------------------------------------------------
+
+    @examples
+    @given(st.data())
+    def test_the_pipeline_keeps_it(self, data: DataObject) -> None:
+        """Whatever the greedy pipeline places, the verifier accepts at once."""
+        snapshot = data.draw(self.clusters())
+        self._check(snapshot, self._decide(snapshot, SolverKind.NONE))
+
+    @examples
+    @given(st.data())
+    def test_the_optimising_session_keeps_it(self, data: DataObject) -> None:
+        """No plan breaks it, and none is worse than the greedy one."""
+        snapshot = data.draw(self.clusters())
+        report = self._decide(snapshot, SolverKind.CPSAT)
+        assert _broken(snapshot, report, self._rules()) == []
+        assert report.trace.faults == ()
+        greedy = self._decide(snapshot, SolverKind.NONE)
+        values = [[r.value for r in p.plan.certificate.levels] for p in (report, greedy)]
+        assert values[0] >= values[1]
+
+    @examples
+    @given(st.data())
+    def test_the_same_cluster_gets_the_same_plan(self, data: DataObject) -> None:
+        """Nothing is left to chance."""
+        snapshot = data.draw(self.clusters())
+        for solver in SolverKind:
+            first, again = (self._decide(snapshot, solver).plan for _ in range(2))
+            assert (first.actions, first.pending) == (again.actions, again.pending)
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _has(self, face: str) -> bool:
+        return getattr(type(self.rule), face, None) is not getattr(Rule, face, None)
+
+    def _rules(self) -> RuleSet:
+        mine = ActiveRule(self.rule, _MINE, 1, origin=_MINE)
+        known = tuple(ActiveRule(r, r.name, 1) for r in (Gangs(), Priority()))
+        return RuleSet((*known, mine))
+
+    def _decide(self, snapshot: Snapshot, solver: SolverKind) -> Report:
+        policy = Policy(
+            name="contract",
+            source="contract",
+            actions=("enqueue", "allocate", "backfill"),
+            tiers=(),
+            rules=self._rules(),
+            levels=("admission", "tasks", "node-score"),
+            solver=solver,
+        )
+        around = Surroundings(solver=InProcess(), limits=_EXACT)
+        return run_session(snapshot, policy, around)
+
+    def _check(self, snapshot: Snapshot, report: Report) -> None:
+        assert report.trace.faults == ()
+        assert report.trace.violations == ()
+        assert _broken(snapshot, report, self._rules()) == []
+        assert ReasonCode.PLUGIN not in {r.code for r in report.plan.pending.values()}
+
+
+def _broken(snapshot: Snapshot, report: Report, rules: RuleSet) -> list[str]:
+    return [str(v) for v in verify_actions(snapshot, report.plan.actions, rules)]
+
+
+@st.composite
+def small_clusters(
+    draw: DrawFn,
+    node_labels: Sequence[Mapping[str, str]] = (),
+    task_labels: Sequence[Mapping[str, str]] = (),
+    requests: Sequence[Mapping[str, int]] = ({CPU: 1000},),
+) -> Snapshot:
+    """Clusters of up to three nodes and gangs; some tasks run already."""
+    nodes = {f"n{i}": draw(_nodes(node_labels)) for i in range(draw(st.integers(1, 3)))}
+    shapes = [TaskShape(tuple(sorted(r.items()))) for r in requests]
+    gangs = [draw(_gangs(f"ns/g{i}", shapes, task_labels)) for i in range(draw(st.integers(0, 3)))]
+    running = [draw(_running(f"ns/r{i}", shapes, list(nodes))) for i in range(draw(_FEW))]
+    found = tuple(
+        Node(
+            name,
+            allocatable,
+            labels={"kubernetes.io/hostname": name, **labels},
+            residents=tuple(t for g in running for t in g.tasks if t.node == name),
+        )
+        for name, (allocatable, labels) in nodes.items()
+    )
+    queues = (Queue("default"), Queue("root"))
+    return Snapshot(taken_ms=1_000_000, nodes=found, gangs=(*gangs, *running), queues=queues)
+
+
+_FEW = st.integers(0, 2)
+
+
+@st.composite
+def _nodes(
+    draw: DrawFn, labels: Sequence[Mapping[str, str]]
+) -> tuple[tuple[tuple[str, int], ...], dict[str, str]]:
+    cpu, gpu = draw(st.integers(2, 5)), draw(_FEW)
+    return ((CPU, cpu * 1000), (GPU, gpu), ("pods", 10)), _merged(draw, labels)
+
+
+def _merged(draw: DrawFn, labels: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    kept = [each for each in labels if draw(st.booleans())]
+    return {name: value for each in kept for name, value in each.items()}
+
+
+@st.composite
+def _gangs(
+    draw: DrawFn, key: str, shapes: Sequence[TaskShape], labels: Sequence[Mapping[str, str]]
+) -> Gang:
+    shape, mine = draw(st.sampled_from(shapes)), _merged(draw, labels)
+    number = draw(st.integers(1, 3))
+    tasks = tuple(
+        Task(f"{key}-{i}", shape, TaskStatus.PENDING, gang=key, role="w", index=i, labels=mine)
+        for i in range(number)
+    )
+    least, priority = draw(st.integers(1, number)), draw(_FEW)
+    phase = GangPhase.INQUEUE
+    return Gang(key, min_member=least, priority=priority, phase=phase, tasks=tasks)
+
+
+@st.composite
+def _running(draw: DrawFn, key: str, shapes: Sequence[TaskShape], nodes: list[str]) -> Gang:
+    shape, node = draw(st.sampled_from(shapes)), draw(st.sampled_from(nodes))
+    task = Task(f"{key}-0", shape, TaskStatus.RUNNING, gang=key, node=node)
+    return Gang(key, min_member=1, phase=GangPhase.RUNNING, tasks=(task,))

@@ -1,0 +1,35 @@
+"""The plugin of docs/plugins.md is the file that the page names, and so are its tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from optsched.rules.contained import OWN_FACES
+from tests.support.pages import ROOT, fences
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = ROOT / "docs" / "plugins.md"
+EXAMPLES = ROOT / "instances" / "examples"
+
+
+def test_the_plugin_and_the_policy_are_those_of_the_files() -> None:
+    assert fences(PAGE, "python")[0] == (EXAMPLES / "plugins" / "maintenance.py").read_text()
+    assert fences(PAGE, "yaml") == [(EXAMPLES / "maintenance.conf").read_text()]
+
+
+def test_its_tests_run_and_pass(tmp_path: Path) -> None:
+    (tmp_path / "maintenance.py").write_text(fences(PAGE, "python")[0])
+    (tmp_path / "test_maintenance.py").write_text(fences(PAGE, "python")[1])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert "7 passed" in done.stdout
+
+
+def test_every_face_is_on_the_page() -> None:
+    text = PAGE.read_text("utf-8").replace("`explain", "`")
+    assert [face for face in OWN_FACES if f"`{face.removeprefix('explain')}" not in text] == []

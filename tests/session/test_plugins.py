@@ -1,0 +1,263 @@
+"""Rules of users in both engines, and what is left of a session when they raise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from optsched.domain.cluster import GangPhase
+from optsched.domain.reasons import ReasonCode
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.plugin import Face, Greedy, Rule, Violation, running_tasks
+from optsched.policy.load import load_policy
+from optsched.policy.policy import SolverKind
+from optsched.rules.ruleset import ActiveRule, RuleSet
+from optsched.session.session import Surroundings, run_session
+from tests.support.small import cluster, gang, node, running, shape
+
+EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)
+both = pytest.mark.parametrize("solver", SolverKind, ids=lambda s: s.value)
+
+
+def decide(snapshot, rule, solver, *, actions=None, faces=None):
+    """A session with one more rule, from a plugin called mine."""
+    policy = load_policy("volcano-default", lambda path: "")
+    mine = ActiveRule(rule, "mine", 0, origin="mine.py:1", **({"faces": faces} if faces else {}))
+    rules = RuleSet((mine, *policy.rules.active))
+    policy = replace(policy, rules=rules, solver=solver, actions=actions or policy.actions)
+    return run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=EXACT))
+
+
+def three(*gangs):
+    """Three nodes of 4 CPU and gangs."""
+    return cluster([node(f"n{i}") for i in range(3)], gangs)
+
+
+class Mine(Rule):
+    """A rule to be filled in."""
+
+    name = "mine"
+
+
+# --- rules that work -----------------------------------------------------------------------------
+
+
+class Apart(Mine):
+    """At most one pod of a gang on a node; nothing but the verifier and a greedy mask know it."""
+
+    hard_face = Face.PREDICATE
+
+    def verify(self, world):
+        for name, tasks in world.placed_on.items():
+            gangs = [t.gang for t in tasks]
+            if len(set(gangs)) < len(gangs):
+                yield Violation(self.name, f"node {name}", "two pods of a gang")
+
+
+@both
+def test_a_rule_with_nothing_but_a_verifier_is_never_broken(solver) -> None:
+    two = gang("two", ("w", 2, shape(1)))
+    report = decide(three(two, gang("one", ("w", 1, shape(4)))), Apart(), solver)
+    on = [n for t, n in report.plan.binds.items() if t.startswith("ns/two")]
+    assert len(set(on)) == len(on)
+    assert "ns/one-w-0" in report.plan.binds
+    waits = report.plan.pending.get("ns/two")
+    assert (waits is None) == bool(on)
+    if waits is not None:
+        assert str(waits) == "RefusedByPlugin: plugin mine: two pods of a gang"
+
+
+class Newest(Mine):
+    """Orders gangs by name, the last first."""
+
+    def open(self, problem, ledger):
+        class Order(Greedy):
+            def gang_key(self, gang):
+                return (-gang,)
+
+        return Order()
+
+
+def test_an_order_decides_who_comes_first() -> None:
+    whole = [gang(name, ("w", 3, shape(4))) for name in ("a", "b")]
+    assert {t[3] for t in decide(three(*whole), Newest(), SolverKind.NONE).plan.binds} == {"b"}
+    assert {t[3] for t in decide(three(*whole), Mine(), SolverKind.NONE).plan.binds} == {"a"}
+
+
+class Refuses(Mine):
+    """Lets no gang in whose name is a."""
+
+    def open(self, problem, ledger):
+        class Vote(Greedy):
+            def enqueue_vote(self, gang):
+                return -1 if problem.snapshot.gangs[gang].name == "a" else 0
+
+        return Vote()
+
+
+@both
+def test_a_vote_keeps_gangs_from_being_let_in(solver) -> None:
+    asks = {"phase": GangPhase.PENDING, "min_resources": (("cpu", 1000),)}
+    waiting = [replace(gang(n, ("w", 1, shape(1)), **asks), tasks=()) for n in ("a", "b")]
+    report = decide(three(*waiting), Refuses(), solver)
+    assert [a.gang for a in report.plan.actions] == ["ns/b"]
+
+
+class Dear(Mine):
+    """Some pods are never evicted."""
+
+    def spares(self, problem):
+        names = [row.task.name for row in running_tasks(problem)]
+        return np.array([n.startswith("dear") for n in names], np.bool_)
+
+    def verify_evictions(self, world):
+        for each in world.evictions:
+            if each.task.startswith("ns/dear"):
+                yield Violation(self.name, f"task {each.task}", "evicted, but dear")
+
+
+@both
+@pytest.mark.parametrize("rule", [Mine(), Dear()], ids=["plain", "dear"])
+def test_who_is_spared_stays(solver, rule) -> None:
+    made = gang("dear", ("w", 3, shape(4)), least=0, phase=GangPhase.RUNNING)
+    dear = replace(made, tasks=tuple(running(t, f"n{i}") for i, t in enumerate(made.tasks)))
+    urgent = gang("urgent", ("w", 1, shape(4)), priority=9)
+    tasks = tuple(replace(t, priority=9) for t in urgent.tasks)
+    snapshot = three(dear, replace(urgent, tasks=tasks))
+    evictions = [
+        a
+        for a in decide(snapshot, rule, solver).plan.actions
+        if getattr(a, "preemptor", "") == "ns/urgent"
+    ]
+    assert len(evictions) == (0 if isinstance(rule, Dear) else 1)
+
+
+# --- rules that raise ----------------------------------------------------------------------------
+
+
+def boom(*_args):
+    raise ZeroDivisionError("no more")
+
+
+def raising(*faces, hard=None, base=Mine):
+    """A rule whose faces raise."""
+    return type("Raising", (base,), {"hard_face": hard, **dict.fromkeys(faces, boom)})()
+
+
+SOFT = ("class_score", "scorer", "open", "explain", "explain_refusal", "explain_rooms", "refusal")
+
+
+@both
+@pytest.mark.parametrize("face", SOFT)
+def test_a_face_that_raises_and_is_not_hard_has_no_say(solver, face) -> None:
+    snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))
+    report, without = (decide(snapshot, r, solver) for r in (raising(face), Mine()))
+    assert report.plan.actions == without.plan.actions
+    assert report.plan.pending == without.plan.pending
+    for fault in report.trace.faults:
+        assert str(fault).startswith(f"plugin mine: {face} of rule mine failed at test_plugins.py:")
+        assert str(fault).endswith(": ZeroDivisionError: no more")
+    if face in ("class_score", "scorer", "open"):
+        assert len(report.trace.faults) == 1
+
+
+@both
+def test_a_mask_that_raises_makes_its_tasks_wait_and_no_others(solver) -> None:
+    class Half(Mine):
+        hard_face = Face.PREDICATE
+
+        def mask(self, problem, task_class):
+            asked = dict(problem.classes.shapes[task_class].request)
+            return boom() if asked["cpu"] > 2000 else None
+
+    snapshot = three(gang("a", ("w", 1, shape(3))), gang("b", ("w", 1, shape(1))))
+    report = decide(snapshot, Half(), solver)
+    assert list(report.plan.binds) == ["ns/b-w-0"]
+    assert report.plan.pending["ns/a"].code is ReasonCode.PREDICATES
+    assert "could not be judged by plugin mine, which failed" in str(report.plan.pending["ns/a"])
+
+
+@both
+def test_a_verifier_that_raises_makes_only_those_wait_whom_it_can_not_judge(solver) -> None:
+    class Half(Mine):
+        def verify(self, world):
+            return [boom() for p in world.placements if p.gang.name == "a"]
+
+    snapshot = three(gang("a", ("w", 1, shape(3))), gang("b", ("w", 1, shape(1))))
+    report = decide(snapshot, Half(), solver)
+    assert list(report.plan.binds) == ["ns/b-w-0"]
+    assert str(report.plan.pending["ns/a"]) == (
+        "RefusedByPlugin: plugin mine: could not be judged: ZeroDivisionError: no more"
+    )
+
+
+@both
+def test_a_verifier_that_always_raises_lets_nothing_pass_but_the_session_ends(solver) -> None:
+    report = decide(three(gang("a", ("w", 1, shape(3)))), raising("verify"), solver)
+    assert report.plan.binds == {}
+    assert report.plan.pending["ns/a"].code is ReasonCode.PLUGIN
+
+
+@pytest.mark.parametrize("face", ["encode", "ties_nodes", "tells_apart"])
+def test_rows_that_raise_leave_the_greedy_plan(face) -> None:
+    snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))
+    report = decide(snapshot, raising(face), SolverKind.CPSAT)
+    assert len(report.plan.binds) == 2
+    assert {f.face for f in report.trace.faults} <= {face}
+    if face == "encode":
+        assert report.plan.certificate.stopped == "plugin mine failed"
+
+
+KEYS = ("queue_key", "gang_key")
+VOTES = ("is_overused", "enqueue_vote", "task_runs", "live_scorer", "placed", "filled")
+GATES = ("room", "may_start", "holds")
+
+
+@both
+@pytest.mark.parametrize("face", [*KEYS, *VOTES, *GATES])
+def test_greedy_faces_that_raise_lose_only_themselves(solver, face) -> None:
+    class Opened(Mine):
+        def open(self, problem, ledger):
+            return type("Face", (Greedy,), {face: boom})()
+
+    snapshot = three(gang("a", ("w", 2, shape(3))), gang("b", ("w", 9, shape(3))))
+    report, without = (decide(snapshot, r, solver) for r in (Opened(), Mine()))
+    assert {f.face for f in report.trace.faults} <= {face}
+    if solver is SolverKind.NONE and face in GATES:
+        assert report.plan.binds == {}
+    else:
+        assert report.plan.binds.keys() == without.plan.binds.keys()
+
+
+ODD = {
+    "mask": (lambda *_: [True], "expected None or 3 booleans, not list"),
+    "class_score": (lambda *_: np.zeros(2), "expected 3 numbers, not an array (2,) of float64"),
+    "scorer": (lambda *_: lambda used, offered: np.full(len(used), np.nan), "expected finite"),
+    "verify": (lambda *_: ["no"], "expected Violations, not str"),
+    "spares": (lambda *_: np.zeros(1), "booleans, not an array (1,) of float64"),
+    "refusal": (lambda *_: "", "expected a text"),
+}
+
+
+@pytest.mark.parametrize("face", ODD)
+def test_answers_without_a_meaning_count_as_failures(face) -> None:
+    answer, message = ODD[face]
+    rule = type("Odd", (Mine,), {"hard_face": Face.PREDICATE, face: answer})()
+    if face == "refusal":
+        rule = type("Odd", (type(rule),), {"mask": lambda *_: np.zeros(3, np.bool_)})()
+    report = decide(three(gang("a", ("w", 1, shape(3)))), rule, SolverKind.CPSAT)
+    assert [f.face for f in report.trace.faults if message in f.error] in ([face], [])
+    assert report.trace.faults or face == "spares"
+
+
+def test_a_plugin_that_ends_the_program_does_not() -> None:
+    def leave(*_):
+        raise SystemExit(3)
+
+    rule = type("Leaves", (Mine,), {"class_score": leave})()
+    report = decide(three(gang("a", ("w", 1, shape(3)))), rule, SolverKind.CPSAT)
+    assert [f.error for f in report.trace.faults] == ["SystemExit: 3"]
+    assert len(report.plan.binds) == 1
