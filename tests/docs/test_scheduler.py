@@ -84,6 +84,7 @@ def metrics() -> Metrics:
     found.not_bound("Conflict")
     found.watch_failed("pods")
     found.evicted("reclaim")
+    found.plugin_failed("mine")
     return found
 
 
