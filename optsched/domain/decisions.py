@@ -41,12 +41,16 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Remove a running task on behalf of a gang."""
+    """Remove a running task on behalf of a gang.
+
+    `to` is the node where it starts again, if it only moves.
+    """
 
     task: str
     node: str
     action: str
     preemptor: str
+    to: str = ""
 
 
 Action: TypeAlias = Enqueue | Allocate | Nominate | Evict

@@ -221,13 +221,17 @@ class TaskShape:
 
 
 class TaskStatus(Enum):
-    """Where a task stands, as far as a scheduler cares."""
+    """Where a task stands, as far as a scheduler cares.
+
+    Expected: it was moved, whoever owns it has yet to make it anew, and its place is kept.
+    """
 
     PENDING = "Pending"
     GATED = "Gated"
     BOUND = "Bound"
     RUNNING = "Running"
     RELEASING = "Releasing"
+    EXPECTED = "Expected"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
@@ -242,12 +246,20 @@ class TaskStatus(Enum):
         return self in _STANDING
 
     @property
+    def counts_for_queue(self) -> bool:
+        """Whether what the task holds counts against its queue: it stands, or is about to."""
+        return self in _CLAIMING
+
+    @property
     def counts_as_ready(self) -> bool:
         """Whether the task counts towards its gang's minimum (Volcano `ReadyTaskNum`)."""
         return self in _READY
 
 
-_HOLDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING})
+_HOLDING = frozenset(
+    {TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING, TaskStatus.EXPECTED}
+)
+_CLAIMING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.EXPECTED})
 _STANDING = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 _READY = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED})
 
@@ -280,6 +292,10 @@ class Task:
         When its work was last saved (`optsched.io/checkpointed-at`); 0 when never.
     cooldown_ms
         How long after its start it should be left alone (`volcano.sh/cooldown-time`).
+    owner
+        UID of the object that makes the pod anew when it is gone (its controller); empty when none.
+    is_movable
+        Whether it may be moved to make room: it has such an owner, or says that it may.
     cards
         What it holds of shared GPUs, where that is known.
     problem
@@ -302,6 +318,8 @@ class Task:
     started_ms: int = 0
     saved_ms: int = 0
     cooldown_ms: int = 0
+    owner: str = ""
+    is_movable: bool = False
     cards: tuple[CardUse, ...] = ()
     problem: Reason | None = None
 

@@ -117,7 +117,7 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
         Objective(_expression(level, form, supplied), level.sense, known)
         for level, known in zip(goal.levels, goal.known, strict=True)
     ]
-    hint = _hint(form, incumbent)
+    hint = incumbent_values(form, incumbent)
     on_node = np.zeros(most.shape, np.int64)
     tasks = np.flatnonzero(incumbent.node_of >= 0)
     np.add.at(on_node, (problem.task_class[tasks], incumbent.node_of[tasks]), 1)
@@ -204,7 +204,7 @@ def encode_configurations(
         start_tasks=start[1],
         start_uses=start[2],
     )
-    model = _finish(form, objectives, _hint(form, incumbent), nodes)
+    model = _finish(form, objectives, incumbent_values(form, incumbent), nodes)
     ends = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
     return ByConfigurations(form, model, chosen, by_class, ends, copies)
 
@@ -243,7 +243,7 @@ def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
     return form
 
 
-def _hint(form: Formulation, incumbent: Decisions) -> I64:
+def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
     """Gangs started and tasks placed by the incumbent; everything else at its lower bound."""
     problem, gangs = form.problem, form.gangs
     hint = form.model.bounds[0].copy()

@@ -1,6 +1,7 @@
 """The actions that a policy may name, and what `configurations` may say about them.
 
-Names and arguments are Volcano's (`pkg/scheduler/actions`).
+Names and arguments are Volcano's (`pkg/scheduler/actions`); `consolidation` is known from
+KAI-Scheduler.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ from dataclasses import dataclass
 from optsched.rules.plugins import Argument, Kind
 
 AVAILABLE_ACTIONS = frozenset(
-    {"enqueue", "allocate", "backfill", "preempt", "reclaim", "gangpreempt", "gangreclaim"}
+    {
+        "enqueue",
+        "allocate",
+        "backfill",
+        "preempt",
+        "reclaim",
+        "gangpreempt",
+        "gangreclaim",
+        "consolidation",
+    }
 )
 """Those that do something; the others are accepted with a warning."""
 
@@ -55,6 +65,7 @@ ACTIONS = {
         Action("reclaim", "evicts pods of queues above their part for those below", (_CACHE,)),
         Action("shuffle", "evicts pods that plugins want moved"),
         Action("gangpreempt", "preempts gang by gang", _BY_GANG),
+        Action("consolidation", "moves running pods so that gangs get room in one piece"),
         Action("gangreclaim", "reclaims gang by gang", _BY_GANG),
     )
 }

@@ -118,7 +118,7 @@ class GangRow:
     num_ready
         Tasks that count towards the minimum.
     allocated, requested
-        Base units held by bound and running tasks; the same plus what pending tasks ask.
+        Base units held by bound, running and expected tasks; the same plus what pending tasks ask.
     queue
         Its queue, if that narrows the choice of nodes; empty otherwise.
     """
@@ -154,10 +154,10 @@ def gang_row(
     parts = find_parts(gang, ready, waiting)
     if parts.short:
         waiting = [t for t in waiting if t.key not in parts.short]
-    held = _taken(t for t in ready if t.status is not TaskStatus.SUCCEEDED)
-    asked = held
+    holding = [t for t in gang.tasks if t.status.counts_for_queue]
+    held = asked = _taken(holding)
     if gang.problem is None:
-        asked = _taken([t for t in ready if t.status is not TaskStatus.SUCCEEDED] + waiting)
+        asked = _taken(holding + waiting)
     need, need_role = _needs(gang, ready)
     blocked = gang.problem or parts.problem
     if blocked is None and (too_few := _too_few(gang, waiting, need, need_role)) is not None:

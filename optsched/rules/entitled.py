@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from optsched.domain.topology import sub_group_of
 from optsched.rules.base import Rule, Violation
+from optsched.rules.consolidation import CONSOLIDATE
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
 
@@ -175,7 +176,10 @@ def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> s
         return _unpreemptable(gang, preemptor)
     if eviction.action == RECLAIM:
         return _unreclaimable(world, gang, preemptor)
-    return f"evicted by {eviction.action}, which is neither {PREEMPT} nor {RECLAIM}"
+    if eviction.action == CONSOLIDATE:
+        return ""  # `Consolidation` looks at it
+    known = f"{PREEMPT}, {RECLAIM} nor {CONSOLIDATE}"
+    return f"evicted by {eviction.action}, which is neither {known}"
 
 
 def _unexchangeable(world: World, eviction: Evict, gang: Gang) -> str:

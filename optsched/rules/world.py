@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from optsched.domain.cluster import ROOT_QUEUE, QueueState
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.eviction import leaving
+from optsched.domain.moves import moved, successor_of
 from optsched.domain.task import TaskStatus
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.cluster import Gang, Node, Queue, Snapshot
     from optsched.domain.decisions import Action
@@ -60,12 +61,23 @@ class World:
 
     @cached_property
     def after(self) -> World:
-        """The same plan with its victims on their way out."""
+        """The same plan with its victims on their way out, and a place kept for those that move."""
         if not self.evictions:
             return self
         gone = {action.task for action in self.evictions}
         kept = [action for action in self.actions if not isinstance(action, Evict)]
-        return World(leaving(self.snapshot, gone), kept)
+        snapshot = moved(leaving(self.snapshot, gone), {m.task: m.to for m in self.moves})
+        return World(snapshot, [*kept, *self._returns()])
+
+    @cached_property
+    def moves(self) -> tuple[Evict, ...]:
+        """Those of the evictions after which a task starts again elsewhere."""
+        return tuple(e for e in self.evictions if e.to and e.task in self.task_by_key)
+
+    def _returns(self) -> Iterator[Nominate]:
+        for move in self.moves:
+            task = self.task_by_key[move.task]
+            yield Nominate(successor_of(task, move.to).key, move.to, task.gang)
 
     @cached_property
     def at_last(self) -> World:
@@ -136,11 +148,11 @@ class World:
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """What each queue's own bound and running tasks take before the plan."""
+        """What each queue's own bound, running and expected tasks take before the plan."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for gang in self.snapshot.gangs:
             for task in gang.tasks:
-                if task.status.is_standing and gang.queue in held:
+                if task.status.counts_for_queue and gang.queue in held:
                     add_into(held[gang.queue], taken_by(task))
         return held
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.decisions import Certificate, Plan
+from optsched.domain.decisions import Certificate, Enqueue, Evict, Plan
 from optsched.domain.eviction import leaving
+from optsched.domain.moves import is_successor, kept_places
 from optsched.domain.reasons import Reason, ReasonCode
+from optsched.engines.consolidation.stage import Means as MovingMeans
+from optsched.engines.consolidation.stage import consolidate
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
@@ -25,6 +29,7 @@ from optsched.problem.decisions import Decisions
 from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.rules.base import NodeLevel
+from optsched.rules.consolidation import CONSOLIDATE, Consolidation
 from optsched.rules.contained import Faults, PluginFailure
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.faces import Face
@@ -171,6 +176,7 @@ class _Round:
 
 class _Session:
     def __init__(self, snapshot: Snapshot, policy: Policy, surroundings: Surroundings) -> None:
+        snapshot = kept_places(snapshot).snapshot
         self._snapshot = snapshot if _has_gangs(policy) else without_gangs(snapshot)
         self._faults = Faults()
         self._policy = replace(policy, rules=policy.rules.contained(self._faults))
@@ -181,7 +187,7 @@ class _Session:
         self._optimises = policy.solver is SolverKind.CPSAT
         self._rules = self._policy.rules
         if self._optimises:
-            self._rules = self._rules.guarded_by(Entitled(self._rules))
+            self._rules = self._rules.guarded_by(Entitled(self._rules), Consolidation())
 
     def run(self, previous: Problem | None) -> Report:
         """Decide; once more without gangs of which plugins let nothing pass, if need be."""
@@ -198,7 +204,7 @@ class _Session:
 
     def _once(self, previous: Problem | None) -> Report:
         first = self._round(self._snapshot, Clearing(), previous)
-        rounds = [first] if not self._optimises else [*self._clearing(first), first]
+        rounds = [first] if not self._optimises else [*self._making_room(first), first]
         plan, violations, kept = self._accept(rounds)
         trace = Trace(dict(self._watch.seconds), violations, kept)
         return Report(plan, first.problem, trace)
@@ -247,6 +253,48 @@ class _Session:
     @property
     def _limits(self) -> Limits:
         return self._around.limits or Limits(budget_ms=self._policy.budgets.solve_ms)
+
+    def _making_room(self, first: _Round) -> Iterator[_Round]:
+        """Rounds in which room was made for what stayed out: by moving, or else by evicting.
+
+        Whichever the policy names first is tried first, and one session does one of them.
+        """
+        actions = self._policy.actions
+        ways = [self._clearing(first)]
+        if CONSOLIDATE in actions:
+            ways.append(self._moving(first))
+            reaching = [i for i, action in enumerate(actions) if action in _REACH]
+            if actions.index(CONSOLIDATE) < min(reaching, default=len(actions)):
+                ways.reverse()
+        return islice(chain.from_iterable(ways), 1)
+
+    def _moving(self, first: _Round) -> Iterator[_Round]:
+        """The round in which running tasks were moved, if that helps anybody."""
+        if self._around.solver is None:
+            return
+        means = MovingMeans(
+            solver=self._around.solver,
+            levels=self._policy.levels,
+            tiers_of=lambda problem: find_tiers(problem, self._policy),
+            left_ms=self._left_ms,
+            limits=self._limits,
+        )
+        best = first.answers[0].decisions
+        for _ in range(_TRIES):
+            with self._watch("consolidation"):
+                found = consolidate(first.problem, self._rules, best, means)
+            if not found.evictions:
+                return
+            snapshot = found.carried_out(self._snapshot)
+            clearing = Clearing(found.evictions, results=found.results)
+            again = self._round(snapshot, clearing, first.problem)
+            asking, moving = found.unseated(again.problem, again.answers[0].decisions)
+            if not asking and not moving:
+                yield again
+                return
+            means = replace(
+                means, passed_over=means.passed_over | asking, unmoved=means.unmoved | moving
+            )
 
     def _clearing(self, first: _Round) -> Iterator[_Round]:
         """The round in which room was made for what stayed out, if there is any to be made.
@@ -302,7 +350,9 @@ class _Session:
 
     def _actions(self, each: _Round, answer: Answer) -> tuple[Action, ...]:
         placed = actions_of(each.problem, answer.decisions, each.tiers)
-        actions = (*each.clearing.evictions, *placed)
+        # Where those that move start again their evictions say; there is nothing to bind yet.
+        real = (a for a in placed if isinstance(a, Enqueue | Evict) or not is_successor(a.task))
+        actions = (*each.clearing.evictions, *real)
         return with_cards(self._snapshot, actions, self._rules)
 
     def _plan(self, each: _Round, answer: Answer, actions: tuple[Action, ...]) -> Plan:
