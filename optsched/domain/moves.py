@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from optsched.domain.amounts import amounts
 from optsched.domain.cluster import Gang, GangPhase
+from optsched.domain.decisions import Evict
 from optsched.domain.eviction import leaving
 from optsched.domain.task import Task, TaskShape, TaskStatus
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.cluster import Node, Snapshot
+    from optsched.domain.decisions import Action
 
 MOVES = "optsched.io/moves"
 """Annotation of a gang's PodGroup, or of its only pod: what was moved for it and is not back."""
@@ -197,6 +199,27 @@ def kept_places(snapshot: Snapshot) -> Kept:
     still = [m for m in everybody if m not in come]
     left = {key: tuple(m for m in moves if m not in come) for key, moves in left.items()}
     return Kept(_with_expected(nominated(snapshot, places), still), left)
+
+
+def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
+    """By gang, what its record has to say once a plan is carried out, where that is something else.
+
+    What was moved earlier and has its pod by now is nominated or bound, and needs no record.
+    """
+    open_moves = {key: list(moves) for key, moves in kept_places(snapshot).left.items()}
+    gangs = snapshot.gang_by_key
+    tasks = {t.key: t for g in snapshot.gangs for t in g.tasks}
+    for action in actions:
+        if isinstance(action, Evict) and action.to and action.task in tasks:
+            move = _move(tasks[action.task], action.to, gangs, snapshot.taken_ms)
+            open_moves.setdefault(action.preemptor, []).append(move)
+    texts = {key: write_moves(moves) for key, moves in open_moves.items() if key in gangs}
+    return {k: text for k, text in texts.items() if text != gangs[k].annotations.get(MOVES, "")}
+
+
+def _move(task: Task, to: str, gangs: Mapping[str, Gang], now_ms: int) -> Move:
+    queue = gangs[task.gang].queue
+    return Move(task.key, task.uid, to, task.gang, task.owner, queue, task.shape.request, now_ms)
 
 
 class _Arrivals:

@@ -1,0 +1,268 @@
+"""Moves played to their end: everybody runs, nobody moves twice, and nobody takes a kept place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.domain.cluster import Gang, GangPhase, Queue
+from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.domain.moves import MOVES, PATIENCE_MS, kept_places, read_moves, records
+from optsched.domain.task import TaskStatus
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import parse_policy
+from optsched.rules.entitled import Entitled
+from optsched.rules.verify import verify_actions
+from optsched.session.session import Surroundings, run_session
+from tests.support.small import GPU, cluster, gang, node, running, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.domain.cluster import Node, Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.domain.task import Task
+
+MODEL = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: test
+meaning: For tests.
+actions: [enqueue, allocate, consolidation, preempt, reclaim, backfill]
+tiers:
+- rules: [{name: priority}, {name: gang}, {name: conformance}]
+- rules: [{name: drf}, {name: predicates}, {name: capacity}, {name: nodeorder}]
+levels: [guarantee, admission, fair-share, tasks, node-score]
+solver: {engine: cpsat, budget: 400ms}
+"""
+POLICY = parse_policy(MODEL, "test.yaml")
+LIMITS = Limits(budget_ms=None, num_workers=1)
+SECOND_MS = 1000
+
+
+def decide(snapshot: Snapshot) -> Plan:
+    report = run_session(snapshot, POLICY, Surroundings(solver=InProcess(), limits=LIMITS))
+    assert report.trace.violations == ()
+    return report.plan
+
+
+class World:
+    """Gangs and nodes on which plans are carried out; evicted pods come anew some rounds later."""
+
+    def __init__(
+        self, nodes: list[Node], gangs: list[Gang], queues: list[Queue], late: int
+    ) -> None:
+        self.nodes, self.queues, self.late = nodes, queues, late
+        self.gangs = {g.key: g for g in gangs}
+        self.round = 0
+        self.due: list[tuple[int, Task, Gang]] = []
+        self.num_moved: list[int] = []
+
+    def snapshot(self) -> Snapshot:
+        now_ms = self.round * SECOND_MS
+        return cluster(self.nodes, list(self.gangs.values()), self.queues, now_ms=now_ms)
+
+    def step(self) -> Plan:
+        """One session, carried out."""
+        before = self.snapshot()
+        plan = decide(before)
+        for key, text in records(before, plan.actions).items():
+            notes = {k: v for k, v in self.gangs[key].annotations.items() if k != MOVES}
+            notes |= {MOVES: text} if text else {}
+            self.gangs[key] = replace(self.gangs[key], annotations=notes)
+        self._leave_and_come()
+        for action in plan.actions:
+            if isinstance(action, Allocate):
+                self._change(action.task, lambda t, n=action.node: running(t, n))
+            elif isinstance(action, Nominate):
+                self._change(action.task, lambda t, n=action.node: replace(t, nominated_node=n))
+            elif isinstance(action, Evict):
+                self._change(action.task, lambda t: replace(t, status=TaskStatus.RELEASING))
+        self.num_moved.append(sum(isinstance(a, Evict) for a in plan.actions))
+        self.round += 1
+        return plan
+
+    def _change(self, key: str, how: Callable[[Task], Task]) -> None:
+        for g in self.gangs.values():
+            if any(t.key == key for t in g.tasks):
+                tasks = tuple(how(t) if t.key == key else t for t in g.tasks)
+                self.gangs[g.key] = replace(g, tasks=tasks)
+
+    def _leave_and_come(self) -> None:
+        for g in list(self.gangs.values()):
+            for task in g.tasks:
+                if task.status is TaskStatus.RELEASING:
+                    left = tuple(t for t in self.gangs[g.key].tasks if t.key != task.key)
+                    self.gangs[g.key] = replace(self.gangs[g.key], tasks=left)
+                    self.due.append((self.round + self.late, task, g))
+                    if g.is_implicit:
+                        del self.gangs[g.key]
+        for due in [d for d in self.due if d[0] <= self.round]:
+            self.due.remove(due)
+            self._come(*due[1:])
+
+    def _come(self, old: Task, was: Gang) -> None:
+        key = f"{old.key}-{self.round}"
+        fresh = replace(
+            old, key=key, uid=key, status=TaskStatus.PENDING, node="", nominated_node=""
+        )
+        if was.is_implicit:
+            own = f"ns/pod:{fresh.name}"
+            fresh = replace(fresh, gang=own)
+            self.gangs[own] = replace(was, key=own, tasks=(fresh,), annotations={})
+        else:
+            home = self.gangs[was.key]
+            tasks = tuple(sorted((*home.tasks, fresh), key=lambda t: t.order))
+            self.gangs[was.key] = replace(home, tasks=tasks)
+
+    def assert_all_run(self) -> None:
+        for g in self.gangs.values():
+            assert all(t.status is TaskStatus.RUNNING for t in g.tasks), g.key
+        for n in self.snapshot().nodes:
+            used = sum(dict(t.shape.request).get(GPU, 0) for t in n.residents)
+            assert used <= dict(n.allocatable)[GPU]
+
+
+def loner(name: str, where: str, owner: str = "rs", gpus: int = 1) -> Gang:
+    """A pod of a ReplicaSet, without a PodGroup."""
+    key = f"ns/pod:{name}"
+    task = gang("x", ("", 1, shape(1, gpus))).tasks[0]
+    task = replace(task, key=f"ns/{name}", uid=name, gang=key, role="", owner=owner)
+    task = replace(running(task, where), is_movable=True)
+    return Gang(key, min_member=1, tasks=(task,), phase=GangPhase.RUNNING, is_implicit=True)
+
+
+def grouped(name: str, *where: str, least: int | None = None) -> Gang:
+    made = gang(name, ("w", len(where), shape(1, 1)), least=least)
+    tasks = tuple(
+        replace(running(t, n), uid=t.key, owner="job", is_movable=True)
+        for t, n in zip(made.tasks, where, strict=True)
+    )
+    return replace(made, tasks=tasks, phase=GangPhase.RUNNING)
+
+
+def nodes(number: int, gpu: int = 4) -> list[Node]:
+    return [node(f"n{i}", cpu=64, gpu=gpu) for i in range(number)]
+
+
+def fragments() -> list[Gang]:
+    """Two GPUs in use on each of four nodes of four."""
+    return [loner(f"p{i}-{k}", f"n{i}", f"rs-{k}") for i in range(4) for k in range(2)]
+
+
+@pytest.mark.parametrize("late", [0, 1, 4])
+@pytest.mark.parametrize("num_wants", [1, 2])
+def test_all_run_in_the_end_and_then_nothing_moves(late: int, num_wants: int) -> None:
+    wants = [gang(f"want{i}", ("w", 1, shape(1, 4))) for i in range(num_wants)]
+    world = World(nodes(4), [*fragments(), *wants], [], late)
+    for _ in range(late + 5):
+        world.step()
+    world.assert_all_run()
+    assert sum(world.num_moved) == 2 * num_wants
+    for _ in range(10):
+        assert world.step().actions == ()
+    assert not any(MOVES in g.annotations for g in world.gangs.values())
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_a_gang_that_moves_as_a_whole_comes_back_as_a_whole(late: int) -> None:
+    pairs = [grouped("a", "n0", "n1"), grouped("b", "n2", "n3")]
+    wants = gang("want", ("w", 2, shape(1, 4)))
+    world = World(nodes(4), [*pairs, wants], [], late)
+    for _ in range(late + 6):
+        world.step()
+    world.assert_all_run()
+    assert sum(world.num_moved) == 2
+    for _ in range(10):
+        assert world.step().actions == ()
+
+
+def moved_once(late: int = 100) -> World:
+    """One pod on its way from n0 or n1 to the other of them, which takes long to come back."""
+    gangs = [loner("x", "n0"), loner("y", "n1"), gang("want", ("w", 1, shape(1, 2)))]
+    world = World(nodes(2, gpu=2), gangs, [], late)
+    world.step()
+    world.step()
+    world.step()
+    assert world.gangs["ns/want"].tasks[0].node
+    return world
+
+
+def test_nobody_else_takes_the_place_that_is_kept() -> None:
+    world = moved_once()
+    world.gangs["ns/thief"] = gang("thief", ("w", 1, shape(1, 1)))
+    assert world.step().actions == ()
+    world.due = [(0, task, was) for _, task, was in world.due]
+    world.step()
+    world.step()
+    assert not world.gangs["ns/thief"].tasks[0].node
+    assert all(t.node for g in world.gangs.values() for t in g.tasks if g.key != "ns/thief")
+
+
+def test_the_share_of_its_queue_is_kept_too() -> None:
+    tight = [Queue("tight", capability=((GPU, 1),))]
+    x = replace(loner("x", "n0"), queue="tight")
+    x = replace(x, tasks=x.tasks)
+    y = replace(loner("y", "n1"), tasks=(replace(loner("y", "n1").tasks[0], is_movable=False),))
+    gangs = [x, y, gang("want", ("w", 1, shape(1, 2)))]
+    world = World([*nodes(2, gpu=2), node("n2", cpu=8, gpu=1)], gangs, tight, 3)
+    spare = gang("spare", ("w", 1, shape(1, 1)), queue="tight")
+    world.step()
+    world.step()
+    assert world.num_moved[0] == 1
+    world.gangs["ns/spare"] = spare
+    for _ in range(5):
+        world.step()
+    assert not world.gangs["ns/spare"].tasks[0].node
+    back = [t for g in world.gangs.values() for t in g.tasks if t.key.startswith("ns/x")]
+    assert [t.status for t in back] == [TaskStatus.RUNNING]
+
+
+def test_a_place_is_not_kept_for_ever() -> None:
+    world = moved_once()
+    world.gangs["ns/other"] = gang("other", ("w", 1, shape(1, 1)))
+    world.round += PATIENCE_MS // SECOND_MS
+    world.step()
+    assert world.gangs["ns/other"].tasks[0].node
+    assert not any(MOVES in g.annotations for g in world.gangs.values())
+
+
+def test_a_place_is_not_kept_on_a_node_that_is_gone() -> None:
+    world = moved_once()
+    (key,) = (g.key for g in world.gangs.values() if MOVES in g.annotations)
+    (move,) = read_moves(world.gangs[key].annotations[MOVES])
+    world.nodes = [n if n.name != move.to else replace(n, ready=False) for n in world.nodes]
+    assert kept_places(world.snapshot()).left == {key: ()}
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", "[1]", '[{"pod": "ns/x"}]', '{"a": 1}'])
+def test_a_record_without_a_reading_is_none(text: str) -> None:
+    assert read_moves(text) == ()
+
+
+def test_the_verifier_looks_at_the_end() -> None:
+    """A move to a node that will be full, one to nowhere, and one of a pod that nobody makes anew."""
+    wants = gang("want", ("w", 1, shape(1, 2)))
+    before = cluster(nodes(2, gpu=2), [loner("x", "n0"), loner("y", "n1"), wants])
+    rules = POLICY.rules.guarded_by(Entitled(POLICY.rules))
+    place = Nominate("ns/want-w-0", "n0", "ns/want")
+
+    def problems(snapshot: Snapshot, to: str) -> str:
+        move = Evict("ns/x", "n0", "consolidation", "ns/want", to)
+        return "; ".join(map(str, verify_actions(snapshot, [move, place], rules)))
+
+    assert problems(before, "n1") == ""
+    assert "fits: node n0" in problems(before, "n0")
+    assert "has no place to start again" in problems(before, "")
+    assert "node n9 does not exist" in problems(before, "n9")
+    fixed = loner("x", "n0")
+    fixed = replace(fixed, tasks=(replace(fixed.tasks[0], is_movable=False),))
+    assert "nobody would start it again" in problems(
+        cluster(nodes(2, gpu=2), [fixed, loner("y", "n1"), wants]), "n1"
+    )
+    high = replace(loner("x", "n0"), priority=5)
+    found = problems(cluster(nodes(2, gpu=2), [high, loner("y", "n1"), wants]), "n1")
+    assert "less important" in found
