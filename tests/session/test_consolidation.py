@@ -244,7 +244,7 @@ def test_a_record_without_a_reading_is_none(text: str) -> None:
 
 
 def test_the_verifier_looks_at_the_end() -> None:
-    """A move to a node that will be full, one to nowhere, and one of a pod that nobody makes anew."""
+    """A move to a full node, one to nowhere, and one of a pod that nobody makes anew."""
     wants = gang("want", ("w", 1, shape(1, 2)))
     before = cluster(nodes(2, gpu=2), [loner("x", "n0"), loner("y", "n1"), wants])
     rules = POLICY.rules.guarded_by(Entitled(POLICY.rules))

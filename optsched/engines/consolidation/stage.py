@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from optsched.engines.consolidation.encode import Encoded
     from optsched.engines.consolidation.movable import Movables
     from optsched.engines.consolidation.read import Reading
-    from optsched.engines.cpsat.model import LevelUpdate, Limits
-    from optsched.engines.cpsat.solver import Solved, Solver
+    from optsched.engines.cpsat.model import Limits
+    from optsched.engines.cpsat.solver import Solver
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
@@ -187,24 +187,47 @@ class _Pass:
         self._means = means
 
     def run(self, asking: Bool, priority: I64) -> Consolidation:
-        """What to move; nobody where that does not help."""
+        """What to move; nobody where that does not help.
+
+        At first only single tasks and what gangs can do without, then whole gangs as well: these
+        tie nodes to one another, so that there may not be the time to look at all of them.
+        """
+        may = self._movable(asking, priority)
+        alone = may & self._leaves_alone()
+        some = self._try(self._what_if(alone, asking, priority)) if alone.any() else None
+        if (alone == may).all():
+            return _told_of(some, some)
+        rest = self._try(self._what_if(may, asking, priority))
+        return _told_of(some, rest)
+
+    def _movable(self, asking: Bool, priority: I64) -> Bool:
+        problem, running = self._problem, running_tasks(self._problem)
+        may = movable_tasks(problem, self._rules, asking, priority)
+        keys = [g.key for g in problem.snapshot.gangs]
+        unmoved = np.array([k in self._means.unmoved for k in keys], np.bool_)
+        return may & ~unmoved[running.gang_of]
+
+    def _leaves_alone(self) -> Bool:
+        """(V,) tasks that run alone in their gangs, or in gangs that can do without some."""
+        problem, running = self._problem, running_tasks(self._problem)
+        held = np.bincount(running.gang_of, minlength=problem.num_gangs)
+        free: Bool = (held == 1) | (problem.num_ready > problem.min_member)
+        return free[running.gang_of]
+
+    def _try(self, what: WhatIf | None) -> _Found | None:
         left = self._means.left_ms()
-        if left is not None and left <= 0:
-            return Consolidation()
-        what = self._what_if(asking, priority)
-        if what is None:
-            return Consolidation()
-        form = form_of(what, self._rules)
-        levels = self._levels(what)
-        encoded = encode(what, self._rules, form, levels)
+        if what is None or (left is not None and left <= 0):
+            return None
+        encoded = encode(what, self._rules, form_of(what, self._rules), self._levels(what))
         solved = solve_soundly(self._means.solver, encoded.model, self._limits(left))
-        last = _better(encoded, solved)
-        if last is None:
-            return Consolidation()
+        last = next((u for u in solved.updates if u.level == encoded.num_gang_levels), None)
+        if last is None or last.solution is None:
+            return None
+        gain = _gain(encoded, last.solution)
         reading = read(self._problem, what, encoded, last)
-        if not len(reading.leaves) or (reading.to < 0).any():
-            return Consolidation()
-        return self._told(what, reading, _result(last, len(reading.leaves)))
+        if gain <= tuple(0 for _ in gain) or (reading.to < 0).any():
+            return _Found(Consolidation(), gain, last.bound)
+        return _Found(self._told(what, reading), gain, last.bound)
 
     def _limits(self, left: int | None) -> Limits:
         limits = self._means.limits
@@ -214,16 +237,12 @@ class _Pass:
 
     # --- what may happen -------------------------------------------------------------------------
 
-    def _what_if(self, asking: Bool, priority: I64) -> WhatIf | None:
+    def _what_if(self, may: Bool, asking: Bool, priority: I64) -> WhatIf | None:
         """Everything that may move, pending; None where nothing may."""
-        problem, running = self._problem, running_tasks(self._problem)
-        may = movable_tasks(problem, self._rules, asking, priority)
-        keys = [g.key for g in problem.snapshot.gangs]
-        may &= np.array([k not in self._means.unmoved for k in keys], np.bool_)[running.gang_of]
         for _ in range(_TRIES):
             if not may.any():
                 return None
-            movables = lay_out(problem, may)
+            movables = lay_out(self._problem, may)
             bad = tied_tasks(movables, self._rules)
             if not bad.any():
                 what = self._settled(movables, asking, priority)
@@ -283,7 +302,7 @@ class _Pass:
 
     # --- what came of it -------------------------------------------------------------------------
 
-    def _told(self, what: WhatIf, reading: Reading, result: LevelResult) -> Consolidation:
+    def _told(self, what: WhatIf, reading: Reading) -> Consolidation:
         problem, running = what.problem, running_tasks(self._problem)
         snapshot, nodes = self._problem.snapshot, self._problem.snapshot.nodes
         seated = np.where(reading.node_of >= 0, reading.node_of, what.base.nominated)
@@ -304,7 +323,7 @@ class _Pass:
             evictions.append(Evict(task.key, task.node, CONSOLIDATE, gang, nodes[to].name))
             places[successor_of(task, "").key] = nodes[to].name
         keys = frozenset(snapshot.gangs[g].key for g in np.flatnonzero(gains).tolist())
-        return Consolidation(tuple(evictions), places, keys, (result,))
+        return Consolidation(tuple(evictions), places, keys)
 
     def _whose(self, what: WhatIf, reading: Reading, gains: Bool) -> I64:
         """(N,) whom a node is cleared for: the first gang that starts there, or of all."""
@@ -318,19 +337,42 @@ class _Pass:
         return whose
 
 
-def _better(encoded: Encoded, solved: Solved) -> LevelUpdate | None:
-    """The solution with the fewest moves, if gangs start by it that stayed out before."""
-    update = next((u for u in solved.updates if u.level == encoded.num_gang_levels), None)
-    if update is None or update.solution is None:
-        return None
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What came of one model: what gangs gain by it level by level, and the fewest moves for that.
+
+    The number of moves is bounded only for what may move in that model.
+    """
+
+    consolidation: Consolidation
+    gain: tuple[int, ...]
+    bound: int | None
+
+    @property
+    def rank(self) -> tuple[tuple[int, ...], int]:
+        """Larger is better."""
+        return self.gain, -len(self.consolidation.evictions)
+
+
+def _gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
+    """By how much each level over gangs is better than as things stand."""
+    found = []
     for objective in encoded.model.objectives[: encoded.num_gang_levels]:
-        value, before = objective.expression.value(update.solution), objective.at_least
-        if before is not None and value != before:
-            return update if (value > before) is (objective.sense is Sense.MAX) else None
-    return None
+        more = objective.expression.value(solution) - (objective.at_least or 0)
+        found.append(more if objective.sense is Sense.MAX else -more)
+    return tuple(found)
 
 
-def _result(update: LevelUpdate, number: int) -> LevelResult:
-    """How many move, against the fewest that could."""
-    status = LevelStatus.OPTIMAL if number == update.bound else LevelStatus.FEASIBLE
-    return LevelResult(MOVES, "tasks", Sense.MIN, number, update.bound, status)
+def _told_of(some: _Found | None, everything: _Found | None) -> Consolidation:
+    """The better of two answers, with what the wider model proves about it."""
+    known = [found for found in (some, everything) if found is not None]
+    best = max(known, key=lambda found: found.rank, default=None)
+    if best is None or not best.consolidation.evictions:
+        return Consolidation()
+    bound = None
+    if everything is not None and everything.gain == best.gain:
+        bound = None if everything.bound is None else max(everything.bound, 0)
+    number = len(best.consolidation.evictions)
+    status = LevelStatus.OPTIMAL if number == bound else LevelStatus.FEASIBLE
+    result = LevelResult(MOVES, "tasks", Sense.MIN, number, bound, status)
+    return replace(best.consolidation, results=(result,))
