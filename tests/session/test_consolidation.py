@@ -14,6 +14,7 @@ from optsched.domain.task import TaskStatus
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
+from optsched.rules.consolidation import Consolidation
 from optsched.rules.entitled import Entitled
 from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
@@ -247,7 +248,7 @@ def test_the_verifier_looks_at_the_end() -> None:
     """A move to a full node, one to nowhere, and one of a pod that nobody makes anew."""
     wants = gang("want", ("w", 1, shape(1, 2)))
     before = cluster(nodes(2, gpu=2), [loner("x", "n0"), loner("y", "n1"), wants])
-    rules = POLICY.rules.guarded_by(Entitled(POLICY.rules))
+    rules = POLICY.rules.guarded_by(Entitled(POLICY.rules), Consolidation())
     place = Nominate("ns/want-w-0", "n0", "ns/want")
 
     def problems(snapshot: Snapshot, to: str) -> str:
@@ -265,4 +266,4 @@ def test_the_verifier_looks_at_the_end() -> None:
     )
     high = replace(loner("x", "n0"), priority=5)
     found = problems(cluster(nodes(2, gpu=2), [high, loner("y", "n1"), wants]), "n1")
-    assert "less important" in found
+    assert "is more important" in found
