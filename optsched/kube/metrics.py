@@ -15,12 +15,15 @@ from prometheus_client import Counter as Total
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from optsched.domain.amounts import amount_of
+from optsched.rules.gpu_shares import GPU
 from optsched.rules.proportion import deserved_shares
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from optsched.domain.cluster import Snapshot
     from optsched.policy.policy import Policy
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -30,6 +33,9 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 _MS: Final = tuple(5.0 * 2**i for i in range(15))
 """Volcano's buckets (pkg/scheduler/metrics): 5 ms to 82 s."""
+
+_CLEARING: Final = frozenset({"preempt", "reclaim", "gangpreempt", "gangreclaim"})
+"""Actions that make room; the solver weighs them together."""
 
 _SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
 
@@ -63,6 +69,7 @@ class Figures:
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
     gaps: Mapping[str, int] = field(default_factory=dict)
     pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    wasted: Mapping[str, int] = field(default_factory=dict)
 
 
 def figures_of(report: Report, policy: Policy) -> Figures:
@@ -75,7 +82,20 @@ def figures_of(report: Report, policy: Policy) -> Figures:
         queues=dict(_queues(problem, _deserved(problem, policy))),
         gaps={name: gap for name, gap in gaps.items() if gap is not None},
         pending=waiting,
+        wasted=wasted_gpus(problem.snapshot),
     )
+
+
+def wasted_gpus(snapshot: Snapshot) -> dict[str, int]:
+    """GPUs by queue that tasks hold whose gang is below its minimum, and so works for nobody."""
+    wasted: dict[str, int] = {}
+    for gang in snapshot.gangs:
+        standing = [t for t in gang.tasks if t.status.is_standing]
+        num_ready = sum(t.status.counts_as_ready for t in gang.tasks)
+        held = sum(amount_of(t.shape.request, GPU) for t in standing)
+        if held and num_ready < gang.min_member:
+            wasted[gang.queue] = wasted.get(gang.queue, 0) + held
+    return wasted
 
 
 def _deserved(problem: Problem, policy: Policy) -> I64:
@@ -130,7 +150,10 @@ class _Latest:
             pending.add_metric([queue_name, code], number)
         jobs = _family("volcano_unschedule_job_count", "Gangs that wait")
         jobs.add_metric([], sum(figures.pending.values()))
-        yield from (gap, pending, jobs)
+        wasted = _family("optsched_wasted_gpus", "GPUs of gangs below their minimum", "queue")
+        for queue_name, gpus in figures.wasted.items():
+            wasted.add_metric([queue_name], gpus)
+        yield from (gap, pending, jobs, wasted)
 
 
 def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
@@ -174,6 +197,8 @@ class Metrics:
         self._violations = total("optsched_violations", "Rules broken by plans, none bound")
         self._bind_failures = total("optsched_bind_failures", "Failed binds by why", "reason")
         self._evictions = total("optsched_evictions", "Evicted pods by action", "action")
+        self._wasted = total("optsched_wasted_gpu_seconds", "The same over time", "queue")
+        self._counted_s = 0.0
         self._watch_failures = total("optsched_watch_failures", "Failed watches", "kind")
         self._phases = Histogram(
             "optsched_session_seconds",
@@ -210,10 +235,18 @@ class Metrics:
         self._open.observe(spent.get("compile", 0.0) * 1000)
         deciding = spent.get("greedy", 0.0) + spent.get("solve", 0.0)
         self._action.labels("allocate").observe(deciding * 1000)
+        for action in _CLEARING.intersection(policy.actions):
+            self._action.labels(action).observe(spent.get("victims", 0.0) * 1000)
         self._violations.inc(len(report.trace.violations))
         self._latest.figures = figures_of(report, policy)
         waiting = len(report.plan.pending)
         self._attempts.labels("unschedulable").inc(waiting)
+
+    def passed(self, now_s: float) -> None:
+        """It is so late by a clock that never goes back: what is wasted has been so meanwhile."""
+        seconds, self._counted_s = now_s - self._counted_s, now_s
+        for queue, gpus in self._latest.figures.wasted.items():
+            self._wasted.labels(queue).inc(gpus * seconds)
 
     def stood_down(self) -> None:
         """Another process may lead by now; what the last session found is no news any more."""

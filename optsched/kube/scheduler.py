@@ -214,6 +214,7 @@ class Scheduler:
 
     async def _turn(self, policy: Policy) -> None:
         parts = self._parts
+        parts.metrics.passed(parts.clock.monotonic())
         parts.binder.release_due()
         now_ms = parts.clock.now_ms()
         if parts.cache.version == self._version and self._is_fresh(policy, now_ms):

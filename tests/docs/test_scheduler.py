@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from optsched.cli.scheduler import IGNORED, IGNORED_SWITCHES, scheduler
 from optsched.cli.snapshot import snapshot
 from optsched.kube.metrics import Metrics
-from tests.kube.test_metrics import LARGE, POLICY, SMALL, decide
+from tests.kube.test_metrics import HALF, LARGE, POLICY, decide
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def test_every_option_of_snapshot_has_a_row() -> None:
 def metrics() -> Metrics:
     """Metrics in which everything has happened once."""
     found = Metrics()
-    found.session(decide(SMALL, LARGE), POLICY, 0.1)
+    found.session(decide(HALF, LARGE), POLICY, 0.1)
+    found.passed(1.0)
     found.bound(0.1)
     found.not_bound("Conflict")
     found.watch_failed("pods")

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.domain.cluster import Queue
+from optsched.domain.reasons import Reason, ReasonCode
 from optsched.kube.metrics import Metrics, QueueFigures
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 POLICY = without_solver(load_policy("volcano-default", Path.read_text))
 TEAM = Queue("team", weight=3)
 SMALL = gang("small", ("w", 2, shape(1, gpu=1)), queue="team")
+FAULT = Reason(ReasonCode.INVALID_POD, "for a test")
+FIRST, SECOND = SMALL.tasks
+HALF = replace(SMALL, tasks=(running(FIRST, "n1"), replace(SECOND, problem=FAULT)))
 LARGE = gang("large", ("w", 1, shape(9)), queue="team")
 
 
@@ -80,6 +84,23 @@ def test_gangs_that_wait_are_counted_by_queue_and_reason() -> None:
     assert found["optsched_pending_gangs", (code, "team")] == 1
     assert found["volcano_unschedule_job_count", ()] == 1
     assert found["volcano_schedule_attempts_total", ("unschedulable",)] == 1
+
+
+def test_gpus_of_gangs_below_their_minimum_are_wasted() -> None:
+    whole = replace(SMALL, tasks=tuple(running(task, "n1") for task in SMALL.tasks))
+    metrics = Metrics()
+    metrics.passed(5.0)
+    metrics.session(decide(HALF), POLICY, 0.1)
+    metrics.passed(5.5)
+    metrics.passed(8.0)
+    found = samples(metrics)
+    assert found["optsched_wasted_gpus", ("team",)] == 1
+    assert found["optsched_wasted_gpu_seconds_total", ("team",)] == 3
+    metrics.session(decide(whole), POLICY, 0.1)
+    metrics.passed(100.0)
+    found = samples(metrics)
+    assert ("optsched_wasted_gpus", ("team",)) not in found
+    assert found["optsched_wasted_gpu_seconds_total", ("team",)] == 3
 
 
 def test_levels_show_how_far_they_are_from_their_bounds() -> None:
