@@ -35,6 +35,7 @@ JOBS = (1, 2, 5)
 RUN_SECONDS = 3.0
 QUIET_SECONDS = 6.0
 NODES = [node_manifest(f"node-{i}", cpu="4", memory="16Gi") for i in range(4)]
+NUM_CPUS = sum(int(node["status"]["allocatable"]["cpu"]) for node in NODES)
 
 
 @click.command()
@@ -74,9 +75,7 @@ def _shown(title: str, progress: Progress) -> Group:
         table.add_row(job, "" if done is not None else f"{running} of {TASKS}", note)
     if not progress.is_stuck:
         return Group(table, Text(f"{progress.seconds:.1f} s", style="dim"))
-    held = sum(s.running for s in progress.jobs.values())
-    text = f"deadlock: {held} tasks hold the cluster, no job has all {TASKS}"
-    return Group(table, Text(text, style="red"))
+    return Group(table, Text(progress.deadlock(NUM_CPUS), style="red"))
 
 
 def _summary(results: Sequence[tuple[int, int, Progress]]) -> Table:

@@ -7,6 +7,7 @@ only while all six run. On 4 nodes of 4 CPU one job fits at a time. Slides of ku
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ NAMESPACE = "gang-experiment"
 ROLES = (("ps", 2, 1), ("worker", 4, 2))
 TASKS = sum(number for _, number, _ in ROLES)
 JOB_LABEL = "job"
+ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 
@@ -41,10 +43,11 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """Where a job stands."""
+    """Where a job stands: tasks that run, tasks that have ended well, CPUs that it holds."""
 
     running: int = 0
     succeeded: int = 0
+    cpus: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -73,6 +76,14 @@ class Progress:
     jobs: Mapping[str, JobState]
     finished_at: Mapping[str, float] = field(default_factory=dict)
     is_stuck: bool = False
+
+    def deadlock(self, num_cpus: int) -> str:
+        """Who holds what of so many CPUs, and that it helps nobody."""
+        holding = [job for job in self.jobs.values() if job.running]
+        held = sum(job.cpus for job in holding)
+        return (
+            f"deadlock: {len(holding)} jobs hold {held}/{num_cpus} CPU, none has its {TASKS} pods"
+        )
 
     @property
     def is_over(self) -> bool:
@@ -140,15 +151,18 @@ def play(
 
 
 def _observe(stage: Stage, jobs: Sequence[str]) -> tuple[dict[str, JobState], dict[str, list[str]]]:
-    running, succeeded = dict.fromkeys(jobs, 0), dict.fromkeys(jobs, 0)
+    running, succeeded = Counter[str](), Counter[str]()
+    cpus, cpus_of = Counter[str](), {role: each for role, _, each in ROLES}
     names: dict[str, list[str]] = {job: [] for job in jobs}
     for pod in stage.pods():
-        job = pod["metadata"]["labels"][JOB_LABEL]
+        labels = pod["metadata"]["labels"]
+        job, role = labels[JOB_LABEL], labels[ROLE_LABEL]
         phase = pod.get("status", {}).get("phase")
         running[job] += phase == "Running"
+        cpus[job] += cpus_of[role] if phase == "Running" else 0
         succeeded[job] += phase == "Succeeded"
         names[job].append(pod["metadata"]["name"])
-    return {job: JobState(running[job], succeeded[job]) for job in jobs}, names
+    return {job: JobState(running[job], succeeded[job], cpus[job]) for job in jobs}, names
 
 
 def _group(job: str, min_member: int) -> dict[str, Any]:
@@ -168,7 +182,7 @@ def _pod(job: str, role: str, index: int, cpus: int) -> dict[str, Any]:
         "metadata": {
             "name": f"{job}-{role}-{index}",
             "namespace": NAMESPACE,
-            "labels": {JOB_LABEL: job, "volcano.sh/task-spec": role},
+            "labels": {JOB_LABEL: job, ROLE_LABEL: role},
             "annotations": {"scheduling.k8s.io/group-name": job},
         },
         "spec": {
