@@ -37,8 +37,12 @@ class Tiers:
     names: tuple[str, ...]
 
 
-def priority_tiers(problem: Problem, priority: I64, starvation_after_ms: int) -> Tiers:
+def priority_tiers(
+    problem: Problem, priority: I64, starvation_after_ms: int, queue_priority: I64 | None = None
+) -> Tiers:
     """Order gangs by priority; within one, broken gangs first, then those bypassed for too long.
+
+    `queue_priority` (G,) is that of their queues and comes before their own; None: all are equal.
 
     A broken gang has some members bound but fewer than its minimum: it holds devices that work for
     nobody until the rest has come. A gang counts as bypassed once it has waited for longer than
@@ -53,11 +57,17 @@ def priority_tiers(problem: Problem, priority: I64, starvation_after_ms: int) ->
     waited = problem.snapshot.taken_ms - since[gangs]
     starved = starting & (waited > starvation_after_ms)
     standing = np.where(broken, 0, np.where(starved, 1, 2))
-    group, first = row_groups((-priority[gangs], standing))
+    of_queue = np.zeros(len(gangs), np.int64) if queue_priority is None else queue_priority[gangs]
+    group, first = row_groups((-of_queue, -priority[gangs], standing))
     of = np.zeros(problem.num_gangs, np.int64)
     of[gangs] = group
     standings = ("broken gangs of ", "gangs waiting too long, ", "")
-    names = tuple(f"{standings[standing[i]]}priority {priority[gangs[i]]}" for i in first.tolist())
+    are_equal = len(np.unique(of_queue)) < 2
+    names = tuple(
+        f"{standings[standing[i]]}priority {priority[gangs[i]]}"
+        f"{'' if are_equal else f' in queues of priority {of_queue[i]}'}"
+        for i in first.tolist()
+    )
     return Tiers(of, of, np.ones_like(of), names)
 
 

@@ -417,12 +417,14 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
 
 
 def find_tiers(problem: Problem, policy: Policy) -> Tiers:
-    """Tiers by priority where the policy knows priorities, else one for all."""
+    """Tiers by the priorities that the policy knows, of queues before those of gangs."""
     knows = policy.rules.find("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     if policy.admission is Admission.BY_WEIGHT:
         return weighted_tier(problem, priority)
-    return priority_tiers(problem, priority, policy.budgets.starvation_after_ms)
+    has_order = any(policy.rules.has(name, Face.QUEUE_ORDER) for name in ("capacity", "proportion"))
+    of_queue = np.append(problem.queues.priority, 0)[problem.queue_of] if has_order else None
+    return priority_tiers(problem, priority, policy.budgets.starvation_after_ms, of_queue)
 
 
 class Stopwatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from optsched.domain.cluster import Queue
 from optsched.domain.task import TaskStatus
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers, weighted_tier
@@ -60,6 +61,24 @@ def test_broken_gangs_and_those_that_waited_too_long_come_first_in_their_priorit
         ("just-in-time", "priority 1"),
         ("runs", "priority 1"),  # what it has is no less for waiting
     ]
+
+
+def test_priorities_of_queues_come_before_those_of_gangs() -> None:
+    gangs = [
+        made("high", 9, queue="less"),
+        made("low", 1, queue="more"),
+        made("mid", 5, queue="more"),
+    ]
+    queues = [Queue("less", priority=50), Queue("more", priority=100)]
+    problem = compile_problem(cluster([node("n0")], gangs, queues, now_ms=NOW))
+    of_queue = problem.queues.priority[problem.queue_of]
+    tiers = priority_tiers(problem, problem.priority, PATIENCE, of_queue)
+    assert tiers.of.tolist() == [2, 1, 0]
+    assert tiers.names == (
+        "priority 5 in queues of priority 100",
+        "priority 1 in queues of priority 100",
+        "priority 9 in queues of priority 50",
+    )
 
 
 def test_one_tier_weighted_by_priority() -> None:

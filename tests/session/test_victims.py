@@ -323,3 +323,27 @@ def test_who_can_not_be_helped_is_told_whose_share_is_in_the_way():
         "3 nvidia.com/gpu are asked for, 0 nvidia.com/gpu are free, queue a may give back "
         "2 nvidia.com/gpu (a holds 8 nvidia.com/gpu, deserves 6 nvidia.com/gpu)"
     )
+
+
+def test_queues_that_matter_less_give_back_first():
+    queues = [
+        Queue("lower", priority=50),
+        Queue("upper", priority=100),
+        Queue("owner", deserved=((GPU, 8),)),
+    ]
+    lower = runs(gang("lower", ("w", 1, shape(1, 8)), queue="lower", priority=9), "n0")
+    upper = runs(gang("upper", ("w", 1, shape(1, 8)), queue="upper", priority=1), "n1")
+    owner = gang("owner", ("w", 1, shape(1, 8)), queue="owner")
+    assert evicted(decide(cluster(nodes(2), [lower, upper, owner], queues))) == ["lower-w-0"]
+
+
+def test_a_queue_that_keeps_what_it_lends_is_named():
+    queues = [Queue("lender", reclaimable=False), Queue("owner", deserved=((GPU, 8),))]
+    lent = runs(gang("lent", ("w", 1, shape(1, 8)), queue="lender"), "n0")
+    owner = gang("owner", ("w", 1, shape(1, 8)), queue="owner")
+    plan = decide(cluster(nodes(1), [lent, owner], queues))
+    assert evicted(plan) == []
+    assert str(plan.pending["ns/owner"]) == (
+        "QueueDeservedExceeded: queue lender holds 8 nvidia.com/gpu, deserves 0 nvidia.com/gpu, "
+        "and is not reclaimable"
+    )

@@ -75,6 +75,8 @@ class Groups:
         (K,) number of the role in its gang, and of the smaller group in `Whole.parts`, -1 for none.
     reclaimed, returned_last
         (K,) whether they are another queue's, and one that does not give back before others.
+    queue_priority
+        (K,) of the queue that they are reclaimed from, from 0 upwards; 0 for the gang's own.
     request
         (K, R) what one of them holds.
 
@@ -92,6 +94,7 @@ class Groups:
     part: I64
     reclaimed: Bool
     returned_last: Bool
+    queue_priority: I64
     request: I64
 
     def __post_init__(self) -> None:
@@ -543,6 +546,23 @@ class Bidding:
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
         return _Candidates(found | reclaimed, reclaimed, rows)
 
+    def keepers(self, gang: int, state: State) -> Iterator[tuple[int, int, int, int]]:
+        """Queues that would have to give something back to a gang, were they reclaimable.
+
+        (queue, resource, held, due).
+        """
+        if "reclaim" not in self._reach or self._due is None:
+            return
+        least = self._least(gang)
+        asked, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
+        for other in np.flatnonzero(~self._reclaimable & ~self._above[queue]).tolist():
+            rows = self._claim(queue, other, state, asked)
+            if rows and self._within(rows, least):
+                for r in {r for _, r, _ in rows}:
+                    held, due = int(state.used[other, r]), int(self._due[other, r])
+                    if held > due:
+                        yield other, r, held, due
+
     def _least(self, gang: int) -> I64:
         """(R,) what the least that is worth having takes."""
         problem = self.problem
@@ -614,6 +634,8 @@ class Bidding:
         ]
         of_task, first = row_groups(columns)
         at = tasks[first]
+        importance = problem.queues.priority[running.queue_of[at]]
+        least = problem.queues.priority.min(initial=0)
         return Groups(
             of_task=of_task,
             tasks=tasks,
@@ -627,6 +649,7 @@ class Bidding:
             part=part[first],
             reclaimed=reclaimed[at],
             returned_last=reclaimed[at] & ~self._returns_first[running.queue_of[at]],
+            queue_priority=np.where(reclaimed[at], importance - least, 0),
             request=running.request[at],
         )
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
 
 START, TASKS, VICTIMS = "start", "tasks", "victims"
-PATIENCE, IMPORTANCE, LOST = "victims of queues without a limit", "importance", "lost work"
+PATIENCE, QUEUES = "victims of queues without a limit", "importance of queues"
+IMPORTANCE, LOST = "importance", "lost work"
 OUTSIDE = "outside the shard"
 
 
@@ -306,6 +307,7 @@ def _objectives(
     costs = [
         (VICTIMS, np.ones(len(groups), np.int64)),
         (PATIENCE, groups.returned_last.astype(np.int64)),
+        (QUEUES, groups.queue_priority),
         (IMPORTANCE, groups.priority - groups.priority.min(initial=0)),
         (LOST, groups.lost),
     ]

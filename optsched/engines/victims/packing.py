@@ -60,7 +60,8 @@ class _Packing:
         self._placed = np.zeros(bid.allowed.shape, np.int64)
         self._left = np.zeros(len(bid.wholes), np.bool_)
         self._gain = np.zeros(bid.room.shape[1], np.int64)
-        keys = (groups.lost, groups.priority, groups.returned_last, groups.node)
+        cheap = (groups.lost, groups.priority, groups.queue_priority, groups.returned_last)
+        keys = (*cheap, groups.node)
         order = np.lexsort(keys)
         starts = np.searchsorted(groups.node[order], np.arange(len(self._room) + 1))
         self._here = [order[a:b] for a, b in pairwise(starts.tolist())]

@@ -12,7 +12,7 @@ from optsched.rules.wording import amount_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.engines.victims.bids import Bid
+    from optsched.engines.victims.bids import Bid, Bidding, State
     from optsched.problem.problem import Problem
 
 
@@ -36,6 +36,19 @@ def refusal(problem: Problem, bid: Bid) -> Reason | None:
                 f"{amount_text(name, asked)} are asked for, {amount_text(name, free)} are free, "
                 f"{givers}",
             )
+    return None
+
+
+def withheld(bidding: Bidding, gang: int, state: State) -> Reason | None:
+    """The queue that lends what a gang could claim, but does not have to give it back."""
+    problem = bidding.problem
+    for queue, r, held, due in bidding.keepers(gang, state):
+        resource, name = problem.resources[r], problem.queues.names[queue]
+        return Reason(
+            ReasonCode.DESERVED,
+            f"queue {name} holds {amount_text(resource, held)}, "
+            f"deserves {amount_text(resource, due)}, and is not reclaimable",
+        )
     return None
 
 

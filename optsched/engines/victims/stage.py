@@ -17,7 +17,7 @@ from optsched.engines.sound import solve_soundly
 from optsched.engines.victims.bids import Bidding, State
 from optsched.engines.victims.encode import START, TASKS, VICTIMS, encode_bid
 from optsched.engines.victims.packing import Packed, pack
-from optsched.engines.victims.refusal import refusal
+from optsched.engines.victims.refusal import refusal, withheld
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.rules.outcome import Outcome
@@ -211,6 +211,8 @@ class _Stage:
             if are_all and tried and all(t.least is not None for t in tried):
                 why = refusal(self._problem, tried[0].bid) if len(tried) == 1 else None
                 self._hopeless[gang] = why
+            elif are_all and not tried:
+                self._withheld(gang)
             elif tried or not are_all:
                 self._all_known = False
             return False
@@ -231,6 +233,12 @@ class _Stage:
         self._least += least or 0
         self._take(best.bid, best.found)
         return True
+
+    def _withheld(self, gang: int) -> None:
+        """Nobody may leave for a gang; say so where that is because a queue keeps what it lent."""
+        why = withheld(self._bidding, gang, self._state)
+        if why is not None:
+            self._hopeless[gang] = why
 
     def _answers(self, gang: int, make: MakeBid) -> tuple[list[_Answer], bool]:
         """What can be done in each place that a gang may lie in, and whether all were tried."""
