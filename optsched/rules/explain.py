@@ -27,6 +27,9 @@ SHOWN = 4
 MOST_TRIED = 256
 """Gangs up to this size are tried out pod by pod where rules watch single nodes."""
 
+_ORDER = {code: i for i, code in enumerate(ReasonCode)}
+"""Of several reasons the first in the order of the codes is told."""
+
 
 class Explainer:
     """Explains the gangs of one outcome; what it learns of a class of tasks it keeps.
@@ -45,10 +48,9 @@ class Explainer:
 
         `gang` is an index on axis G of a gang that can be decided on.
         """
-        for rule in self._rules.hard:
-            reason = rule.explain(self._outcome, gang)
-            if reason is not None:
-                return reason
+        told = [r for rule in self._rules.hard if (r := rule.explain(self._outcome, gang))]
+        if told:
+            return min(told, key=lambda reason: _ORDER[reason.code])
         entries = next_entries(self._outcome, gang)
         asks = [_Ask(self._view(c), role, number) for c, role, number in entries]
         for ask in asks:
