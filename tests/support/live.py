@@ -13,18 +13,23 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.local.nodes import node_manifest
 from tests.support.api import PATIENCE_S, until
+from tests.support.jobs import documents, group_name, group_of, pods_of
 from tests.support.proxy import Proxy
-from tests.support.story import GROUP_NAME, Story
+from tests.support.story import GPU, GROUP_NAME, Story
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tests.support.api import Api, Raw
+    from tests.support.story import Moment
 
 PERIOD = "100ms"
 SCHEDULING = "scheduling.volcano.sh/v1beta1"
 QUEUES = f"/apis/{SCHEDULING}/queues"
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+SESSIONS = "optsched_sessions_total"
+ASKED = "asked-again"
 SITE_LABEL = "site"
 COMPLETE = "optsched.io/complete"
 FAIL = "optsched.io/fail"
@@ -88,6 +93,11 @@ class Scheduler:
         what = f"{name} {labels} is {value}"
         until(lambda: self.metric(name, **labels) == value, what)
 
+    def begun(self) -> Self:
+        """Wait until its solver is there, too."""
+        until(lambda: "solver ready" in self.log, "the solver is ready", BEGIN_S)
+        return self
+
     def kill(self) -> None:
         """End it as a crash would."""
         self.process.kill()
@@ -148,11 +158,14 @@ class Site:
             self.api.delete("/api/v1/nodes", labelSelector=f"{SITE_LABEL}={self.name}")
             self.api.delete(f"/api/v1/namespaces/{self.name}")
 
-    def nodes(self, number: int, cpus: int = 4) -> tuple[str, ...]:
+    def nodes(
+        self, number: int, cpus: int = 4, gpus: int = 0, memory: str = "16Gi"
+    ) -> tuple[str, ...]:
         """More nodes, once they are ready; their names."""
         names = tuple(f"{self.name}-{len(self.cpus) + i}" for i in range(number))
+        labels = {SITE_LABEL: self.name}
         for name in names:
-            manifest = node_manifest(name, cpu=str(cpus), labels={SITE_LABEL: self.name})
+            manifest = node_manifest(name, cpu=str(cpus), memory=memory, gpu=gpus, labels=labels)
             self.create("/api/v1/nodes", manifest)
         self.cpus |= dict.fromkeys(names, cpus)
         for name in names:
@@ -175,11 +188,45 @@ class Site:
         self.create(QUEUES, {**_named(SCHEDULING, "Queue", full), "spec": {"weight": 1, **spec}})
         return full
 
+    def priority(self, name: str, value: int) -> str:
+        """A priority class of this site; its full name."""
+        full = f"{self.name}-{name}"
+        kind = {**_named("scheduling.k8s.io/v1", "PriorityClass", full), "value": value}
+        self.create(PRIORITIES, kind)
+        return full
+
+    def apply(self, path: Path, *names: str) -> None:
+        """Objects of a file of manifests, all or some by name, as they are written there.
+
+        A PodGroup goes into the namespace of the site; of a job comes what a controller makes of
+        it, for the schedulers of the site.
+        """
+        for body in documents(path):
+            kind, name = body["kind"], body["metadata"]["name"]
+            if names and name not in names:
+                continue
+            if kind == "Job":
+                self.job(body)
+            elif kind == "PodGroup":
+                self.api.post(self._groups(), body)
+            else:
+                self.create({"Queue": QUEUES, "PriorityClass": PRIORITIES}[kind], body)
+
+    def job(self, job: Raw) -> str:
+        """What a controller makes of a job: its PodGroup and pods; the name of the PodGroup."""
+        self.api.post(self._groups(), group_of(job))
+        for pod in pods_of(job, self.name):
+            self.api.post(self._in("pods"), pod)
+        return group_name(job)
+
     # --- gangs -----------------------------------------------------------------------------------
 
     def gang(self, name: str, size: int, min_member: int | None = None, **more: Any) -> str:
         """A PodGroup and its pods, `more` as for pods; the name."""
-        self.group(name, size if min_member is None else min_member, more.pop("queue", "default"))
+        least = size if min_member is None else min_member
+        importance = more.get("priorityClassName")
+        group = {"priorityClassName": importance} if importance else {}
+        self.group(name, least, more.pop("queue", "default"), **group)
         self.members(name, range(size), **more)
         return name
 
@@ -198,6 +245,8 @@ class Site:
         name: str,
         *,
         cpus: int = 1,
+        gpus: int = 0,
+        memory: str = "",
         scheduler: str = "",
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
@@ -205,13 +254,14 @@ class Site:
         **spec: Any,
     ) -> str:
         """A pod, of no gang unless its annotations say so; its name."""
-        container = {"name": "main", "image": "none"}
+        resources = _resources(cpus, gpus, memory)
+        container = {"name": "main", "image": "none", "resources": resources}
         body = {
             **_named("v1", "Pod", name),
             "spec": {
                 "schedulerName": scheduler or self.name,
                 "restartPolicy": "Never",
-                "containers": [{**container, "resources": {"requests": {"cpu": str(cpus)}}}],
+                "containers": [container],
                 **spec,
             },
         }
@@ -270,6 +320,24 @@ class Site:
         path = self._folder / name
         path.write_text(text)
         return path
+
+    def assert_still(self, scheduler: Scheduler, num_sessions: int = 10) -> None:
+        """Nothing moves in so many further sessions, each asked for by a label that means nothing.
+
+        What is bound has to run first: that pods start is no news.
+        """
+        story, cpus = self.story, self.cpus
+        story.until(lambda s: not _starting(s.pods()), "what is bound runs")
+        before, moments = _deeds(scheduler), len(story.moments())
+        for i in range(num_sessions):
+            held = scheduler.metric(SESSIONS)
+            label = {"metadata": {"labels": {ASKED: str(i)}}}
+            self.api.patch(f"/api/v1/nodes/{next(iter(cpus))}", label)
+            until(lambda held=held: scheduler.metric(SESSIONS) > held, "another session")
+        story.assert_none_moves_since(moments)
+        assert _deeds(scheduler) == before
+        story.assert_bound_once()
+        story.assert_within(cpus)
 
     # --- what is told ----------------------------------------------------------------------------
 
@@ -369,3 +437,23 @@ class Site:
 
 def _named(version: str, kind: str, name: str) -> Raw:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}}
+
+
+def _resources(cpus: int, gpus: int, memory: str) -> Raw:
+    """Requests of a container, with limits for what can not be overcommitted."""
+    wanted = {"cpu": str(cpus) if cpus else "", "memory": memory, GPU: str(gpus) if gpus else ""}
+    requests = {resource: amount for resource, amount in wanted.items() if amount}
+    return {"requests": requests, "limits": {GPU: str(gpus)}} if gpus else {"requests": requests}
+
+
+def _starting(pods: Sequence[Moment]) -> list[str]:
+    return [pod.name for pod in pods if pod.is_bound and pod.phase == "Pending"]
+
+
+def _deeds(scheduler: Scheduler) -> tuple[float, ...]:
+    """What a scheduler has done to pods: binds, failed binds, evictions."""
+    return (
+        scheduler.metric("volcano_schedule_attempts_total", result="scheduled"),
+        scheduler.metric("volcano_schedule_attempts_total", result="error"),
+        scheduler.metric("optsched_evictions_total"),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GROUP_NAME = "scheduling.k8s.io/group-name"
+GPU = "nvidia.com/gpu"
 RECONNECT_S = 0.1
 
 
@@ -34,6 +36,7 @@ class Moment:
     phase: str
     cpus: int
     is_there: bool
+    gpus: int = 0
 
     @property
     def is_bound(self) -> bool:
@@ -42,6 +45,11 @@ class Moment:
     @property
     def takes_room(self) -> bool:
         return self.is_bound and self.phase not in ("Succeeded", "Failed")
+
+    @property
+    def place(self) -> tuple[str, str, str, bool]:
+        """What changes when a pod comes, moves, starts, ends or goes."""
+        return (self.uid, self.node, self.phase, self.is_there)
 
 
 def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
@@ -54,13 +62,16 @@ def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
         gang=meta.get("annotations", {}).get(GROUP_NAME, ""),
         node=spec.get("nodeName", ""),
         phase=pod.get("status", {}).get("phase", ""),
-        cpus=sum(_cpus(container) for container in spec["containers"]),
+        cpus=_asked(spec, "cpu"),
         is_there=is_there,
+        gpus=_asked(spec, GPU),
     )
 
 
-def _cpus(container: Mapping[str, Any]) -> int:
-    return int(container.get("resources", {}).get("requests", {}).get("cpu", "0"))
+def _asked(spec: Mapping[str, Any], resource: str) -> int:
+    """What the containers of a pod ask for in all, in whole units."""
+    asked = (c.get("resources", {}).get("requests", {}) for c in spec["containers"])
+    return sum(int(requests.get(resource, "0")) for requests in asked)
 
 
 class Story:
@@ -122,6 +133,14 @@ class Story:
         with self._news:
             return list(self._moments)
 
+    def held(self, gang: str) -> int:
+        """How many pods of a gang take room."""
+        return sum(pod.takes_room for pod in self.pods(gang))
+
+    def nodes_of(self, gang: str) -> dict[str, int]:
+        """Pods of a gang by node."""
+        return dict(Counter(pod.node for pod in self.pods(gang) if pod.takes_room))
+
     # --- what must hold at every moment ----------------------------------------------------------
 
     def assert_bound_once(self) -> None:
@@ -140,6 +159,13 @@ class Story:
             used = sum(p.cpus for p in now.values() if p.takes_room and p.node == moment.node)
             if moment.node:
                 assert used <= cpus[moment.node], f"{moment.node} holds {used} CPUs"
+
+    def assert_none_moves_since(self, number: int) -> None:
+        """After so many moments no pod came, moved, started, ended or went."""
+        moments = self.moments()
+        place = {moment.name: moment.place for moment in moments[:number]}
+        moved = [m for m in moments[number:] if place.get(m.name) != m.place]
+        assert not moved, f"it moved: {moved}; before: {[place.get(m.name) for m in moved]}"
 
     def partial_s(self, gang: str, min_member: int) -> float:
         """The longest time for which a gang was bound in part, up to now."""

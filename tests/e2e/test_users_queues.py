@@ -1,0 +1,206 @@
+"""What users were promised about queues, on a real cluster with the manifests they have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.api import until
+from tests.support.live import QUEUES
+from tests.support.shared import shared
+from tests.support.story import GPU
+from tests.support.users import begin, conf, reach, seed, settle
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+TENANTS = """
+actions: "enqueue, allocate, preempt, reclaim, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: drf}, {name: predicates}, {name: capacity}, {name: nodeorder}]
+"""
+
+
+# --- ceilings, floors and shares -----------------------------------------------------------------
+
+
+def test_a_capability_is_a_ceiling_that_a_waiting_job_is_told(site: Site) -> None:
+    """Q2, Q11: 8 GPUs at most; a gang of 9 waits for ever, one of 8 runs."""
+    site.nodes(2, cpus=16, gpus=8, memory="64Gi")
+    site.apply(seed("s001-L050"))
+    scheduler = begin(site, conf("seed-full"))
+    site.gang("nine", 9, queue="ml-training", gpus=1)
+    waits = site.await_waits("nine", "QueueCapabilityExceeded")
+    assert "ml-training" in waits["message"]
+    assert GPU in waits["message"]
+    site.gang("eight", 8, queue="ml-training", gpus=1)
+    site.await_running("eight", 8)
+    settle(site, scheduler, {"nine": 0, "eight": 8})
+
+
+def test_a_guarantee_is_kept_free_and_used_at_once(site: Site) -> None:
+    """Q3, Q4: 30 of 100 CPUs are guaranteed to one queue; another one gets 70 and not 71."""
+    site.nodes(10, cpus=10)
+    kept = site.queue("kept", guarantee={"resource": {"cpu": "30"}})
+    rest = site.queue("rest")
+    scheduler = begin(site, conf("seed-full"))
+    site.gang("many", 100, min_member=1, queue=rest)
+    reach(site, {"many": 70})
+    site.gang("due", 30, queue=kept)
+    settle(site, scheduler, {"many": 70, "due": 30})
+
+
+def test_a_guarantee_without_deserved_counts(site: Site) -> None:
+    """Q5: Crater writes such queues, newer Volcanos refuse them."""
+    site.nodes(1, cpus=16, gpus=8, memory="64Gi")
+    site.apply(shared("manifests", "crater", "queue-guarantee-without-deserved.yaml"))
+    scheduler = begin(site, conf("crater"))
+    site.gang("others", 8, min_member=1, gpus=1)
+    reach(site, {"others": 6})
+    site.gang("due", 2, queue="q-a3", gpus=1)
+    settle(site, scheduler, {"others": 6, "due": 2})
+
+
+def test_a_guarantee_above_deserved_closes_the_queue_to_new_work(site: Site) -> None:
+    """Q5: what a webhook refuses, and what happens where there is none."""
+    site.nodes(1)
+    above = {"guarantee": {"resource": {"cpu": "16"}}, "deserved": {"cpu": "8"}}
+    queue = site.queue("odd", **above)
+    scheduler = begin(site, conf("crater"))
+    site.gang("gang", 1, queue=queue)
+    waits = site.await_waits("gang", "InvalidQueue")
+    assert "guarantee" in waits["message"]
+    settle(site, scheduler, {"gang": 0})
+
+
+def test_weights_share_what_is_saturated(site: Site) -> None:
+    """Q6, Q20, S10: the three teams with weights 4:2:1 on 28 GPUs: 16/8/4."""
+    site.nodes(4, cpus=8, gpus=7)
+    site.apply(seed("s002-L046"))
+    scheduler = begin(site, conf("seed-full"))
+    for team in ("training", "inference", "dev"):
+        site.gang(team, 28, min_member=1, queue=f"{team}-queue", gpus=1)
+    settle(site, scheduler, {"training": 16, "inference": 8, "dev": 4})
+
+
+def test_a_capability_limits_only_what_it_lists(site: Site) -> None:
+    """Q19: data-pipeline lists no GPUs, so it may use all but those that are guaranteed."""
+    site.nodes(2, cpus=32, gpus=4, memory="128Gi")
+    site.apply(seed("s001-L442"))
+    scheduler = begin(site, conf("crater"))
+    site.gang("etl", 8, min_member=1, queue="data-pipeline", gpus=1)
+    reach(site, {"etl": 4})
+    site.gang("research", 4, queue="ml-research", gpus=1)
+    settle(site, scheduler, {"etl": 4, "research": 4})
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def test_a_strict_queue_lets_nobody_pass_its_head(site: Site) -> None:
+    """Q1."""
+    site.nodes(1)
+    queue = site.queue("line", dequeueStrategy="fifo")
+    scheduler = begin(site, conf("seed-full"))
+    site.gang("now", 2, queue=queue)
+    site.await_bound("now", 2)
+    site.gang("head", 4, queue=queue)
+    site.await_waits("head", "NotEnoughResources")
+    site.gang("small", 1, queue=queue)
+    site.await_waits("small", "WaitsForItsTurn")
+    reach(site, {"now": 2, "head": 0, "small": 0})
+    site.complete("now")
+    settle(site, scheduler, {"head": 4, "small": 0})
+
+
+def test_queues_that_matter_more_go_first_and_give_back_last(site: Site) -> None:
+    """Q9: priorities 100 and 50."""
+    site.nodes(1)
+    less, more = site.queue("less", priority=50), site.queue("more", priority=100)
+    owner = site.queue("owner", deserved={"cpu": "2"})
+    scheduler = begin(site, conf("crater"))
+    site.gang("now", 4)
+    site.await_bound("now", 4)
+    site.gang("less", 4, queue=less)
+    site.gang("more", 2, queue=more)
+    site.await_waits("more", "NotEnoughResources")
+    site.complete("now")
+    reach(site, {"more": 2, "less": 0})
+    site.gang("late", 2, queue=less)
+    reach(site, {"more": 2, "less": 0, "late": 2})
+    site.gang("due", 2, queue=owner)
+    settle(site, scheduler, {"due": 2, "more": 2, "less": 0, "late": 0})
+
+
+@pytest.mark.parametrize("state", ["Closing", "Closed", "Unknown"])
+def test_only_an_open_queue_takes_new_work(site: Site, state: str) -> None:
+    """Q12, Q13, Q14: what runs goes on."""
+    site.nodes(1)
+    queue = site.queue("own")
+    scheduler = begin(site, conf("seed-full"), "none")
+    site.gang("before", 1, queue=queue)
+    site.await_bound("before", 1)
+    path = f"{QUEUES}/{queue}"
+    site.api.patch(f"{path}/status", {"status": {"state": state}})
+    until(lambda: site.api.get(path)["status"]["state"] == state, state)
+    site.gang("after", 1, queue=queue)
+    waits = site.await_waits("after", "QueueNotOpen")
+    assert queue in waits["message"]
+    settle(site, scheduler, {"before": 1, "after": 0})
+
+
+# --- trees ---------------------------------------------------------------------------------------
+
+
+def test_the_queues_of_an_account_share_its_gpus(site: Site) -> None:
+    """Q10, Q23: an account of 8 GPUs in Crater, two users with 8 each; both want all of it."""
+    site.nodes(2, cpus=16, gpus=8, memory="64Gi")
+    site.apply(shared("manifests", "crater", "queues.yaml"))
+    scheduler = begin(site, conf("crater"))
+    site.gang("u7", 5, queue="q-a2-u7", gpus=1)
+    reach(site, {"u7": 5})
+    site.gang("u8", 8, min_member=1, queue="q-a2-u8", gpus=1)
+    settle(site, scheduler, {"u7": 5, "u8": 3})
+    site.gang("more", 1, queue="q-a2-u7", gpus=1)
+    waits = site.await_waits("more", "QueueCapabilityExceeded")
+    assert "queue q-a2, an ancestor" in waits["message"]
+
+
+def test_tenants_have_floors_ceilings_shares_and_priorities(site: Site) -> None:
+    """Q18: two labs on 8 GPUs."""
+    site.nodes(2, cpus=8, gpus=4)
+    a, b = (
+        site.queue(
+            name, capability={"nvidia.com/gpu": "6"}, deserved={"nvidia.com/gpu": "4"}, **more
+        )
+        for name, more in (("a", {"guarantee": {"resource": {"nvidia.com/gpu": "2"}}}), ("b", {}))
+    )
+    urgent = site.priority("urgent", 1000)
+    scheduler = begin(site, site.file("tenants.conf", TENANTS))
+    site.gang("b", 8, min_member=1, queue=b, gpus=1)
+    reach(site, {"b": 6})
+    site.gang("a", 8, min_member=1, queue=a, gpus=1)
+    reach(site, {"a": 4, "b": 4})
+    site.gang("urgent", 2, queue=b, gpus=1, priorityClassName=urgent)
+    reach(site, {"a": 4, "b": 2, "urgent": 2})
+    site.complete("urgent")
+    site.complete("b")
+    settle(site, scheduler, {"a": 6})
+
+
+def test_gangs_of_three_queues_start_as_gangs(site: Site) -> None:
+    """Q25: queue A with two gangs, B and C with one; all run, none is ever half there."""
+    site.nodes(4)
+    a, b, c = (site.queue(n, weight=w) for n, w in (("a", 3), ("b", 1), ("c", 1)))
+    scheduler = begin(site, conf("seed-full"))
+    sizes = {"pg1": 4, "pg2": 3, "pg3": 3, "pg5": 3}
+    for (gang, size), queue in zip(sizes.items(), (a, a, b, c), strict=True):
+        site.gang(gang, size, queue=queue)
+    settle(site, scheduler, sizes)
+    assert all(site.story.partial_s(gang, size) < 5 for gang, size in sizes.items())
+    held = {q: site.api.get(f"{QUEUES}/{q}")["status"]["allocated"]["cpu"] for q in (a, b, c)}
+    assert held == {a: "7", b: "3", c: "3"}

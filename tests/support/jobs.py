@@ -1,0 +1,80 @@
+"""Jobs of Volcano as its controllers and webhooks leave them: a PodGroup and pods."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from optsched.formats.text import Document, read_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.api import Raw
+
+UID = "6f1c"
+SCHEDULING = "scheduling.volcano.sh/v1beta1"
+
+
+def documents(path: Path) -> Iterator[Raw]:
+    """The objects of a file of manifests."""
+    for document in read_yaml(path.read_text()):
+        assert isinstance(document, Document), document
+        yield document.value
+
+
+def group_name(job: Raw) -> str:
+    """The name of a job's PodGroup."""
+    return f"{job['metadata']['name']}-{UID}"
+
+
+def group_of(job: Raw) -> Raw:
+    """The PodGroup that the controller makes for a job."""
+    spec, meta = job["spec"], job["metadata"]
+    wanted = {
+        "minMember": spec["minAvailable"],
+        "minTaskMember": {t["name"]: t.get("minAvailable", t["replicas"]) for t in spec["tasks"]},
+        "queue": spec.get("queue", "default"),
+        "priorityClassName": spec.get("priorityClassName"),
+    }
+    return {
+        "apiVersion": SCHEDULING,
+        "kind": "PodGroup",
+        "metadata": {"name": group_name(job), "annotations": meta.get("annotations", {})},
+        "spec": {field: value for field, value in wanted.items() if value is not None},
+    }
+
+
+def pods_of(job: Raw, scheduler: str) -> Iterator[Raw]:
+    """The pods that the controller makes for a job, for a scheduler of another name."""
+    name = job["metadata"]["name"]
+    for task in job["spec"]["tasks"]:
+        for index in range(task["replicas"]):
+            template: Raw = copy.deepcopy(task["template"])
+            marks = {
+                "volcano.sh/job-name": name,
+                "volcano.sh/task-spec": task["name"],
+                "volcano.sh/task-index": str(index),
+                "volcano.sh/queue-name": job["spec"].get("queue", "default"),
+            }
+            yield {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{name}-{task['name']}-{index}",
+                    "labels": marks,
+                    "annotations": {**marks, "scheduling.k8s.io/group-name": group_name(job)},
+                },
+                "spec": {**_pod_spec(template["spec"]), "schedulerName": scheduler},
+            }
+
+
+def _pod_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    """With limits for what can not be overcommitted, as the API server demands."""
+    for container in spec["containers"]:
+        resources = container.get("resources", {})
+        devices = {r: a for r, a in resources.get("requests", {}).items() if "/" in r}
+        if devices:
+            resources["limits"] = {**devices, **resources.get("limits", {})}
+    return spec
