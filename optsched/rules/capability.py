@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.domain.cluster import ROOT_QUEUE
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.problem.arrays import UNLIMITED
 from optsched.rules.asking import asked_next
@@ -60,8 +61,9 @@ class Capability(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        limited = (problem.queues.capability < UNLIMITED).any()
-        return _Ceilings(problem, ledger) if limited else None
+        is_limited = (problem.queues.capability < UNLIMITED).any()
+        votes = least_resources(problem).any()
+        return _Ceilings(problem, ledger) if is_limited or votes else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: names the queue or the ancestor whose ceiling binds."""
@@ -96,6 +98,19 @@ def _room(limit: I64, used: I64) -> I64:
     return np.where(limit < UNLIMITED, limit - used, UNLIMITED)
 
 
+def _expectable(problem: Problem) -> I64:
+    """(Q, R) the most that a queue may ever hold: its ceiling, and what nobody else is guaranteed.
+
+    Guarantees count among the queues at the top, for those below them lie within theirs.
+    """
+    queues = problem.queues
+    is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
+    at_top = ~is_root & ((queues.parent_of < 0) | is_root[queues.parent_of])
+    floors = queues.guarantee * at_top[:, None]
+    free = np.maximum(problem.total - (floors.sum(axis=0) - floors), 0)
+    return np.where(at_top[:, None], np.minimum(queues.capability, free), queues.capability)
+
+
 class _Ceilings(Greedy):
     """Room below the ceilings of a queue and its ancestors."""
 
@@ -107,24 +122,26 @@ class _Ceilings(Greedy):
         self._below = [np.flatnonzero(row).tolist() for row in queues.subtree]
         self._least: list[list[int]] = least_resources(problem).tolist()
         self._expected: list[list[int]] = expected_by_queue(problem).tolist()
-        self._binding = [
-            [(a, r) for a in np.flatnonzero(queues.subtree[:, q]).tolist() for r in limited[a]]
-            for q in range(len(queues.names))
-        ]
+        self._above = [np.flatnonzero(queues.subtree[:, q]).tolist() for q in range(len(limited))]
+        self._binding = [[(a, r) for a in above for r in limited[a]] for above in self._above]
+        self._expectable: list[list[int]] = _expectable(problem).tolist()
 
     def room(self, queue: int, task_class: int) -> int:
         request = self._ledger.request[task_class]
-        rooms = (self._left(a, r) // request[r] for a, r in self._binding[queue] if request[r])
+        binding = [(a, r) for a, r in self._binding[queue] if request[r]]
+        rooms = (max(self._ceiling[a][r] - self._used(a, r), 0) // request[r] for a, r in binding)
         return min(rooms, default=int(UNLIMITED))
 
-    def _left(self, queue: int, r: int) -> int:
-        used = sum(self._ledger.queue_used[q][r] for q in self._below[queue])
-        return max(self._ceiling[queue][r] - used, 0)
+    def _used(self, queue: int, r: int) -> int:
+        return sum(self._ledger.queue_used[q][r] for q in self._below[queue])
 
     def enqueue_vote(self, gang: int) -> int:
-        least = self._least[gang]
-        binding = [(a, r) for a, r in self._binding[self._ledger.queue_of[gang]] if least[r]]
-        fits = all(least[r] + self._expected_below(a, r) <= self._left(a, r) for a, r in binding)
+        least, above = self._least[gang], self._above[self._ledger.queue_of[gang]]
+        asked = [(a, r, amount) for r, amount in enumerate(least) if amount for a in above]
+        fits = all(
+            amount + self._expected_below(a, r) + self._used(a, r) <= self._expectable[a][r]
+            for a, r, amount in asked
+        )
         return 1 if fits else -1
 
     def _expected_below(self, queue: int, r: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from optsched.domain.cluster import Gang, GangPhase, Queue, QueueState
+from optsched.rules.capability import Capability
 from optsched.rules.overcommit import Overcommit
 from optsched.rules.priority import Priority
 from optsched.rules.ruleset import RuleSet
@@ -74,3 +75,12 @@ def test_the_older_of_equal_queues_is_asked_until_it_has_no_more() -> None:
     queues = [Queue("qa", created_ms=1), Queue("qb", created_ms=2)]
     gangs = [waits("a1", 5, queue="qa"), waits("a2", 5, queue="qa"), waits("b1", 7, queue="qb")]
     assert enqueued(*gangs, queues=queues) == ["a1", "a2"]
+
+
+def test_a_queue_expects_no_more_than_the_cluster_leaves_to_it() -> None:
+    queues = [Queue("kept", guarantee=((CPU, 3000),)), Queue("inner", parent="q"), Queue("q")]
+    one = gang("old", ("w", 1, shape(1)), phase=GangPhase.RUNNING, queue="q")
+    old = replace(one, tasks=(running(one.tasks[0], "n0"),))
+    gangs = [waits("a", 7, queue="inner"), waits("b", 6, queue="q"), waits("c", 10, queue="kept")]
+    rules = RuleSet.of(Priority(), Capability())
+    assert enqueued(old, *gangs, rules=rules, queues=queues) == ["b", "c"]
