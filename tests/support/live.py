@@ -298,6 +298,13 @@ class Site:
         self.api.delete(self._in("pods", name))
         self.story.until(lambda s: name not in {pod.name for pod in s.pods()}, f"{name} is gone")
 
+    def remove(self, *gangs: str) -> None:
+        """Delete PodGroups and their pods, and wait until the pods are gone."""
+        for gang in gangs:
+            self.api.delete(self._groups(gang))
+            for pod in self.story.pods(gang):
+                self.delete_pod(pod.name)
+
     def await_bound(self, gang: str, number: int, seconds: float = PATIENCE_S) -> None:
         """Wait until so many pods of a gang are bound."""
         what = f"{number} of {gang} are bound"

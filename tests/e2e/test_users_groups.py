@@ -1,0 +1,160 @@
+"""What users were promised about PodGroups, on a real cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.api import until
+from tests.support.live import SCHEDULING, SITE_LABEL
+from tests.support.users import begin, conf, reach, seed, settle
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_podgroup_of_the_guide_gathers_bare_pods(site: Site) -> None:
+    """G-1: the PodGroup training-job and four pods that name it."""
+    site.nodes(2, cpus=16, memory="64Gi")
+    site.apply(seed("prereqs"), "high-priority")
+    site.apply(seed("s001-L050"))
+    site.apply(seed("s001-L106"))
+    scheduler = begin(site, conf("seed-full"))
+    site.members("training-job", range(4), cpus=2, memory="8Gi")
+    settle(site, scheduler, {"training-job": 4})
+    assert site.await_phase("training-job", "Running")["running"] == 4
+
+
+def test_a_podgroup_without_a_queue_is_in_the_default_one(site: Site) -> None:
+    """G-1q: and names of queues that do not exist are told, see the tests of status."""
+    site.nodes(1)
+    scheduler = begin(site, conf("seed-full"), "none")
+    body = {"apiVersion": SCHEDULING, "kind": "PodGroup", "metadata": {"name": "plain"}}
+    path = f"/apis/{SCHEDULING}/namespaces/{site.name}/podgroups"
+    site.api.post(path, {**body, "spec": {"minMember": 2}})
+    site.members("plain", range(2))
+    settle(site, scheduler, {"plain": 2})
+    held = "volcano_queue_allocated_milli_cpu"
+    scheduler.await_metric(2000, held, queue_name="default")
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_fewer_than_the_minimum_are_none(site: Site, solver: str) -> None:
+    """G-2, S7: room for three of four; nothing is bound, and it is said why."""
+    site.nodes(1, cpus=3)
+    scheduler = begin(site, conf("seed"), solver)
+    site.gang("four", 4)
+    site.await_waits("four", "Impossible")
+    site.nodes(1, cpus=2)
+    site.await_bound("four", 4)
+    site.gang("two", 2)
+    site.await_waits("two", "NotEnoughResources")
+    settle(site, scheduler, {"four": 4, "two": 0})
+    assert site.story.partial_s("four", 4) < 5
+
+
+def test_min_resources_that_are_not_there_keep_a_gang_pending(site: Site) -> None:
+    """G-3, S2: 8 CPUs are asked for and 7 are free: it is not let in, until they are."""
+    site.nodes(2)
+    scheduler = begin(site, conf("seed-full"))
+    site.gang("one", 1)
+    site.await_bound("one", 1)
+    site.group("large", 2, minResources={"cpu": "8"})
+    site.await_phase("large", "Pending")
+    site.members("large", range(2))
+    site.await_waits("large", "MinResourcesUnavailable")
+    reach(site, {"one": 1, "large": 0})
+    site.complete("one")
+    settle(site, scheduler, {"large": 2})
+
+
+def test_the_class_of_a_podgroup_decides_who_is_next(site: Site) -> None:
+    """G-4, S8: of three that wait the one that came last goes first."""
+    site.nodes(1, cpus=2)
+    low, high = site.priority("low", 100), site.priority("high", 1000)
+    scheduler = begin(site, conf("seed"))
+    site.gang("now", 2)
+    site.await_bound("now", 2)
+    waiting = {"none": {}, "low": {"priorityClassName": low}, "high": {"priorityClassName": high}}
+    for name, more in waiting.items():
+        site.gang(name, 2, **more)
+        site.await_waits(name, "NotEnoughResources")
+    for name, left in (("now", "high"), ("high", "low"), ("low", "none")):
+        site.complete(name)
+        reach(site, {left: 2})
+    site.assert_still(scheduler)
+
+
+def test_a_full_queue_keeps_a_podgroup_pending(site: Site) -> None:
+    """G-6a: no pods exist yet, and none may be made."""
+    site.nodes(1)
+    queue = site.queue("small", capability={"cpu": "2"})
+    scheduler = begin(site, conf("seed-full"))
+    site.gang("first", 2, queue=queue)
+    site.await_bound("first", 2)
+    site.group("next", 2, queue, minResources={"cpu": "2"})
+    site.await_phase("next", "Pending")
+    waits = site.await_waits("next", "ClusterOvercommitted")
+    assert queue in waits["message"]
+    settle(site, scheduler, {"first": 2})
+    assert site.group_status("next")["phase"] == "Pending"
+
+
+def test_a_podgroup_that_no_node_suits_is_inqueue(site: Site) -> None:
+    """G-6b, S11: pods exist and wait for a node; the sentence names what keeps them away."""
+    (node,) = site.nodes(1)
+    scheduler = begin(site, conf("seed-full"))
+    site.gang("picky", 2, nodeSelector={"kubernetes.io/hostname": "nowhere"})
+    waits = site.await_waits("picky", "NoNodeMatches")
+    assert "kubernetes.io/hostname=nowhere" in waits["message"]
+    taint = {"key": "keep", "value": "off", "effect": "NoSchedule"}
+    site.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [taint]}})
+    site.gang("plain", 2)
+    waits = site.await_waits("plain", "NoNodeMatches")
+    assert "keep=off:NoSchedule" in waits["message"]
+    site.assert_still(scheduler)
+    assert {g["metadata"]["name"]: g["status"]["phase"] for g in site.groups()} == {
+        "picky": "Inqueue",
+        "plain": "Inqueue",
+    }
+
+
+def test_a_gang_that_loses_a_pod_is_unknown_and_wastes_gpus_until_it_is_whole(site: Site) -> None:
+    """G-6d, T5: a pod goes while its node is cordoned; three GPUs work for nobody meanwhile."""
+    (node,) = site.nodes(1, gpus=4)
+    scheduler = begin(site, conf("seed-full"))
+    site.gang("four", 4, gpus=1)
+    site.await_phase("four", "Running")
+    site.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+    site.delete_pod("four-3")
+    site.members("four", range(3, 4), gpus=1)
+    site.await_phase("four", "Unknown")
+    scheduler.await_metric(3, "optsched_wasted_gpus", queue="default")
+    wasted = "optsched_wasted_gpu_seconds_total"
+    until(lambda: scheduler.metric(wasted, queue="default") > 3, "seconds are counted")
+    site.assert_still(scheduler)
+    site.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": False}})
+    site.await_phase("four", "Running")
+    scheduler.await_metric(0, "optsched_wasted_gpus")
+    before = scheduler.metric(wasted)
+    settle(site, scheduler, {"four": 4})
+    assert scheduler.metric(wasted) == before
+
+
+@pytest.mark.parametrize(
+    "key", ["scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name"]
+)
+def test_operators_name_their_podgroup_in_either_way(site: Site, key: str) -> None:
+    """G-8: tf-operator, Spark operator."""
+    site.nodes(1)
+    scheduler = begin(site, conf("seed-full"), "none")
+    site.group("op", 3)
+    for i in range(2):
+        site.pod(f"op-{i}", annotations={key: "op"}, labels={SITE_LABEL: site.name})
+    site.await_waits("op", "NotEnoughTasks")
+    site.pod("op-2", annotations={key: "op"})
+    site.await_running("op", 3)
+    site.assert_still(scheduler)

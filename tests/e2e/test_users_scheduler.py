@@ -1,0 +1,167 @@
+"""What users were promised about actions and plugins, on a real cluster."""
+
+from __future__ import annotations
+
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.users import begin, conf, reach, seed, settle
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+    from tests.support.story import Moment
+
+pytestmark = pytest.mark.e2e
+
+PLUGINS = """actions: "enqueue, allocate, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang}]
+- plugins:
+  - name: predicates
+"""
+
+ORDER = """actions: "enqueue, allocate, backfill"
+solver: none
+tiers:
+- plugins: [{{name: {}}}]
+- plugins: [{{name: {}}}, {{name: gang}}, {{name: predicates}}, {{name: proportion}}]
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [("priority", "drf"), ("drf", "priority")])
+def test_the_first_tier_decides_who_is_next(site: Site, first: str, second: str) -> None:
+    """A13: a more important job that holds a lot, against one that holds nothing."""
+    site.nodes(1)
+    high = site.priority("high", 1000)
+    scheduler = begin(site, site.file("order.conf", ORDER.format(first, second)), "none")
+    site.gang("holds", 4, min_member=1, priorityClassName=high)
+    site.await_bound("holds", 4)
+    site.members("holds", range(4, 5), priorityClassName=high)
+    site.gang("nothing", 1)
+    site.await_waits("nothing", "NotEnoughResources")
+    site.end_pod("holds-0")
+    winner = {"priority": {"holds": 4, "nothing": 0}, "drf": {"holds": 3, "nothing": 1}}[first]
+    settle(site, scheduler, winner)
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_dominant_shares_are_equal(site: Site, solver: str) -> None:
+    """S9: 9 CPUs and 18 GB, tasks of (1 CPU, 4 GB) and (3 CPU, 1 GB): three and two of them."""
+    site.nodes(1, cpus=9, memory="18Gi")
+    site.gang("a", 6, min_member=1, cpus=1, memory="4Gi")
+    site.gang("b", 6, min_member=1, cpus=3, memory="1Gi")
+    scheduler = begin(site, conf("seed"), solver)
+    settle(site, scheduler, {"a": 3, "b": 2})
+
+
+def test_pods_that_ask_for_nothing_run_while_a_large_gang_waits(site: Site) -> None:
+    """S6."""
+    site.nodes(1)
+    scheduler = begin(site, conf("seed"))
+    site.gang("now", 3)
+    site.await_bound("now", 3)
+    site.gang("large", 4)
+    site.await_waits("large", "NotEnoughResources")
+    site.gang("light", 2, cpus=0)
+    settle(site, scheduler, {"now": 3, "large": 0, "light": 2})
+
+
+@pytest.mark.parametrize(
+    ("plugin", "num_nodes"),
+    [
+        ("nodeorder", 4),
+        ("{name: nodeorder, arguments: {leastrequested.weight: 0, mostrequested.weight: 5}}", 1),
+        ("", 1),
+    ],
+    ids=["nodeorder", "nodeorder with other weights", "binpack of the guide"],
+)
+def test_scores_spread_or_pack(site: Site, plugin: str, num_nodes: int) -> None:
+    """S3, S12, S13: four pods with a GPU each on four nodes."""
+    fragment = seed("s001-L329").read_text()
+    entry = f"- {plugin if plugin.startswith('{') else f'name: {plugin}'}\n" if plugin else fragment
+    site.nodes(4, gpus=4)
+    scheduler = begin(site, site.file("scores.conf", PLUGINS + indent(entry, "  ")))
+    site.gang("four", 4, gpus=1)
+    settle(site, scheduler, {"four": 4})
+    assert len(site.story.nodes_of("four")) == num_nodes
+
+
+def test_pods_of_the_system_go_first_and_are_never_evicted(site: Site) -> None:
+    """S14."""
+    site.nodes(1)
+    high = site.priority("high", 1000)
+    scheduler = begin(site, conf("seed-full"))
+    path = "/api/v1/namespaces/kube-system/pods"
+    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "4"}}}
+    spec = {"schedulerName": site.name, "containers": [container]}
+    name = f"{site.name}-system"
+    site.create(path, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+    scheduler.await_metric(1, "volcano_schedule_attempts_total", result="scheduled")
+    site.gang("urgent", 1, priorityClassName=high)
+    site.await_waits("urgent", "NotEnoughResources")
+    settle(site, scheduler, {"urgent": 0})
+    assert site.api.get(f"{path}/{name}")["status"]["phase"] == "Running"
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+
+def test_the_time_of_actions_is_told(site: Site) -> None:
+    """S1: a session decides about all actions; the time of deciding is told by action."""
+    site.nodes(1)
+    scheduler = begin(site, conf("seed-full"))
+    site.gang("gang", 2)
+    settle(site, scheduler, {"gang": 2})
+    for action in ("allocate", "preempt", "reclaim"):
+        name = "volcano_action_scheduling_latency_milliseconds_count"
+        assert scheduler.metric(name, action=action) >= 10
+
+
+# --- task topology -------------------------------------------------------------------------------
+
+
+def pairs_apart(pods: list[Moment]) -> int:
+    """Pairs of a parameter server and a worker that are on different nodes."""
+    nodes = {role: [p.node for p in pods if f"-{role}-" in p.name] for role in ("ps", "worker")}
+    return sum(a != b for a in nodes["ps"] for b in nodes["worker"])
+
+
+def training(name: str, notes: dict[str, str]) -> dict[str, object]:
+    """A job with 2 parameter servers of 1 CPU and 4 workers of 2 CPU."""
+
+    def task(role: str, number: int, cpu: str, memory: str) -> dict[str, object]:
+        container = {"name": "c", "image": "tf"}
+        requests = {"requests": {"cpu": cpu, "memory": memory}}
+        spec = {"restartPolicy": "Never", "containers": [{**container, "resources": requests}]}
+        return {"name": role, "replicas": number, "template": {"spec": spec}}
+
+    tasks = [task("ps", 2, "1", "1000Mi"), task("worker", 4, "2", "3800Mi")]
+    meta = {
+        "name": name,
+        "annotations": {f"volcano.sh/task-topology-{k}": v for k, v in notes.items()},
+    }
+    return {"metadata": meta, "spec": {"minAvailable": 6, "tasks": tasks}}
+
+
+@pytest.mark.parametrize(
+    ("notes", "least"),
+    [
+        ({"affinity": "ps,worker", "anti-affinity": "ps"}, 4),
+        ({"affinity": "ps,worker"}, 2),
+    ],
+    ids=["servers apart", "all together"],
+)
+def test_servers_and_workers_are_together_as_far_as_can_be(
+    site: Site, notes: dict[str, str], least: int
+) -> None:
+    """X2, S22: three jobs on six nodes of 8 CPU, three times: always the fewest pairs apart."""
+    site.nodes(6, cpus=8)
+    scheduler = begin(site, conf("tt"))
+    for _ in range(3):
+        groups = [site.job(training(f"tf{i}", notes)) for i in range(3)]
+        reach(site, dict.fromkeys(groups, 6))
+        assert [pairs_apart(site.story.pods(g)) for g in groups] == [least] * 3
+        site.assert_still(scheduler)
+        site.remove(*groups)
