@@ -333,18 +333,24 @@ class Site:
 
         What is bound has to run first: that pods start is no news.
         """
-        story, cpus = self.story, self.cpus
+        story = self.story
         story.until(lambda s: not _starting(s.pods()), "what is bound runs")
-        before, moments = _deeds(scheduler), len(story.moments())
+        moments = len(story.moments())
+        self._ask_again(scheduler, "first")
+        before = _deeds(scheduler)
         for i in range(num_sessions):
-            held = scheduler.metric(SESSIONS)
-            label = {"metadata": {"labels": {ASKED: str(i)}}}
-            self.api.patch(f"/api/v1/nodes/{next(iter(cpus))}", label)
-            until(lambda held=held: scheduler.metric(SESSIONS) > held, "another session")
+            self._ask_again(scheduler, str(i))
         story.assert_none_moves_since(moments)
         assert _deeds(scheduler) == before
         story.assert_bound_once()
-        story.assert_within(cpus)
+        story.assert_within(self.cpus)
+
+    def _ask_again(self, scheduler: Scheduler, value: str) -> None:
+        """Have one more session held."""
+        held = scheduler.metric(SESSIONS)
+        node = next(iter(self.cpus))
+        self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {ASKED: value}}})
+        until(lambda: scheduler.metric(SESSIONS) > held, "another session")
 
     # --- what is told ----------------------------------------------------------------------------
 
