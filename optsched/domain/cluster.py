@@ -115,6 +115,16 @@ class GangPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """The object that manages another one, a job its PodGroup."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Gang:
     """Tasks that start together or not at all: a PodGroup and its pods.
 
@@ -144,6 +154,8 @@ class Gang:
         it.
     is_loose
         Whether its tasks may start one by one all the same: its minimum counts for evictions only.
+    owner
+        What manages its PodGroup; None where nothing does.
     problem
         Why it can not be scheduled as it is, before any rule is asked; None when it can.
     """
@@ -164,6 +176,7 @@ class Gang:
     is_loose: bool = False
     topology: TopologyRequest | None = None
     sub_groups: tuple[SubGroupRule, ...] = ()
+    owner: Owner | None = None
     problem: Reason | None = None
 
     @property
@@ -379,6 +392,8 @@ class Snapshot:
         Limits of namespaces in key order.
     sharding
         The shards of the cluster, and which of them is ours.
+    answers
+        (question, reply) of what rules have asked outside in a session that was recorded.
     """
 
     taken_ms: int
@@ -391,6 +406,7 @@ class Snapshot:
     topology: Topology = NO_TOPOLOGY
     quotas: tuple[Quota, ...] = ()
     sharding: Sharding = NO_SHARDING
+    answers: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])

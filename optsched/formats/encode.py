@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota, Snapshot
+    from optsched.domain.cluster import Budget, Claim, Gang, Node, Owner, Queue, Quota, Snapshot
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import NodeSelector
     from optsched.domain.shards import Shard
@@ -61,11 +61,15 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     waits for a node that no storage class could ask for.
     """
     return [
-        {**time_manifest(snapshot.taken_ms), **sharding_fields(snapshot.sharding)},
+        {
+            **time_manifest(snapshot.taken_ms),
+            **sharding_fields(snapshot.sharding),
+            **_answers(snapshot.answers),
+        },
         *(_namespace(name, labels) for name, labels in snapshot.namespaces.items()),
         *_priority_classes(snapshot.gangs),
         *(_queue(queue) for queue in snapshot.queues),
-        *(_node(node) for node in snapshot.nodes),
+        *(node_manifest(node) for node in snapshot.nodes),
         *_claims(snapshot.claims.values()),
         *(_budget(budget) for budget in snapshot.budgets),
         *(_quota(quota) for quota in snapshot.quotas),
@@ -133,6 +137,11 @@ def time_manifest(taken_ms: int) -> Manifest:
     }
 
 
+def _answers(answers: Iterable[tuple[str, str]]) -> Manifest:
+    told = [{"question": question, "reply": reply} for question, reply in answers]
+    return {"answers": told} if told else {}
+
+
 def _namespace(name: str, labels: Mapping[str, str]) -> Manifest:
     return _manifest(kinds.NAMESPACE, {"name": name, "labels": dict(labels)})
 
@@ -142,7 +151,8 @@ def _marked(annotations: Mapping[str, str], problem: Reason | None) -> dict[str,
     return {**annotations, **mark}
 
 
-def _node(node: Node) -> Manifest:
+def node_manifest(node: Node) -> Manifest:
+    """A node without what runs on it."""
     taints = [
         {"key": taint.key, "value": taint.value, "effect": taint.effect.value}
         for taint in node.taints
@@ -260,7 +270,16 @@ def _group_meta(gang: Gang, name: str) -> Manifest:
         "uid": gang.uid,
         "annotations": annotations,
         "creationTimestamp": time_text(gang.created_ms),
+        "ownerReferences": owner_fields(gang.owner),
     }
+
+
+def owner_fields(owner: Owner | None) -> list[Manifest] | None:
+    """The field `ownerReferences` of an object; None where nothing manages it."""
+    if owner is None:
+        return None
+    named = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
+    return [{**named, "uid": owner.uid, "controller": True}]
 
 
 def _scheduling_group(gang: Gang) -> Manifest:

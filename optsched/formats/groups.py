@@ -13,6 +13,7 @@ from optsched.domain.cluster import (
     ROOT_QUEUE,
     Gang,
     GangPhase,
+    Owner,
     Queue,
     QueueState,
 )
@@ -39,6 +40,7 @@ from optsched.units import DurationError, FieldError, parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from optsched.api.meta import OwnerReference
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
     from optsched.domain.task import Task
@@ -93,12 +95,19 @@ def gang_of_group(
         annotations=_kept_annotations(group),
         topology=topology_request(group.topology),
         sub_groups=tuple(sub_group_rule(policy) for policy in group.sub_groups),
+        owner=_owner(group.meta.controller),
         problem=_group_problem(group),
     )
     remarks = (missing,) if value is None else ()
     unread: list[FieldError] = []
     read_roles(group.meta.annotations, unread)
     return gang, (*remarks, *_unread_waiting_time(group.meta.annotations), *unread)
+
+
+def _owner(reference: OwnerReference | None) -> Owner | None:
+    if reference is None:
+        return None
+    return Owner(reference.api_version, reference.kind, reference.name, reference.uid)
 
 
 def _kept_annotations(group: PodGroup) -> Mapping[str, str]:

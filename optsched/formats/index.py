@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -51,6 +52,7 @@ _NO_NAME: Final = "is missing: every object needs a name"
 _NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"
 _NO_KIND: Final = "is no object: it needs apiVersion, kind and metadata"
 _NO_SHARDING: Final = "is no sharding: write {mode: soft, name: NAME}, or hard"
+_NO_ANSWER: Final = "is no answer: it needs a question and a reply in JSON"
 _TWICE: Final = "is there more than once; the last one counts"
 
 
@@ -73,6 +75,8 @@ class ObjectIndex:
         Number of objects of kinds that a snapshot is not made of, by `apiVersion Kind`.
     taken_ms
         When the snapshot was taken, where its dump says so.
+    answers
+        What was answered to questions outside, as far as its dump says so.
     sharding
         Which shard was whose, where its dump says so.
 
@@ -82,6 +86,7 @@ class ObjectIndex:
         self.problems: list[ObjectProblem] = []
         self.ignored: Counter[str] = Counter()
         self.taken_ms: int | None = None
+        self.answers: list[tuple[str, str]] = []
         self.sharding: Sharding | None = None
         self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in READ_KINDS}
         for position, obj in enumerate(objects):
@@ -111,6 +116,7 @@ class ObjectIndex:
             self._add(kind, obj, position, where)
         elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
             self._read_dump(obj, where)
+            self._read_answers(obj, where)
         else:
             self.ignored[f"{version} {name}"] += 1
 
@@ -140,6 +146,24 @@ class ObjectIndex:
             self.taken_ms = parse_time_ms(obj.get("takenAt"))
         except TimestampError as e:
             self.problems += problems_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
+
+    def _read_answers(self, obj: dict[str, Any], where: str) -> None:
+        found = obj.get("answers") or []
+        for i, each in enumerate(found if isinstance(found, list) else [found]):
+            plain = each if isinstance(each, dict) else {}
+            question, reply = plain.get("question"), plain.get("reply")
+            if isinstance(question, str) and isinstance(reply, str) and _is_object(reply):
+                self.answers.append((question, reply))
+                continue
+            error = FieldError(f"answers[{i}]", each, _NO_ANSWER)
+            self.problems += problems_of(SNAPSHOT_KIND, "", [error], where)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _completed(

@@ -136,6 +136,7 @@ class _Assembly:
             budgets=self._budgets(),
             topology=self._topology(),
             quotas=self._quotas(),
+            answers=tuple(self._index.answers),
             sharding=self._sharding(),
         )
         return Assembled(

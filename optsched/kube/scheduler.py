@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.domain.decisions import Allocate, Enqueue
 from optsched.kube import question
+from optsched.kube.extender import Extenders
 from optsched.kube.notices import Notices
 from optsched.kube.shards import shard_patch
 from optsched.kube.status import Outcome, StatusBook
@@ -121,6 +122,8 @@ class Scheduler:
         self._stopping = asyncio.Event()
         self._previous: Problem | None = None
         self._faults: set[Fault] = set()
+        self._extenders = Extenders(parts.clock)
+        self._answers: tuple[tuple[str, str], ...] = ()
         self._answer: _Answer | None = None
         self._version = -1
         self._number = 0
@@ -151,7 +154,8 @@ class Scheduler:
     def dump(self) -> None:
         """Write the cluster as it is known now into a file, in a thread."""
         snapshot = self._parts.cache.snapshot(self._parts.clock.now_ms())
-        self._executor.submit(self._parts.dumps.keep, snapshot, "snapshot")
+        recorded = replace(snapshot, answers=self._answers)
+        self._executor.submit(self._parts.dumps.keep, recorded, "snapshot")
 
     # --- the loop --------------------------------------------------------------------------------
 
@@ -167,6 +171,7 @@ class Scheduler:
             await self._pause(began + period_s - clock.monotonic())
             await self._calm(period_s)
         self._executor.shutdown()
+        self._extenders.close()
 
     def _leads(self) -> bool:
         """Whether this process schedules; what only a leader may do ends with that."""
@@ -257,7 +262,7 @@ class Scheduler:
         report = await self._decide(snapshot, policy)
         if report is None:
             return
-        self._previous = report.problem
+        self._previous, self._answers = report.problem, report.trace.answers
         self._answer = self._kept(snapshot, policy, report.plan)
         if self._leads():
             self._parts.evictor.carry_out(report.plan, snapshot)
@@ -311,9 +316,16 @@ class Scheduler:
             incidents=self._parts.dumps,
         )
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._executor, run_session, snapshot, policy, around, self._previous
-        )
+        return await loop.run_in_executor(self._executor, self._hold, snapshot, policy, around)
+
+    def _hold(self, snapshot: Snapshot, policy: Policy, around: Surroundings) -> Report:
+        """A session, with whom its rules may ask outside."""
+        outside = self._extenders.opened(snapshot, policy)
+        around = replace(around, outside=outside)
+        report = run_session(snapshot, policy, around, self._previous)
+        if outside is not None:
+            outside.closed(report.plan)
+        return report
 
     def _kept(self, snapshot: Snapshot, policy: Policy, plan: Plan) -> _Answer:
         before, times = self._answer, 0

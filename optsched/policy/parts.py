@@ -90,7 +90,7 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
     Kind.DURATION: lambda _, node, findings: _duration_text(node, findings),
     Kind.HOURS: lambda _, node, findings: hours_of(node, findings),
     Kind.QUANTITY: lambda _, node, findings: quantity_of(node, findings),
-    Kind.TEXT: lambda _, node, findings: text_of(node, findings),
+    Kind.TEXT: lambda _, node, findings: "" if node.value == "" else text_of(node, findings),
     Kind.URL: lambda _, node, findings: _url_of(node, findings),
     Kind.NAMES: lambda _, node, findings: _names_of(node, findings),
     Kind.CHOICE: lambda a, node, findings: choice_of(node, a.choices, a.name, findings),
@@ -195,6 +195,8 @@ class TierReader:
             self._check_weights(dict(arguments), given)
         if plugin.name == "deviceshare":
             self._check_sharing(dict(arguments), given)
+        if plugin.name == "extender":
+            self._check_service(dict(arguments), fields["name"].node)
         if plugin.name == "resource-strategy-fit" and "resources" in given:
             self._check_patterns(given["resources"].node)
         if not plugin.origin:
@@ -259,6 +261,13 @@ class TierReader:
                 message = f"has no effect: binpack.resources does not name {resource}"
                 self.findings.warn(given[name].key, message)
 
+    def _check_service(self, arguments: Mapping[str, Value], node: Node) -> None:
+        """An extender without an address or without anything to ask."""
+        if "extender.urlPrefix" not in arguments:
+            self.findings.error(node.spot, "extender needs the argument extender.urlPrefix")
+        if not any(name.endswith("Verb") for name in arguments):
+            self.findings.warn(node.spot, "has no effect: no argument names what is asked")
+
     def _check_patterns(self, resources: Node) -> None:
         for name, (key, _) in fields_of(resources, None, self.findings).items():
             if "*" in name[:-1] or name == "*":
@@ -307,6 +316,7 @@ LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
         "tdm",
         "usage",
         "network-topology-aware",
+        "extender",
     ),
 }
 """Levels that are nothing without one of these plugins."""

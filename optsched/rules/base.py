@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from optsched.rules.faces import Face
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
+    from optsched.rules.outside import Outside
     from optsched.rules.world import World
 
 
@@ -240,6 +241,10 @@ class Rule:
     """The switch that turns the hard part on: verify, encode, masks and room."""
     mask_lasts: ClassVar[bool] = True
     """Whether the mask stays as it is while objects do; False where time or load change it."""
+
+    def connected(self, outside: Outside) -> Rule:
+        """The rule for one session, with somebody whom it may ask."""
+        return self
 
     def verify(self, world: World) -> Iterable[Violation]:
         """Every place where the plan in `world` breaks the rule."""

@@ -16,6 +16,7 @@ from optsched.rules.capacity import Capacity
 from optsched.rules.conformance import Conformance
 from optsched.rules.deviceshare import DeviceShare, Prefers
 from optsched.rules.drf import Drf
+from optsched.rules.extender import Extender, Service
 from optsched.rules.faces import Face
 from optsched.rules.fragmentation import Fragmentation
 from optsched.rules.gang import Gang
@@ -27,6 +28,7 @@ from optsched.rules.network_topology import NetworkTopology
 from optsched.rules.node_affinity import NodeAffinity
 from optsched.rules.nodegroup import NodeGroup
 from optsched.rules.nodeorder import NodeOrder
+from optsched.rules.outside import Verb
 from optsched.rules.overcommit import Overcommit
 from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
@@ -335,6 +337,37 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     )
 
 
+_CALLS = (
+    (Verb.PREDICATE, "which nodes a task may use"),
+    (Verb.PRIORITIZE, "points of nodes for a task"),
+    (Verb.PREEMPTABLE, "who may go for a more important task (without the solver)"),
+    (Verb.RECLAIMABLE, "who may go for a task of another queue (without the solver)"),
+    (Verb.QUEUE_OVERUSED, "whether a queue gets nothing more (without the solver)"),
+    (Verb.JOB_ENQUEUEABLE, "whether the pods of a gang may be created"),
+    (Verb.JOB_ENQUEUED, "told that they may"),
+    (Verb.JOB_READY, "whether a gang may start (without the solver)"),
+    (Verb.SESSION_OPEN, "told of the whole cluster as a session begins"),
+    (Verb.SESSION_CLOSE, "told that it has ended"),
+    (Verb.ALLOCATE, "told of every task that is placed"),
+    (Verb.DEALLOCATE, "told of every task that is evicted"),
+)
+
+
+def _extender(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    paths = ((verb, str(arguments.get(f"extender.{verb}Verb", ""))) for verb, _ in _CALLS)
+    return (
+        Extender(
+            service=Service(
+                str(arguments.get("extender.urlPrefix", "")),
+                _duration_ms(arguments, "extender.httpTimeout") or 1000,
+            ),
+            paths=tuple((verb, path.strip("/")) for verb, path in paths if path.strip("/")),
+            ignorable=bool(arguments.get("extender.ignorable", False)),
+            managed=tuple(_names(arguments, "extender.managedResources")),
+        ),
+    )
+
+
 _AVAILABLE = (
     Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(), SubGroups())),
     Plugin("priority", "more important gangs first", (), lambda _: (Priority(),)),
@@ -565,6 +598,21 @@ _AVAILABLE = (
         _deviceshare,
     ),
     Plugin(
+        "extender",
+        "a service outside has its say",
+        (
+            Argument("extender.urlPrefix", Kind.URL, "", "where the service is"),
+            _duration("extender.httpTimeout", "1s", "longest time for one call"),
+            *(
+                Argument(f"extender.{verb}Verb", Kind.TEXT, "", f"path: {meaning}")
+                for verb, meaning in _CALLS
+            ),
+            _switch("extender.ignorable", "no say while it does not answer", default=False),
+            Argument("extender.managedResources", Kind.NAMES, "", "only who asks for one of them"),
+        ),
+        _extender,
+    ),
+    Plugin(
         "fragmentation",
         "leaves free GPUs where typical tasks can use them",
         (_weight("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
@@ -575,7 +623,6 @@ _AVAILABLE = (
 _NOT_YET = {
     "rescheduling": "moving pods off busy nodes",
     "numa-aware": "NUMA topology",
-    "extender": "an HTTP extender",
 }
 
 PLUGINS: dict[str, Plugin] = {

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.rules.base import Rule
     from optsched.rules.contained import Faults
+    from optsched.rules.outside import Outside
 
 
 _ALWAYS: tuple[Rule, ...] = (WellFormed(), Fifo(), Fits(), GpuShares(), Shards(), Victims())
@@ -114,6 +115,11 @@ class RuleSet:
             for a in self.active
         )
         return RuleSet(tuple(kept), self.guards)
+
+    def connected(self, outside: Outside) -> RuleSet:
+        """The same for one session, with somebody whom rules may ask."""
+        kept = tuple(replace(a, rule=a.rule.connected(outside)) for a in self.active)
+        return RuleSet(kept, self.guards)
 
     @cached_property
     def scoring(self) -> tuple[Rule, ...]:

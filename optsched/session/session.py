@@ -30,10 +30,11 @@ from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.rules.base import NodeLevel
 from optsched.rules.consolidation import CONSOLIDATE, Consolidation
-from optsched.rules.contained import Faults, PluginFailure
+from optsched.rules.contained import Fault, Faults, PluginFailure
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.faces import Face
 from optsched.rules.levels import build_levels
+from optsched.rules.outside import Recorder, Recording
 from optsched.rules.verify import verify_actions
 from optsched.session.accused import accused
 from optsched.session.cards import with_cards
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
     from optsched.rules.base import AnyLevel, Violation
-    from optsched.rules.contained import Fault
+    from optsched.rules.outside import Outside
     from optsched.session.ports import Clock, Incidents
 
 
@@ -88,6 +89,8 @@ class Surroundings:
         None where broken plans need not be kept.
     limits
         What a solve may spend; None takes the policy's budget.
+    outside
+        Whom rules may ask; None gives them the answers that the snapshot has recorded.
 
     """
 
@@ -95,6 +98,7 @@ class Surroundings:
     solver: Solver | None = None
     incidents: Incidents | None = None
     limits: Limits | None = None
+    outside: Outside | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,9 @@ class Trace:
     kept_at
         Where the broken plan and its snapshot were put.
     faults
-        What went wrong in rules of plugins from elsewhere.
+        What went wrong in rules of plugins from elsewhere, and who outside did not answer.
+    answers
+        What was asked outside, and what was answered, as a snapshot holds it.
 
     """
 
@@ -118,6 +124,7 @@ class Trace:
     violations: tuple[Violation, ...] = ()
     kept_at: str = ""
     faults: tuple[Fault, ...] = ()
+    answers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,9 @@ class _Session:
         snapshot = kept_places(snapshot).snapshot
         self._snapshot = snapshot if _has_gangs(policy) else without_gangs(snapshot)
         self._faults = Faults()
-        self._policy = replace(policy, rules=policy.rules.contained(self._faults))
+        self._outside = Recorder(surroundings.outside or Recording(snapshot.answers))
+        rules = policy.rules.connected(self._outside).contained(self._faults)
+        self._policy = replace(policy, rules=rules)
         self._around = surroundings
         self._watch = Stopwatch(surroundings.clock)
         self._hopeless: Mapping[int, Reason | None] = {}
@@ -199,7 +208,14 @@ class _Session:
                 break
             self._snapshot = _without(self._snapshot, self._accused)
             self._accused = {}
-        trace = replace(report.trace, violations=tuple(found), faults=self._faults.found)
+        for verb, failure in self._outside.failures:
+            self._faults.add(Fault("extender", "extender", verb, failure, "its service"))
+        trace = replace(
+            report.trace,
+            violations=tuple(found),
+            faults=self._faults.found,
+            answers=self._outside.entries,
+        )
         return replace(report, trace=trace)
 
     def _once(self, previous: Problem | None) -> Report:
@@ -341,7 +357,8 @@ class _Session:
             self._accused |= told
             if self._around.incidents is not None and not told:
                 plan = Plan(actions, self._certificate(each, answer))
-                kept = self._around.incidents.violated(self._snapshot, plan, violations)
+                recorded = replace(self._snapshot, answers=self._outside.entries)
+                kept = self._around.incidents.violated(recorded, plan, violations)
         last = rounds[-1]
         decided = Decisions.nothing(last.problem)
         nothing = Answer(decided, (), NOTHING, "no plan kept every rule")

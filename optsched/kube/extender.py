@@ -1,0 +1,273 @@
+"""Asks extenders over HTTP, for as long as a session has time for it.
+
+Calls run in threads of their own, so that nothing that hangs, be it a name server, holds the
+session up for longer than it may.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from optsched.domain.decisions import Allocate, Evict
+from optsched.formats.extender import (
+    node_info,
+    predicate_body,
+    read_refusals,
+    read_reply,
+    request_body,
+    session_body,
+    task_info,
+)
+from optsched.rules.extender import Extender
+from optsched.rules.outside import Question, Reply, Verb
+from optsched.units import format_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.formats.extender import Body
+    from optsched.policy.policy import Policy
+    from optsched.session.ports import Clock
+
+MOST_BYTES: Final = 10 * 2**20
+"""The longest answer that is read, as in Volcano."""
+
+AT_ONCE: Final = 8
+"""Calls that run beside each other."""
+
+SPENT: Final = "the time that a session has for it is used up"
+
+log = logging.getLogger(__name__)
+
+
+class NoAnswer(Exception):
+    """A service did not answer as it should; the message says how."""
+
+
+class Extenders:
+    """Holds the threads and connections that sessions ask through."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(AT_ONCE, "extender")
+        self._idle: dict[str, list[HTTPConnection]] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def opened(self, snapshot: Snapshot, policy: Policy) -> Asking | None:
+        """Whom the rules of a session may ask; None where its policy has no extender."""
+        active = policy.rules.find(Extender.name)
+        if active is None or not isinstance(active.rule, Extender) or not active.rule.paths:
+            return None
+        budget_s = policy.budgets.period_ms / 1000
+        asking = Asking(self, active.rule, snapshot, self._clock.monotonic() + budget_s)
+        asking.open()
+        return asking
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._is_closed = True
+            idle = [each for all_ in self._idle.values() for each in all_]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
+    def left_s(self, deadline_s: float) -> float:
+        """Seconds until then."""
+        return deadline_s - self._clock.monotonic()
+
+    def start(self, url: str, body: Body, timeout_s: float) -> Future[bytes]:
+        """Begin a call."""
+        return self._pool.submit(self._post, url, json.dumps(body).encode(), timeout_s)
+
+    def _post(self, url: str, body: bytes, timeout_s: float) -> bytes:
+        until_s = self._clock.monotonic() + timeout_s
+        kept = self._kept(url)
+        if kept is not None:
+            try:
+                return self._exchange(kept, url, body, until_s)
+            except TimeoutError as e:
+                raise NoAnswer(_words(e)) from e
+            except (OSError, HTTPException):
+                log.debug("a connection to %s was closed meanwhile", url)
+        try:
+            return self._exchange(_connection(url), url, body, until_s)
+        except (OSError, HTTPException) as e:
+            raise NoAnswer(_words(e)) from e
+
+    def _kept(self, url: str) -> HTTPConnection | None:
+        with self._lock:
+            idle = self._idle.get(urlsplit(url).netloc)
+            return idle.pop() if idle else None
+
+    def _keep(self, url: str, connection: HTTPConnection) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._idle.setdefault(urlsplit(url).netloc, []).append(connection)
+                return
+        connection.close()
+
+    def _exchange(self, connection: HTTPConnection, url: str, body: bytes, until_s: float) -> bytes:
+        connection.timeout = max(self.left_s(until_s), 0.001)
+        if connection.sock is not None:
+            connection.sock.settimeout(connection.timeout)
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        try:
+            connection.request("POST", urlsplit(url).path or "/", body, headers)
+            found = self._read(connection, until_s)
+        except BaseException:
+            connection.close()
+            raise
+        self._keep(url, connection)
+        return found
+
+    def _read(self, connection: HTTPConnection, until_s: float) -> bytes:
+        with connection.getresponse() as answer:
+            if answer.status != 200:
+                raise NoAnswer(f"answered {answer.status} {answer.reason}".rstrip())
+            found = bytearray()
+            while chunk := answer.read1(2**16):
+                found += chunk
+                if len(found) > MOST_BYTES:
+                    raise NoAnswer("answered more than 10 MiB")
+                if self.left_s(until_s) <= 0:
+                    raise TimeoutError
+            return bytes(found)
+
+
+def _connection(url: str) -> HTTPConnection:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        return HTTPSConnection(host, parts.port, context=ssl.create_default_context())
+    return HTTPConnection(host, parts.port)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "did not answer in time"
+    return f"could not be asked: {str(error) or type(error).__name__}"
+
+
+class Asking:
+    """The service of one session's extender; see `rules.outside.Outside`."""
+
+    def __init__(
+        self, extenders: Extenders, rule: Extender, snapshot: Snapshot, deadline_s: float
+    ) -> None:
+        self._extenders = extenders
+        self._rule = rule
+        self._paths = dict(rule.paths)
+        self._snapshot = snapshot
+        self._deadline_s = deadline_s
+        self._answers_for_all = True
+        self._shut = ""
+
+    # --- beginning and end -----------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Tell the service that a session begins; without it nothing is asked any more."""
+        if Verb.SESSION_OPEN not in self._paths:
+            return
+        try:
+            self._wait([self._start(Verb.SESSION_OPEN, session_body(self._snapshot))])
+        except NoAnswer as e:
+            log.warning("extender not told that a session begins: %s", e)
+            self._shut = str(e)
+
+    def closed(self, plan: Plan) -> None:
+        """Tell the service what was decided, and that the session has ended."""
+        task_by_key = {t.key: t for g in self._snapshot.gangs for t in g.tasks}
+        told = [
+            (Verb.ALLOCATE if isinstance(action, Allocate) else Verb.DEALLOCATE, action.task)
+            for action in plan.actions
+            if isinstance(action, Allocate | Evict)
+        ]
+        calls = [
+            (verb, {"task": task_info(task_by_key[key], self._snapshot)})
+            for verb, key in told
+            if verb in self._paths and self._rule.manages(task_by_key[key].shape.request)
+        ]
+        ends: list[tuple[Verb, Body]] = [(Verb.SESSION_CLOSE, {})]
+        try:
+            self._wait([self._start(verb, body) for verb, body in calls])
+            self._wait([self._start(verb, body) for verb, body in ends if verb in self._paths])
+        except NoAnswer as e:
+            log.warning("extender not told what was decided: %s", e)
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def ask(self, question: Question) -> Reply:
+        """See `Outside`."""
+        if self._shut and not self._rule.ignorable:
+            return Reply(failure=f"{self._rule.service.url} {self._shut}")
+        try:
+            if question.verb is Verb.PREDICATE:
+                return self._ask_of_nodes(question)
+            body = request_body(question, self._snapshot)
+            (raw,) = self._wait([self._start(question.verb, body)])
+            return Reply(read_reply(question.verb, raw))
+        except (NoAnswer, ValueError) as e:
+            return Reply(failure=f"{self._rule.service.url} {e}")
+
+    def _ask_of_nodes(self, question: Question) -> Reply:
+        """One call for all nodes where the service can; else one for each, beside each other."""
+        assert question.task is not None  # noqa: S101  for the type checker
+        task = task_info(question.task, self._snapshot)
+        nodes = {node.name: node_info(node) for node in question.nodes}
+        first, *rest = list(nodes) or [""]
+        if not first:
+            return Reply({"refused": {}})
+        others = nodes.values() if self._answers_for_all and rest else ()
+        body = predicate_body(task, nodes[first], others)
+        (raw,) = self._wait([self._start(Verb.PREDICATE, body)])
+        refused, for_all = read_refusals(raw, first)
+        if for_all or not rest:
+            return Reply({"refused": refused})
+        self._answers_for_all = False
+        calls = {
+            name: self._start(Verb.PREDICATE, predicate_body(task, nodes[name])) for name in rest
+        }
+        failed: dict[str, str] = {}
+        for name, call in calls.items():
+            try:
+                refused |= read_refusals(self._wait([call])[0], name)[0]
+            except (NoAnswer, ValueError) as e:
+                failed[name] = f"{self._rule.service.url} {e}"
+        return Reply({"refused": refused, "failed": failed})
+
+    def _start(self, verb: Verb, body: Body) -> Future[bytes]:
+        url = f"{self._rule.service.url.rstrip('/')}/{self._paths[verb]}"
+        return self._extenders.start(url, body, max(self._time_s, 0.001))
+
+    @property
+    def _time_s(self) -> float:
+        """How long a call may take now."""
+        left_s = self._extenders.left_s(self._deadline_s)
+        return min(self._rule.service.timeout_ms / 1000, left_s)
+
+    def _wait(self, calls: Sequence[Future[bytes]]) -> list[bytes]:
+        return [self._answer(call) for call in calls]
+
+    def _answer(self, call: Future[bytes]) -> bytes:
+        time_s = self._time_s
+        if time_s <= 0 and not call.done():
+            call.cancel()
+            raise NoAnswer(SPENT)
+        try:
+            return call.result(max(time_s, 0))
+        except TimeoutError as e:
+            call.cancel()
+            limit = format_duration_ms(round(max(time_s, 0.001) * 1000))
+            raise NoAnswer(f"did not answer within {limit}") from e
