@@ -357,13 +357,18 @@ class _Session:
             self._accused |= told
             if self._around.incidents is not None and not told:
                 plan = Plan(actions, self._certificate(each, answer))
-                recorded = replace(self._snapshot, answers=self._outside.entries)
-                kept = self._around.incidents.violated(recorded, plan, violations)
+                kept = self._around.incidents.violated(self._recorded, plan, violations)
         last = rounds[-1]
         decided = Decisions.nothing(last.problem)
         nothing = Answer(decided, (), NOTHING, "no plan kept every rule")
         actions = self._actions(last, nothing)
         return self._plan(last, nothing, actions), tuple(found), kept
+
+    @property
+    def _recorded(self) -> Snapshot:
+        """The snapshot with what was answered to questions outside."""
+        answers = self._outside.entries
+        return replace(self._snapshot, answers=answers) if answers else self._snapshot
 
     def _actions(self, each: _Round, answer: Answer) -> tuple[Action, ...]:
         placed = actions_of(each.problem, answer.decisions, each.tiers)
