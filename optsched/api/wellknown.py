@@ -39,6 +39,7 @@ PREEMPTABLE: Final = "volcano.sh/preemptable"
 REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # on nodes too
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
 CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # ours: when the pod last saved its work
+MOVABLE: Final = "optsched.io/movable"  # ours: whether the pod may start again elsewhere
 MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"
 MAX_UNAVAILABLE: Final = "volcano.sh/jdb-max-unavailable"
 

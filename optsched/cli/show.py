@@ -63,7 +63,8 @@ def _show_evictions(console: Console, plan: Plan, most_rows: int) -> None:
     victims: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for action in plan.actions:
         if isinstance(action, Evict):
-            victims[action.preemptor, action.action].append(action.task)
+            moves = f" → {action.to}" if action.to else ""
+            victims[action.preemptor, action.action].append(action.task + moves)
     if not victims:
         return
     table = Table(title="evictions", title_justify="left", box=None, pad_edge=False)

@@ -16,6 +16,7 @@ from optsched.formats.encode_selectors import (
 )
 from optsched.formats.marks import (
     DEVICE,
+    OWNER,
     PROBLEM,
     WAITING_SINCE,
     device_text,
@@ -128,12 +129,7 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
         marks[wellknown.TASK_INDEX] = str(task.index)
     if task.priority != priority:
         marks[wellknown.TASK_PRIORITY] = str(task.priority)
-    if task.preemptable != is_preemptable(ObjectMeta(task.name, labels=task.labels)):
-        marks[wellknown.PREEMPTABLE] = str(task.preemptable).lower()
-    if task.cooldown_ms:
-        marks[wellknown.COOLDOWN_TIME] = f"{task.cooldown_ms}ms"
-    if task.saved_ms:
-        marks[wellknown.CHECKPOINTED_AT] = time_text(task.saved_ms)
+    marks |= _eviction_marks(task)
     if task.shape.cards:
         marks[CARDS] = request_text(task.shape.cards)
     marks |= use_marks(task.cards)
@@ -141,6 +137,22 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
         marks[DEVICE] = device_text(task.shape.device)
     if task.problem is not None:
         marks[PROBLEM] = reason_text(task.problem)
+    return marks
+
+
+def _eviction_marks(task: Task) -> dict[str, str]:
+    """The annotations that say who may be evicted, and what becomes of it."""
+    marks: dict[str, str] = {}
+    if task.preemptable != is_preemptable(ObjectMeta(task.name, labels=task.labels)):
+        marks[wellknown.PREEMPTABLE] = str(task.preemptable).lower()
+    if task.owner:
+        marks[OWNER] = task.owner
+    if task.is_movable != bool(task.owner):
+        marks[wellknown.MOVABLE] = str(task.is_movable).lower()
+    if task.cooldown_ms:
+        marks[wellknown.COOLDOWN_TIME] = f"{task.cooldown_ms}ms"
+    if task.saved_ms:
+        marks[wellknown.CHECKPOINTED_AT] = time_text(task.saved_ms)
     return marks
 
 

@@ -22,6 +22,7 @@ from optsched.domain.task import TaskStatus
 from optsched.formats.cards import CARDS, VGPU_IDS
 from optsched.formats.marks import (
     DEVICE,
+    OWNER,
     PROBLEM,
     WAITING_SINCE,
     marked_reason,
@@ -53,10 +54,12 @@ POD_MARKS: Final = frozenset(
         wellknown.PREEMPTABLE,
         wellknown.COOLDOWN_TIME,
         wellknown.CHECKPOINTED_AT,
+        wellknown.MOVABLE,
         PROBLEM,
         WAITING_SINCE,
         CARDS,
         DEVICE,
+        OWNER,
         wellknown.GPU_INDEX,
         VGPU_IDS,
         wellknown.QUEUE_NAME,

@@ -22,6 +22,7 @@ API_VERSION: Final = "optsched.io/v1alpha1"
 PROBLEM: Final = "optsched.io/problem"
 WAITING_SINCE: Final = "optsched.io/waiting-since"
 DEVICE: Final = "optsched.io/device"
+OWNER: Final = "optsched.io/owner"
 LOAD: Final = "optsched.io/load"
 
 _MS_PER_SECOND: Final = 1000

@@ -103,6 +103,7 @@ SCHEMA: Final = record(
             ("pod", "action", "for"),
             pod=_key("namespace/name."),
             action=text("The action that decided it, such as preempt or reclaim."),
+            to=text("Where the pod starts again, if it only moves: name of a node."),
             **{"for": _key("The PodGroup that gets the room.")},
         ),
     ),
@@ -117,11 +118,15 @@ SCHEMA: Final = record(
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A pod to be removed, the action that decided so, and the gang that gets the room."""
+    """A pod to be removed, the action that decided so, and the gang that gets the room.
+
+    `to` is the node where the pod starts again; empty where it leaves for good.
+    """
 
     pod: str
     action: str
     preemptor: str
+    to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,7 @@ class PlanDocument:
 def plan_document(plan: Plan) -> PlanDocument:
     """What the file of a plan says."""
     evicted = (a for a in plan.actions if isinstance(a, Evict))
-    evictions = [Eviction(a.task, a.action, a.preemptor) for a in evicted]
+    evictions = [Eviction(a.task, a.action, a.preemptor, a.to) for a in evicted]
     return PlanDocument(
         certificate=plan.certificate,
         binds=plan.binds,
@@ -176,7 +181,13 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
         "enqueued": list(document.enqueued),
         "binds": dict(document.binds),
         "evictions": [
-            {"pod": e.pod, "action": e.action, "for": e.preemptor} for e in document.evictions
+            {
+                "pod": e.pod,
+                "action": e.action,
+                "for": e.preemptor,
+                **({"to": e.to} if e.to else {}),
+            }
+            for e in document.evictions
         ],
         "nominations": dict(document.nominations),
         "pending": _encode_reasons(document.pending),
@@ -260,7 +271,8 @@ def _nodes(fields: Fields, name: str) -> dict[str, str]:
 
 
 def _eviction(fields: Fields) -> Eviction:
-    eviction = Eviction(fields.text("pod"), fields.text("action"), fields.text("for"))
+    pod, action, preemptor = (fields.text(name) for name in ("pod", "action", "for"))
+    eviction = Eviction(pod, action, preemptor, fields.text("to"))
     for name, key in (("pod", eviction.pod), ("for", eviction.preemptor)):
         if key and not _KEY.fullmatch(key):
             fields.reject(name, key, _NOT_A_KEY)
@@ -331,7 +343,8 @@ def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tupl
         if victim is None:
             errors.append(FieldError(f"evictions[{number}].pod", each.pod, _NO_VICTIM))
         else:
-            actions.append(Evict(each.pod, victim.node, each.action, each.preemptor))
+            action, preemptor = each.action, each.preemptor
+            actions.append(Evict(each.pod, victim.node, action, preemptor, each.to))
     for name, nodes, kind in (
         ("binds", document.binds, Allocate),
         ("nominations", document.nominations, Nominate),

@@ -21,7 +21,9 @@ from optsched.formats.taskshapes import label_keys, task_shape
 from optsched.formats.upstream import gang_name
 from optsched.formats.victims import (
     cooldown_ms,
+    is_movable,
     is_preemptable,
+    owner_of,
     saved_ms,
     started_ms,
 )
@@ -125,6 +127,8 @@ class PodDecoder:
             started_ms=started_ms(status),
             saved_ms=saved_ms(meta, remarks),
             cooldown_ms=cooldown_ms(meta, remarks),
+            owner=owner_of(meta),
+            is_movable=is_movable(meta),
             cards=card_uses(meta.annotations, shape.request, remarks),
             problem=_problem(meta, errors),
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.api import wellknown
 from optsched.api.truth import is_true
+from optsched.formats.marks import OWNER
 from optsched.units import DurationError, FieldError, TimestampError, parse_time_ms
 from optsched.units.duration import parse_duration_ms
 
@@ -25,6 +26,20 @@ def is_preemptable(meta: ObjectMeta) -> bool:
     if text is None:
         text = meta.labels.get(wellknown.PREEMPTABLE)
     return text is None or is_true(text)
+
+
+def owner_of(meta: ObjectMeta) -> str:
+    """UID of the object that makes a pod anew when it is gone; empty where there is none."""
+    controller = meta.controller
+    return meta.annotations.get(OWNER, "") if controller is None else controller.uid
+
+
+def is_movable(meta: ObjectMeta) -> bool:
+    """Whether a pod may start again elsewhere: it says so, or has a controller that sees to it."""
+    text = meta.annotations.get(wellknown.MOVABLE)
+    if text is None:
+        return meta.controller is not None or bool(owner_of(meta))
+    return is_true(text)
 
 
 def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:

@@ -18,6 +18,7 @@ from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.domain.cluster import Snapshot
+from optsched.domain.moves import MOVES
 from optsched.domain.shards import NO_SHARDING
 from optsched.domain.task import TaskStatus
 from optsched.formats.budgets import parse_budget
@@ -97,6 +98,7 @@ class ClusterCache:
         self._sharding = (options or DecodeOptions()).sharding or NO_SHARDING
         self._shards: dict[str, NodeShard] = {}
         self._held: dict[str, Reason] = {}
+        self._moves: dict[str, str] = {}
         self._classes: dict[str, PriorityClass] = {}
         self._table = Priorities()
         self._queues: dict[str, ApiQueue] = {}
@@ -174,6 +176,18 @@ class ClusterCache:
         self.version += 1
         self._pods.assume(task, ToBeNominated(node))
         return True
+
+    def assume_moves(self, gang: str, text: str) -> None:
+        """Count a gang as having this record of moves, until the server has it as well."""
+        self.version += 1
+        self._moves[gang] = text
+        self._pods.touched_gangs.add(gang)
+
+    def forget_moves(self) -> None:
+        """Count gangs as having the records that the server has."""
+        self.version += 1
+        self._pods.touched_gangs.update(self._moves)
+        self._moves.clear()
 
     def forget(self, task: str) -> None:
         """Do not assume anything of a task any more."""
@@ -373,9 +387,10 @@ class ClusterCache:
         for key in touched:
             gang = self._gang(key)
             if gang is None:
+                self._moves.pop(key, None)
                 self._gangs.remove(key)
             else:
-                self._gangs.set(key, gang)
+                self._gangs.set(key, self._with_moves(gang))
         touched.clear()
 
     def _gang(self, key: str) -> Gang | None:
@@ -394,6 +409,17 @@ class ClusterCache:
             gang = self._gang_without_group(key, tuple(tasks))
         reason = self._held.get(key)
         return gang if reason is None or gang.problem else replace(gang, problem=reason)
+
+    def _with_moves(self, gang: Gang) -> Gang:
+        """The gang with the record of moves that it is about to have."""
+        text = self._moves.get(gang.key)
+        if text is None:
+            return gang
+        if gang.annotations.get(MOVES, "") == text:
+            del self._moves[gang.key]
+            return gang
+        notes = {key: value for key, value in gang.annotations.items() if key != MOVES}
+        return replace(gang, annotations={**notes, MOVES: text} if text else notes)
 
     def _scheduling_group(self, key: str) -> SchedulingPodGroup | None:
         """A PodGroup of Kubernetes itself as the newest version that is served has it."""

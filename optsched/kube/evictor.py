@@ -1,5 +1,6 @@
 """Carries out what a plan takes away: evicts victims, and says whose room it will be.
 
+What only moves is recorded with the gang that it moves for (see `domain.moves`), before it goes.
 Victims count as leaving, and the tasks that wait for their room as nominated, from the moment they
 are planned. Nominations are written first: a scheduler that is started in between finds them in
 `status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
@@ -11,21 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from optsched.api.kinds import POD_GROUP
 from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.domain.moves import MOVES, records
 from optsched.domain.reasons import ReasonCode
+from optsched.formats.upstream import is_upstream
 from optsched.kube.errors import Conflict, KubeError, NotFound, Rejected, TooMany
 from optsched.kube.outbox import Outbox
-from optsched.kube.ports import pod_ref
+from optsched.kube.ports import Ref, pod_ref
 from optsched.kube.status import StatusPatch
+from optsched.kube.writes import beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.decisions import Plan
     from optsched.kube.cache import ClusterCache
     from optsched.kube.holds import Holds
-    from optsched.kube.ports import Api, Ref
+    from optsched.kube.ports import Api
     from optsched.kube.waiting import Waiting
     from optsched.kube.writes import Write
 
@@ -98,6 +103,8 @@ class Evictor:
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
         """Begin to do what a plan says beside binding; snapshot: what it was made from."""
+        for key, text in records(snapshot, plan.actions).items():
+            self._record(snapshot.gang_by_key[key], text)
         seated = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
         for action in plan.actions:
             if isinstance(action, Nominate):
@@ -117,6 +124,7 @@ class Evictor:
         for task in tuple(self._victims):
             self._cache.forget(task)
         self._victims.clear()
+        self._cache.forget_moves()
 
     async def run(self) -> None:
         """Evict until cancelled."""
@@ -133,6 +141,17 @@ class Evictor:
             body = {"status": {"nominatedNodeName": node or None}}
             ref = pod_ref(task)
             self._writes.put(ref, StatusPatch(ref, body, "status"))
+
+    def _record(self, gang: Gang, text: str) -> None:
+        """Note what has been moved for a gang, where a scheduler that starts anew will find it."""
+        self._cache.assume_moves(gang.key, text)
+        body = {"metadata": {"annotations": {MOVES: text or None}}}
+        if is_upstream(gang):
+            return  # PodGroups of Kubernetes itself are not ours to write
+        ref, part = Ref(POD_GROUP, gang.namespace, gang.name), ""
+        if gang.is_implicit:
+            ref, part = pod_ref(gang.tasks[0].key), "status"
+        self._writes.put(beside(ref, "moves"), StatusPatch(ref, body, part))
 
     def _begin(self, eviction: Evict) -> None:
         uid = self._cache.assume_leaving(eviction.task, eviction.node)

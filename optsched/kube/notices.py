@@ -45,9 +45,11 @@ def not_bound(bind: Bind, failure: Failure) -> Note:
 
 def evicted(victim: Victim) -> Note:
     """A pod has to go for others."""
-    eviction = victim.eviction
+    eviction, word = victim.eviction, "Evict"
     message = f"evicted by {eviction.action}: its room is for {eviction.preemptor}"
-    return Note(victim.ref, victim.uid, EventType.NORMAL, "Evict", message, eviction.preemptor)
+    if eviction.to:
+        word, message = "Consolidation", f"{message}; a place on {eviction.to} is kept for it"
+    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, eviction.preemptor)
 
 
 def not_evicted(victim: Victim, error: KubeError) -> Note:

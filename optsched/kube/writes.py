@@ -35,16 +35,21 @@ def writer(api: Api, may_write: Callable[[], bool]) -> Callable[[Ref, Write], Aw
     may_write: whether this process still leads; what others would write by now is left to them.
     """
 
-    async def write(ref: Ref, what: Write) -> None:
+    async def write(_: Ref, what: Write) -> None:
         if not may_write():
             return
         with suppress(AlreadyExists, NotFound):
             if isinstance(what, Creation):
-                await api.create(ref, what.body)
+                await api.create(what.ref, what.body)
             else:
-                await api.patch(ref, what.body, what.subresource)
+                await api.patch(what.ref, what.body, what.subresource)
 
     return write
+
+
+def beside(ref: Ref, what: str) -> Ref:
+    """A key for writes to an object that do not take the place of those of its status."""
+    return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 
 
 def _queue(name: str, *, reclaimable: bool) -> Creation:
