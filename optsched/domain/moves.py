@@ -322,7 +322,7 @@ def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
 
 def _expected_gang(key: str, queue: str, tasks: Sequence[Task]) -> Gang:
     phase = GangPhase.RUNNING
-    return Gang(key, queue, min_member=1, phase=phase, tasks=tuple(tasks), is_implicit=True)
+    return Gang(key, queue, phase=phase, tasks=tuple(tasks), is_implicit=True)
 
 
 def _with_residents(node: Node, tasks: Sequence[Task]) -> Node:

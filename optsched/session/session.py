@@ -381,6 +381,8 @@ class _Session:
         with self._watch("explain"):
             pending = pending_of(each.problem, answer.decisions, self._policy.rules)
             pending |= self._refused(pending)
+        for key in _moving(each):
+            pending.pop(key, None)  # its pods run, or have yet to come
         return Plan(actions, self._certificate(each, answer), pending)
 
     def _refused(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
@@ -413,6 +415,13 @@ def _without(snapshot: Snapshot, barred: Mapping[str, Reason]) -> Snapshot:
         for g in snapshot.gangs
     )
     return replace(snapshot, gangs=gangs)
+
+
+def _moving(each: _Round) -> set[str]:
+    """Keys of gangs with tasks that move in a round."""
+    moving = {e.task for e in each.clearing.evictions if e.to}
+    gangs = each.problem.snapshot.gangs
+    return {t.gang for g in gangs for t in g.tasks if t.key in moving} if moving else set()
 
 
 def _has_gangs(policy: Policy) -> bool:

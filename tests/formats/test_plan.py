@@ -234,7 +234,7 @@ def test_a_plan_is_restored_for_its_snapshot():
     made = Plan(
         actions=(
             Enqueue("ns/train"),
-            Evict("ns/old-w-0", "n1", "preempt", "ns/train"),
+            Evict("ns/old-w-0", "n1", "consolidation", "ns/train", to="n1"),
             Allocate("ns/train-w-0", "n1", "ns/train"),
             Nominate("ns/train-w-1", "n1", "ns/train"),
         ),

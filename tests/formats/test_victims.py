@@ -73,3 +73,24 @@ def test_a_budget_that_nobody_has_counted_allows_nothing():
     assert (budget.key, budget.allowed, errors) == ("a/b", 0, ())
     assert budget.selector is not None
     assert budget.selector.matches({"app": "x"})
+
+
+CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u-r"}
+
+
+@pytest.mark.parametrize(
+    ("owners", "annotations", "answer"),
+    [
+        ([], {}, ("", False)),
+        ([{**CONTROLLER, "controller": True}], {}, ("u-r", True)),
+        ([CONTROLLER], {}, ("", False)),
+        ([{**CONTROLLER, "controller": True}], {"optsched.io/movable": "false"}, ("u-r", False)),
+        ([], {"optsched.io/movable": "true"}, ("", True)),
+        ([], {"optsched.io/movable": "perhaps"}, ("", False)),
+    ],
+)
+def test_what_somebody_makes_anew_may_move(owners, annotations, answer):
+    obj = pod()
+    obj["metadata"] |= {"annotations": annotations, "ownerReferences": owners}
+    task = PodDecoder().task(obj)
+    assert (task.owner, task.is_movable) == answer

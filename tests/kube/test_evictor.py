@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import POD
+from optsched.api.kinds import POD, POD_GROUP
 from optsched.domain.decisions import Allocate, Certificate, Evict, Nominate, Plan
+from optsched.domain.moves import MOVES, read_moves
 from optsched.domain.task import TaskStatus
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import Forbidden, NotFound, TooMany, Unreachable
@@ -183,3 +184,65 @@ async def test_who_asked_for_an_eviction_that_failed_is_left_alone_for_a_while()
     assert gang.problem is not None
     assert gang.problem.code.value == "EvictionFailed"
     assert "pod ns/old-0 could not be evicted from n1" in gang.problem.message
+
+
+# --- moves ---------------------------------------------------------------------------------------
+
+MOVE = Evict("ns/old-0", "n1", "consolidation", "ns/new", to="n2")
+
+
+def recorded(world: World) -> str | None:
+    """The record that the server has."""
+    meta = world.api.objects[Ref(POD_GROUP, "ns", "new")]["metadata"]
+    found: str | None = (meta.get("annotations") or {}).get(MOVES)
+    return found
+
+
+@pytest.mark.asyncio
+async def test_what_moves_is_recorded_before_it_goes() -> None:
+    world = World()
+    await world.carry_out(NOMINATE, MOVE)
+    (gang,) = (g for g in world.cache.snapshot(0).gangs if g.key == "ns/new")
+    assert [m.to for m in read_moves(gang.annotations[MOVES])] == ["n2"]
+    assert world.api.calls[-1] == "evict Pod ns/old-0"
+    assert "patch PodGroup ns/new" in world.api.calls
+    (move,) = read_moves(recorded(world) or "")
+    assert (move.task, move.uid, move.gang, move.queue) == (
+        "ns/old-0",
+        world.task("ns/old-0").uid,
+        "ns/old",
+        "default",
+    )
+
+
+@pytest.mark.asyncio
+async def test_a_record_ends_when_what_it_says_has_no_meaning() -> None:
+    """There is no node n2 here, so no place can be kept there."""
+    world = World()
+    await world.carry_out(MOVE)
+    assert recorded(world)
+    await world.carry_out()
+    assert recorded(world) is None
+    world.api.tell(world.cache)
+    (gang,) = (g for g in world.cache.snapshot(0).gangs if g.key == "ns/new")
+    assert MOVES not in gang.annotations
+
+
+@pytest.mark.asyncio
+async def test_a_record_that_was_not_written_is_withdrawn() -> None:
+    world = World()
+    world.begin(MOVE)
+    world.evictor.withdraw()
+    (gang,) = (g for g in world.cache.snapshot(0).gangs if g.key == "ns/new")
+    assert MOVES not in gang.annotations
+
+
+@pytest.mark.asyncio
+async def test_a_pod_without_a_podgroup_keeps_its_own_record() -> None:
+    world = World()
+    await world.api.create(Ref(POD, "ns", "lone"), pod("lone", {}))
+    world.api.tell(world.cache)
+    await world.carry_out(Evict("ns/old-0", "n1", "consolidation", "ns/pod:lone", to="n2"))
+    assert "patch Pod ns/lone status" in world.api.calls
+    meta = world.api.objects[Ref(POD, "ns", "lone")]["metadata"]
+    assert [m.to for m in read_moves(meta["annotations"][MOVES])] == ["n2"]

@@ -173,3 +173,11 @@ def test_a_queue_with_a_limit_is_told_that_it_gives_back(
             "more is held than is deserved and volcano.sh/overuse-tolerance=0 allows: "
             "pods are evicted to make room for ns/big"
         )
+
+
+def test_a_pod_that_moves_is_told_where_its_place_is_kept() -> None:
+    note = evicted(Victim(Evict("ns/g-0", "n1", "consolidation", "ns/new", to="n2"), "u"))
+    assert note.reason == "Consolidation"
+    assert note.message == (
+        "evicted by consolidation: its room is for ns/new; a place on n2 is kept for it"
+    )

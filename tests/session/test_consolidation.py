@@ -192,6 +192,15 @@ def moved_once(late: int = 100) -> World:
     return world
 
 
+def test_what_is_on_its_way_is_told_of_nobody() -> None:
+    gangs = [loner("x", "n0"), loner("y", "n1"), gang("want", ("w", 1, shape(1, 2)))]
+    world = World(nodes(2, gpu=2), gangs, [], 100)
+    assert set(world.step().pending) == {"ns/want"}
+    world.step()
+    for _ in range(3):
+        assert world.step().pending.keys() <= {"ns/want"}
+
+
 def test_nobody_else_takes_the_place_that_is_kept() -> None:
     world = moved_once()
     world.gangs["ns/thief"] = gang("thief", ("w", 1, shape(1, 1)))

@@ -481,6 +481,8 @@ class _Cluster:
             started_ms=self._draw(times_ms()),
             saved_ms=self._draw(times_ms()),
             cooldown_ms=self._draw(st.sampled_from([0, 1500])),
+            owner=self._draw(st.sampled_from(["", "uid-owner"])),
+            is_movable=self._draw(st.booleans()),
             problem=self._draw(problems(ReasonCode.INVALID_POD)),
         )
         self._tasks.append(task)

@@ -1,0 +1,139 @@
+"""Pods of a ReplicaSet move on a real cluster, so that a gang gets room in one piece."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.api import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.live import Scheduler, Site
+    from tests.support.story import Moment, Story
+
+pytestmark = pytest.mark.e2e
+
+MOVES = "optsched.io/moves"
+MODEL = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: moving
+meaning: Running pods are moved for gangs that need room in one piece.
+actions: [enqueue, allocate, consolidation, backfill]
+tiers:
+- rules: [{name: priority}, {name: gang}, {name: conformance}]
+- rules: [{name: predicates}, {name: capacity}, {name: nodeorder}]
+levels: [guarantee, admission, fair-share, tasks]
+solver: {engine: cpsat, budget: 400ms}
+"""
+
+
+class Replicas:
+    """Pods of one CPU, made anew whenever one of them goes."""
+
+    def __init__(self, site: Site, name: str, number: int) -> None:
+        self._site, self._name, self.number = site, name, number
+        self._path = f"/apis/apps/v1/namespaces/{site.name}/replicasets"
+        labels = {"app": name}
+        container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
+        spec: dict[str, Any] = {
+            "schedulerName": site.name,
+            "automountServiceAccountToken": False,
+            "containers": [container],
+        }
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        meta = {"name": name}
+        body = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta}
+        wanted = {"replicas": number, "selector": {"matchLabels": labels}, "template": template}
+        site.create(self._path, {**body, "spec": wanted})
+
+    def pods(self, story: Story) -> list[Moment]:
+        return [p for p in story.pods() if p.name.startswith(f"{self._name}-") and p.is_there]
+
+    def run(self, story: Story) -> bool:
+        """Whether all of them do."""
+        pods = self.pods(story)
+        return len(pods) == self.number and all(p.phase == "Running" for p in pods)
+
+    def end(self) -> None:
+        """Have none of them."""
+        self._site.api.patch(f"{self._path}/{self._name}", {"spec": {"replicas": 0}})
+        self._site.story.until(lambda story: not self.pods(story), "all replicas are gone")
+
+
+@pytest.fixture
+def web(site: Site) -> Iterator[Replicas]:
+    """Two pods on each of four nodes of four CPUs: half of all is free, but no node."""
+    for name in site.nodes(4):
+        site.pod(f"filler-{name}", cpus=2, nodeName=name)
+    replicas = Replicas(site, "web", 8)
+    yield replicas
+    replicas.end()
+
+
+def begin(site: Site, web: Replicas) -> Scheduler:
+    """A scheduler, once all replicas run and what forced them apart is gone."""
+    scheduler = site.scheduler("--config", str(site.file("moving.yaml", MODEL)))
+    until(lambda: "solver ready" in scheduler.log, "the solver is ready")
+    site.story.until(web.run, "all replicas run")
+    for pod in site.story.pods():
+        if pod.name.startswith("filler-"):
+            site.delete_pod(pod.name)
+    return scheduler
+
+
+def assert_nothing_moves(site: Site, scheduler: Scheduler) -> None:
+    """Ten sessions, each because there is something new that can not be placed."""
+    before = {p.uid: p.node for p in site.story.pods()}
+    for i in range(10):
+        number = scheduler.metric("optsched_sessions_total")
+        site.pod(f"huge-{i}", cpus=99)
+        until(lambda n=number: scheduler.metric("optsched_sessions_total") > n, "a session")
+    after = {p.uid: p.node for p in site.story.pods() if not p.name.startswith("huge-")}
+    assert after == before
+
+
+def test_pods_move_and_all_run_in_the_end(site: Site, web: Replicas) -> None:
+    scheduler = begin(site, web)
+    first = {p.uid for p in web.pods(site.story)}
+    site.gang("large", 2, cpus=4)
+    site.await_bound("large", 2)
+    site.story.until(web.run, "all replicas run again")
+    stayed = first & {p.uid for p in web.pods(site.story)}
+    assert len(first - stayed) == 4, "two nodes of two pods each"
+    scheduler.await_metric(4, "optsched_evictions_total", action="consolidation")
+    told = [e for e in site.api.items(f"/api/v1/namespaces/{site.name}/events")]
+    told = [e for e in told if e["reason"] == "Consolidation"]
+    assert len(told) == 4
+    assert all(f"{site.name}/large; a place on {site.name}-" in e["message"] for e in told)
+    assert_nothing_moves(site, scheduler)
+    (group,) = site.groups()
+    assert MOVES not in group["metadata"].get("annotations", {})
+    site.story.assert_within(site.cpus)
+    site.story.assert_bound_once()
+
+
+def test_places_are_kept_over_a_restart(site: Site, web: Replicas) -> None:
+    """What moves takes long to leave; a scheduler that begins anew knows where it will be."""
+    scheduler = begin(site, web)
+    for pod in web.pods(site.story):
+        site.change_pod(pod.name, {"metadata": {"finalizers": ["optsched.io/test"]}})
+    old = web.pods(site.story)
+    site.gang("large", 2, cpus=4)
+    until(lambda: site.groups()[0]["metadata"].get("annotations", {}).get(MOVES), "a record")
+    recorded = json.loads(site.groups()[0]["metadata"]["annotations"][MOVES])
+    scheduler.kill()
+    assert len(recorded) == 4
+    scheduler = site.scheduler("--config", str(site.file("moving.yaml", MODEL)))
+    for pod in old:
+        site.change_pod(pod.name, {"metadata": {"finalizers": None}})
+    site.await_bound("large", 2)
+    site.story.until(web.run, "all replicas run again")
+    assert len({p.uid for p in old} - {p.uid for p in web.pods(site.story)}) == 4
+    until(lambda: "solver ready" in scheduler.log, "the solver is ready")
+    assert_nothing_moves(site, scheduler)
+    site.story.assert_within(site.cpus)
