@@ -23,15 +23,17 @@ from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind, without_solver
 from optsched.policy.problem import PolicyError
+from optsched.session.flaws import READ_CODES
 from optsched.session.session import Surroundings, run_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.console import Console
 
     from optsched.formats.instances import Instance
     from optsched.policy.policy import Policy
+    from optsched.session.flaws import Flaw
     from optsched.session.session import Report
 
 DEFAULT_SECONDS = 10.0
@@ -98,6 +100,8 @@ def _solve(instance: Path, options: Options) -> None:
     with screen.status(f"deciding with {policy.name}"):
         report = _decide(read, policy, limits, deterministic=options.deterministic)
     show_plan(output(), report.plan, sys.maxsize if options.everything else MOST_ROWS)
+    for flaw in _news(report.flaws, read):
+        say(screen, str(flaw), "yellow")
     for violation in report.trace.violations:
         say(screen, f"an answer broke a rule and was not used: {violation}", "red")
     for fault in report.trace.faults:
@@ -133,6 +137,14 @@ def _instance(screen: Console, path: Path, names: tuple[str, ...]) -> Instance:
     for notice in read.notices:
         say(screen, notice, "dim")
     return read
+
+
+def _news(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
+    """Flaws of which reading has not told already."""
+    told = {(problem.kind, problem.key) for problem in read.problems}
+    for flaw in flaws:
+        if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in told:
+            yield flaw
 
 
 def _limits(policy: Policy, seconds: float | None, *, deterministic: bool) -> Limits:

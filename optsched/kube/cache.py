@@ -62,6 +62,11 @@ if TYPE_CHECKING:
 
 _STORAGE: Final = (kinds.PERSISTENT_VOLUME, kinds.STORAGE_CLASS)
 
+_FLAWED: Final = frozenset(
+    {kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
+)
+"""Kinds whose objects are told what is wrong with them."""
+
 
 def every_node(labels: Mapping[str, str]) -> bool:
     """Takes all nodes."""
@@ -114,6 +119,7 @@ class ClusterCache:
             kinds.RESOURCE_QUOTA: (self._quotas, parse_quota),
             kinds.NODE_SHARD: (self._shards, parse_nodeshard),
         }
+        self._uids: dict[tuple[Kind, str], str] = {}
         self._bare_nodes: dict[str, Node] = {}
         self._raw: dict[Kind, dict[str, Raw]] = {
             kind: {} for kind in (kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *_STORAGE)
@@ -222,6 +228,10 @@ class ClusterCache:
         """Queues as the server has them, by name."""
         return self._queues
 
+    def uid(self, kind: Kind, key: str) -> str:
+        """The uid of an object whose flaws are told to itself; empty where it is not known."""
+        return self._uids.get((kind, key), "")
+
     @property
     def shards(self) -> Mapping[str, NodeShard]:
         """NodeShards as the server has them, by name."""
@@ -274,6 +284,8 @@ class ClusterCache:
 
     def _put(self, kind: Kind, key: str, obj: Raw) -> None:
         self.version += 1
+        if kind in _FLAWED:
+            self._uids[kind, key] = str(obj["metadata"].get("uid") or "")
         match kind:
             case kinds.POD:
                 self._pods.put(obj)
@@ -300,6 +312,7 @@ class ClusterCache:
 
     def _drop(self, kind: Kind, key: str) -> None:
         self.version += 1
+        self._uids.pop((kind, key), None)
         match kind:
             case kinds.POD:
                 self._pods.drop(key)

@@ -15,8 +15,9 @@ from optsched.kube.ports import Ref, pod_ref
 from optsched.rules.entitled import RECLAIM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from optsched.api.kinds import Kind
     from optsched.domain.cluster import Gang
     from optsched.domain.reasons import Reason
     from optsched.kube.binder import Bind, Failure
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from optsched.kube.errors import KubeError
     from optsched.kube.evictor import Victim
     from optsched.kube.status import Outcome
+    from optsched.session.flaws import Flaw
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,15 @@ def given_back(victim: Victim, cache: ClusterCache) -> Note | None:
     return Note(about, queue.meta.uid, EventType.NORMAL, "OveruseReclaimed", message, code)
 
 
+def flawed(flaw: Flaw, uid: str) -> Note:
+    """An object contradicts itself or others."""
+    namespace, _, name = flaw.key.rpartition("/")
+    about = Ref(flaw.kind, namespace, name)
+    # The sentence tells flaws of one object apart, so that each is an event.
+    kind, code = EventType.WARNING, flaw.message
+    return Note(about, uid, kind, flaw.code.value, flaw.message, code)
+
+
 def unschedulable(gang: Gang, reason: Reason) -> Iterator[Note]:
     """A gang waits: a note on its PodGroup and one on each pod that waits with it."""
     if not gang.is_implicit and gang.uid:
@@ -104,6 +115,7 @@ class Notices:
     def __init__(self, note: Callable[[Note], None]) -> None:
         self._note = note
         self._told: dict[str, _Told] = {}
+        self._flaws: frozenset[Flaw] = frozenset()
 
     def tell(self, outcome: Outcome) -> None:
         """Tell why gangs wait, where that is new or has not been said for a while."""
@@ -122,3 +134,14 @@ class Notices:
                 self._note(note)
         for key in self._told.keys() - outcome.reasons.keys():
             del self._told[key]
+
+    def tell_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
+        """Tell objects what is wrong with them; the recorder knows when it is time to again."""
+        now = frozenset(flaws)
+        for flaw in sorted(now - self._flaws, key=str):
+            log.warning("%s", flaw)
+        for flaw in sorted(self._flaws - now, key=str):
+            log.info("no longer so: %s", flaw)
+        self._flaws = now
+        for flaw in now:
+            self._note(flawed(flaw, uid_of(flaw.kind, flaw.key)))

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
     from optsched.rules.contained import Fault
+    from optsched.session.flaws import Flaw
     from optsched.session.ports import Clock
     from optsched.session.session import Report
 
@@ -106,6 +107,7 @@ class _Answer:
     snapshot: Snapshot
     policy: Policy
     plan: Plan
+    flaws: tuple[Flaw, ...]
     until_ms: int
     times: int
 
@@ -263,7 +265,7 @@ class Scheduler:
         if report is None:
             return
         self._previous, self._answers = report.problem, report.trace.answers
-        self._answer = self._kept(snapshot, policy, report.plan)
+        self._answer = self._kept(snapshot, policy, report)
         if self._leads():
             self._parts.evictor.carry_out(report.plan, snapshot)
             self._parts.binder.carry_out(report.plan)
@@ -327,8 +329,8 @@ class Scheduler:
             outside.closed(report.plan)
         return report
 
-    def _kept(self, snapshot: Snapshot, policy: Policy, plan: Plan) -> _Answer:
-        before, times = self._answer, 0
+    def _kept(self, snapshot: Snapshot, policy: Policy, report: Report) -> _Answer:
+        before, times, plan = self._answer, 0, report.plan
         if before is not None and before.policy is policy and before.plan.pending == plan.pending:
             times = before.times + 1
         now_ms = snapshot.taken_ms
@@ -337,7 +339,7 @@ class Scheduler:
         turn_ms = question.next_turn_ms(_waiting(snapshot, plan), now_ms, limit_ms)
         if turn_ms is not None:
             until_ms = min(until_ms, turn_ms)
-        return _Answer(snapshot, policy, plan, until_ms, times)
+        return _Answer(snapshot, policy, plan, report.flaws, until_ms, times)
 
     def _tell(self, now_ms: int) -> None:
         """Status and events of all that has changed since the last time."""
@@ -352,6 +354,7 @@ class Scheduler:
         if shard is not None:
             parts.writes.put(shard.ref, shard)
         self._notices.tell(outcome)
+        self._notices.tell_flaws(self._answer.flaws, parts.cache.uid)
         parts.metrics.dropped(parts.events.num_dropped)
 
 

@@ -197,6 +197,18 @@ def _closed(
     return result
 
 
+def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
+    """Queues that take no work because of a fault of theirs, by name; to be closed is none."""
+    _, cyclic = _parents(queues)
+    names = {q.name for q in queues} | {ROOT_QUEUE, ""}
+    found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))
+    return {
+        queue.name: reason
+        for queue, reason in found
+        if reason is not None and reason.code is not ReasonCode.QUEUE_NOT_OPEN
+    }
+
+
 def _own_problem(queue: Queue, is_cyclic: bool, has_parent: bool) -> Reason | None:
     if queue.problem is not None:
         return Reason(ReasonCode.INVALID_QUEUE, f"queue {queue.name}: {queue.problem.message}")

@@ -342,7 +342,11 @@ class _BoundReader:
             return self._below(request.highest_tier_name, forest)
         highest = request.highest_tier
         allowed: Bool = forest.tier <= (forest.top - 1 if highest is None else highest)
-        return allowed
+        if allowed.any():
+            return allowed
+        known = ", ".join(map(str, sorted(set(forest.tier[1:].tolist()))))
+        text = f"no HyperNode has tier {highest} or below; known are: {known}"
+        return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
 
     def _below(self, tier_name: str, forest: Forest) -> Bool | Reason:
         """(D,) the domains of a tier by name, and all below them."""

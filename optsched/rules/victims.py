@@ -50,15 +50,16 @@ class Victims(Rule):
 
     def spares(self, problem: Problem) -> Bool:
         """See `Rule`: who does not allow it, is cooling down, or has a budget of nothing."""
-        snapshot = problem.snapshot
-        spent = [b for b in snapshot.budgets if b.allowed <= 0]
-        return np.array(
-            [
-                bool(_refusal(t, snapshot.taken_ms)) or any(covers(b, t) for b in spent)
-                for t in running_tasks(problem).tasks
-            ],
-            np.bool_,
-        )
+        spent = [b for b in problem.snapshot.budgets if b.allowed <= 0]
+        kept = [any(covers(b, t) for b in spent) for t in running_tasks(problem).tasks]
+        return unwilling(problem) | np.array(kept, np.bool_)
+
+
+def unwilling(problem: Problem) -> Bool:
+    """(V,) running tasks that say themselves that they may not be evicted, or not yet."""
+    now_ms = problem.snapshot.taken_ms
+    found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
+    return np.array(found, np.bool_)
 
 
 class Cooldown(Rule):

@@ -37,8 +37,11 @@ from optsched.rules.levels import build_levels
 from optsched.rules.outside import Recorder, Recording
 from optsched.rules.verify import verify_actions
 from optsched.session.accused import accused
+from optsched.session.budgets import Protection, with_budgets
 from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, pending_of
+from optsched.session.flaws import budget_flaws, find_flaws
+from optsched.session.guarantees import hold_guarantees
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.rules.base import AnyLevel, Violation
     from optsched.rules.outside import Outside
+    from optsched.session.flaws import Flaw
     from optsched.session.ports import Clock, Incidents
 
 
@@ -129,11 +133,15 @@ class Trace:
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of a session: the plan, and the problem that the next one builds on."""
+    """The outcome of a session: the plan, and the problem that the next one builds on.
+
+    `flaws` are what is wrong with objects beside each other.
+    """
 
     plan: Plan
     problem: Problem
     trace: Trace
+    flaws: tuple[Flaw, ...] = ()
 
 
 def run_session(
@@ -183,8 +191,9 @@ class _Round:
 
 class _Session:
     def __init__(self, snapshot: Snapshot, policy: Policy, surroundings: Surroundings) -> None:
-        snapshot = kept_places(snapshot).snapshot
-        self._snapshot = snapshot if _has_gangs(policy) else without_gangs(snapshot)
+        self._given = snapshot
+        held, self._unheld = hold_guarantees(kept_places(snapshot).snapshot)
+        self._snapshot = held if _has_gangs(policy) else without_gangs(held)
         self._faults = Faults()
         self._outside = Recorder(surroundings.outside or Recording(snapshot.answers))
         rules = policy.rules.connected(self._outside).contained(self._faults)
@@ -222,8 +231,23 @@ class _Session:
         first = self._round(self._snapshot, Clearing(), previous)
         rounds = [first] if not self._optimises else [*self._making_room(first), first]
         plan, violations, kept = self._accept(rounds)
+        plan, flaws = self._examined(plan, first.problem)
         trace = Trace(dict(self._watch.seconds), violations, kept)
-        return Report(plan, first.problem, trace)
+        return Report(plan, first.problem, trace, flaws)
+
+    def _examined(self, plan: Plan, problem: Problem) -> tuple[Plan, tuple[Flaw, ...]]:
+        """The plan with what budgets have to do with it, and what is wrong with objects."""
+        with self._watch("explain"):
+            reads_topology = self._policy.rules.find("network-topology") is not None
+            flaws = find_flaws(self._given, self._unheld, reads_topology=reads_topology)
+            protection = Protection(problem, self._rules, _reach(self._policy))
+            keeping = protection.keeping(plan.pending)
+        if not keeping:
+            return plan, flaws
+        told = {key: with_budgets(plan.pending[key], kept) for key, kept in keeping.items()}
+        plan = replace(plan, pending={**plan.pending, **told})
+        named = (key for kept in keeping.values() for key in kept)
+        return plan, (*flaws, *budget_flaws(named))
 
     # --- deciding --------------------------------------------------------------------------------
 

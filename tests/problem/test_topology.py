@@ -96,7 +96,6 @@ def test_without_hypernodes_there_is_the_cluster_alone() -> None:
 @pytest.mark.parametrize(
     ("request_", "domains"),
     [
-        (TopologyRequest(highest_tier=0), set()),
         (TopologyRequest(highest_tier=1), {"r0", "r1", "r2"}),
         (TopologyRequest(highest_tier=2), {"r0", "r1", "r2", "s0"}),
         (TopologyRequest(highest_tier=3), {"r0", "r1", "r2", "s0", ""}),
@@ -119,6 +118,11 @@ def test_what_requests_allow(request_: TopologyRequest, domains: set[str]) -> No
             TopologyRequest(highest_tier_name="pod"),
             TREE,
             "no HyperNode has tierName pod; known are: rack, spine",
+        ),
+        (
+            TopologyRequest(highest_tier=0),
+            TREE,
+            "no HyperNode has tier 0 or below; known are: 1, 2",
         ),
         (
             TopologyRequest(highest_tier=1),

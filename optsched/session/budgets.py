@@ -1,0 +1,109 @@
+"""Disruption budgets that allow nothing, and the gangs that wait for what they protect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.problem.running import running_tasks
+from optsched.rules.entitled import PREEMPT, RECLAIM
+from optsched.rules.victims import Victims, covers, unwilling
+from optsched.rules.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optsched.problem.arrays import Bool
+    from optsched.problem.problem import Problem
+    from optsched.rules.ruleset import RuleSet
+
+SHORT_OF_ROOM = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
+"""Reasons that an eviction could put an end to."""
+
+
+class Protection:
+    """Which of the tasks that could go for a gang stay because of spent budgets."""
+
+    def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
+        self._problem = problem
+        self._rules = rules
+        self._reach = reach
+        self._spent = [b for b in problem.snapshot.budgets if b.allowed <= 0] if reach else []
+        self._tasks = running_tasks(problem) if self._spent else None
+        self._cover = self._coverage()
+        self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
+
+    def _coverage(self) -> Bool:
+        """(B, V) budget by task, of tasks that nothing else spares."""
+        if self._tasks is None:
+            return np.zeros((0, 0), np.bool_)
+        found = [[covers(b, t) for t in self._tasks.tasks] for b in self._spent]
+        cover = np.array(found, np.bool_).reshape(len(self._spent), len(self._tasks))
+        return cover & ~self._spared() if cover.any() else cover
+
+    def _spared(self) -> Bool:
+        """(V,) who stays whatever budgets say."""
+        spared = unwilling(self._problem)
+        for rule in self._rules.guarding:
+            mine = None if isinstance(rule, Victims) else rule.spares(self._problem)
+            spared = spared if mine is None else spared | mine
+        return spared
+
+    def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
+        """Gangs short of room by the keys of budgets, with how many pods each keeps."""
+        if not self._cover.any():
+            return {}
+        number = {gang.key: g for g, gang in enumerate(self._problem.snapshot.gangs)}
+        waiting = [key for key, reason in pending.items() if reason.code in SHORT_OF_ROOM]
+        return {key: kept for key in waiting if (kept := self._kept(number[key]))}
+
+    def _kept(self, gang: int) -> Mapping[str, int]:
+        problem = self._problem
+        shape = int(problem.shape_of[gang])
+        alike = (shape, int(problem.queue_of[gang]), int(problem.priority[gang]))
+        if shape < 0:
+            return {}
+        if alike not in self._known:
+            counts = self._cover[:, self._candidates(gang)].sum(axis=1).tolist()
+            kept = {b.key: n for b, n in zip(self._spent, counts, strict=True) if n}
+            self._known[alike] = kept
+        return self._known[alike]
+
+    def _candidates(self, gang: int) -> Bool:
+        """(V,) who could go but for budgets, on nodes that the gang may use."""
+        problem, running = self._problem, running_tasks(self._problem)
+        queues, gangs = running.queue_of, running.gang_of
+        own = queues == problem.queue_of[gang]
+        found = np.zeros(len(running), np.bool_)
+        if PREEMPT in self._reach:
+            found |= own & (problem.priority[gangs] < problem.priority[gang])
+        if RECLAIM in self._reach:
+            lends = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
+            found |= ~own & np.append(lends, False)[queues]
+        shape = int(problem.shape_of[gang])
+        start, end = problem.shapes.start[shape], problem.shapes.start[shape + 1]
+        classes = np.unique(problem.shapes.class_of[start:end]).tolist()
+        return found & self._open_to(classes)[running.node_of]
+
+    def _open_to(self, classes: Iterable[int]) -> Bool:
+        """(N,) nodes that some of the classes may use."""
+        open_nodes = np.zeros(self._problem.num_nodes, np.bool_)
+        for task_class in classes:
+            masks = (rule.mask(self._problem, task_class) for rule in self._rules.masking)
+            allowed = self._problem.ready.copy()
+            for mask in masks:
+                allowed &= True if mask is None else mask
+            open_nodes |= allowed
+        return open_nodes
+
+
+def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:
+    """A reason that names the budgets which keep pods that could make room."""
+    told = [
+        f"{counted(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
+        f"because of the disruption budget {key}"
+        for key, number in sorted(kept.items())
+    ]
+    return Reason(reason.code, "; ".join([reason.message, *told]))

@@ -1,0 +1,217 @@
+"""What is wrong with objects beside each other: each names its fault, and stops nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from optsched.api import kinds
+from optsched.domain.cluster import ROOT_QUEUE
+from optsched.problem.queues import queue_faults
+from optsched.rules.wording import amount_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.domain.amounts import Amounts
+    from optsched.domain.cluster import Queue, Snapshot
+    from optsched.domain.topology import TopologyRequest
+    from optsched.session.guarantees import Unheld
+
+
+class FlawCode(StrEnum):
+    """Why an object is told of, as the reason of its event."""
+
+    QUEUE = "InvalidQueue"
+    GUARANTEE = "GuaranteeNotHeld"
+    FLOORS = "GuaranteesContradict"
+    CEILING = "CapabilityContradicts"
+    DESERVED = "DeservedContradict"
+    HYPERNODE = "InvalidHyperNode"
+    TIER = "TierNotFound"
+    BUDGET = "BudgetForbidsAll"
+
+
+READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE})
+"""Flaws that may be of single fields, which whoever reads files has told of with their lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """One thing that is wrong.
+
+    Attributes
+    ----------
+    kind, key
+        The object: `namespace/name`, or the name alone outside of namespaces.
+    message
+        One sentence.
+    """
+
+    kind: kinds.Kind
+    key: str
+    code: FlawCode
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}: {self.code}: {self.message}"
+
+
+def find_flaws(
+    snapshot: Snapshot, unheld: Iterable[Unheld], *, reads_topology: bool
+) -> tuple[Flaw, ...]:
+    """Everything that is wrong with the queues, the network and what gangs ask of it.
+
+    Parameters
+    ----------
+    snapshot
+        As it was taken, with all guarantees.
+    unheld
+        Those of them that reserve nothing.
+    reads_topology
+        Whether anybody looks at what gangs ask of the network.
+
+    """
+    found = [*_queue_flaws(snapshot), *map(_unheld_flaw, unheld)]
+    found += [*_tree_flaws(snapshot), *_hypernode_flaws(snapshot)]
+    if reads_topology:
+        found += _tier_flaws(snapshot)
+    return tuple(found)
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+def _queue_flaw(queue: str, code: FlawCode, message: str) -> Flaw:
+    return Flaw(kinds.QUEUE, queue, code, message)
+
+
+def _queue_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
+    """Queues that take no work because of what they are themselves."""
+    for name, reason in queue_faults(snapshot.queues).items():
+        yield _queue_flaw(name, FlawCode.QUEUE, f"{reason.message}; it takes no new work")
+
+
+def _unheld_flaw(unheld: Unheld) -> Flaw:
+    amounts = (unheld.amount, unheld.capacity, unheld.older)
+    amount, capacity, older = (amount_text(unheld.resource, a) for a in amounts)
+    taken = f", of which older queues are guaranteed {older}" if unheld.older else ""
+    have = (
+        f"queue {unheld.holder} above it may have" if unheld.holder else "all nodes together have"
+    )
+    message = f"{amount} are guaranteed, but {have} {capacity}{taken}"
+    return _queue_flaw(unheld.queue, FlawCode.GUARANTEE, f"{message}; nothing of it is reserved")
+
+
+def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
+    below: dict[str, list[Queue]] = {}
+    for queue in snapshot.queues:
+        if queue.name != ROOT_QUEUE:
+            below.setdefault(queue.parent, []).append(queue)
+    for parent in snapshot.queues:
+        children = below.get(parent.name, ())
+        yield from _sum_flaws(parent, children)
+    for queue in snapshot.queues:
+        yield from _ceiling_flaws(queue, snapshot.queue_by_name)
+
+
+def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
+    """Where what is written of a queue is less than what is written of those below it."""
+    children = list(children)
+    guaranteed, deserved = (
+        _summed(c.guarantee for c in children),
+        _summed(c.deserved for c in children),
+    )
+    checks = (
+        (FlawCode.FLOORS, guaranteed, parent.guarantee, "are guaranteed", "it is itself"),
+        (FlawCode.FLOORS, guaranteed, parent.capability or (), "are guaranteed", "it may have"),
+        (FlawCode.DESERVED, deserved, parent.deserved, "deserve", "it does itself"),
+    )
+    for code, together, own, verb, its in checks:
+        for resource, most in own:
+            if together[resource] > most:
+                yield _queue_flaw(
+                    parent.name,
+                    code,
+                    f"the queues below it {verb} {amount_text(resource, together[resource])} "
+                    f"together, more than the {amount_text(resource, most)} that {its}",
+                )
+
+
+def _summed(parts: Iterable[Amounts]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(dict(part))
+    return total
+
+
+def _ceiling_flaws(queue: Queue, by_name: Mapping[str, Queue]) -> Iterator[Flaw]:
+    for resource, limit in queue.capability or ():
+        above = _ceiling_above(queue, resource, by_name)
+        if above is not None and above[1] < limit:
+            yield _queue_flaw(
+                queue.name,
+                FlawCode.CEILING,
+                f"its capability of {amount_text(resource, limit)} is above the "
+                f"{amount_text(resource, above[1])} of queue {above[0]} above it, which bind",
+            )
+
+
+def _ceiling_above(
+    queue: Queue, resource: str, by_name: Mapping[str, Queue]
+) -> tuple[str, int] | None:
+    """The nearest queue above that limits a resource, and its limit."""
+    seen = {queue.name}
+    while queue.name != ROOT_QUEUE and queue.parent in by_name and queue.parent not in seen:
+        queue = by_name[queue.parent]
+        seen.add(queue.name)
+        limits = dict(queue.capability or ())
+        if resource in limits:
+            return queue.name, limits[resource]
+    return None
+
+
+# --- the network ---------------------------------------------------------------------------------
+
+
+def _hypernode_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
+    for name, problems in sorted(snapshot.topology.problems.items()):
+        message = f"{'; '.join(problems)}: what is named does not count"
+        yield Flaw(kinds.HYPER_NODE, name, FlawCode.HYPERNODE, message)
+
+
+def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
+    """Gangs that name a tier which no HyperNode has, and are placed all the same."""
+    tiers = sorted({h.tier for h in snapshot.topology.hypernodes})
+    if not tiers:
+        return
+    for gang in snapshot.gangs:
+        if gang.is_implicit or not gang.uid:
+            continue
+        asked = (gang.topology, *(rule.topology for rule in gang.sub_groups))
+        for tier in sorted({t for r in asked if (t := _tier_of(r)) is not None}):
+            if tier not in tiers and tier > tiers[0]:
+                yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.TIER, _tier_text(tier, tiers))
+
+
+def _tier_of(request: TopologyRequest | None) -> int | None:
+    return request.highest_tier if request is not None and request.is_hard else None
+
+
+def _tier_text(tier: int, tiers: list[int]) -> str:
+    known = f"known are {', '.join(map(str, tiers))}"
+    lower = [t for t in tiers if t < tier]
+    meant = f"it is taken for tier {lower[-1]}" if tier < tiers[-1] else "every node is allowed"
+    return f"highestTierAllowed is {tier}, but no HyperNode has that tier: {known}; {meant}"
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+def budget_flaws(keys: Iterable[str]) -> Iterator[Flaw]:
+    """Disruption budgets that keep room from gangs."""
+    message = "it allows no disruption now, and gangs wait for room that pods under it hold"
+    for key in sorted(set(keys)):
+        yield Flaw(kinds.POD_DISRUPTION_BUDGET, key, FlawCode.BUDGET, message)

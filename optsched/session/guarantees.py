@@ -1,0 +1,124 @@
+"""Guarantees that the cluster can hold, and those that it never could.
+
+A queue that is guaranteed more than there is would keep everybody else out for nothing. Queues are
+looked at from the oldest: what a younger one is guaranteed beyond what all nodes together offer,
+those that are not ready included, or beyond what a queue above it may have, reserves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from optsched.domain.cluster import ROOT_QUEUE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.domain.cluster import Node, Queue, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """A guarantee that reserves nothing.
+
+    Attributes
+    ----------
+    queue, resource, amount
+        Whose it is, and of what how much.
+    holder
+        The queue above whose capability is too small for it; empty for the cluster.
+    capacity, older
+        What the holder may have, and what of it queues below it that are older are guaranteed.
+    """
+
+    queue: str
+    resource: str
+    amount: int
+    holder: str
+    capacity: int
+    older: int
+
+
+def hold_guarantees(snapshot: Snapshot) -> tuple[Snapshot, tuple[Unheld, ...]]:
+    """The snapshot without guarantees that its nodes can not hold, and those that are left out.
+
+    The very same snapshot where all can be held. Without any node nothing is said.
+    """
+    named = {r for q in snapshot.queues for r, _ in q.guarantee}
+    if not named or not snapshot.nodes:
+        return snapshot, ()
+    capacity = _capacity(snapshot.nodes)
+    left_out = [
+        unheld for resource in sorted(named) for unheld in _unheld(snapshot, resource, capacity)
+    ]
+    if not left_out:
+        return snapshot, ()
+    gone = {(each.queue, each.resource) for each in left_out}
+    queues = tuple(
+        replace(q, guarantee=tuple((r, a) for r, a in q.guarantee if (q.name, r) not in gone))
+        for q in snapshot.queues
+    )
+    return replace(snapshot, queues=queues), tuple(left_out)
+
+
+def _capacity(nodes: Sequence[Node]) -> Mapping[str, int]:
+    total: Counter[str] = Counter()
+    for node in nodes:
+        total.update(dict(node.allocatable))
+    return total
+
+
+def _unheld(snapshot: Snapshot, resource: str, capacity: Mapping[str, int]) -> Iterator[Unheld]:
+    parents = {q.name: _parent(q, snapshot) for q in snapshot.queues}
+    limits = {"": capacity.get(resource, 0)}
+    own = ((q.name, dict(q.capability or ()).get(resource)) for q in snapshot.queues)
+    limits |= {name: limit for name, limit in own if limit is not None}
+    asked = [(q.created_ms, q.name, dict(q.guarantee).get(resource, 0)) for q in snapshot.queues]
+    together = claims({name: amount for _, name, amount in asked}, parents)
+    if all(together[name] <= limit for name, limit in limits.items()):
+        return
+    kept: dict[str, int] = {}
+    for _, name, amount in sorted(each for each in asked if each[2]):
+        before, after = claims(kept, parents), claims({**kept, name: amount}, parents)
+        holder = next((h for h in _line(name, parents) if after[h] > limits.get(h, after[h])), None)
+        if holder is None:
+            kept[name] = amount
+        else:
+            yield Unheld(name, resource, amount, holder, limits[holder], before[holder])
+
+
+def _line(name: str, parents: Mapping[str, str]) -> Iterator[str]:
+    """A queue, those above it, and the cluster as an empty name."""
+    while name:
+        yield name
+        name = parents[name]
+    yield ""
+
+
+def _parent(queue: Queue, snapshot: Snapshot) -> str:
+    """The queue above; empty at the top, where there is none, and in a circle of parents."""
+    by_name, seen = snapshot.queue_by_name, set[str]()
+    at = queue.name
+    while at != ROOT_QUEUE and at in by_name and at not in seen:
+        seen.add(at)
+        at = by_name[at].parent
+    is_circle = at == queue.name and queue.name in seen
+    is_known = queue.name != ROOT_QUEUE and queue.parent in by_name
+    return queue.parent if is_known and not is_circle else ""
+
+
+def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, int]:
+    """What each queue keeps: its guarantee, or more for those below it; all together under ""."""
+    below: dict[str, list[str]] = {}
+    for name, parent in parents.items():
+        below.setdefault(parent, []).append(name)
+    found: dict[str, int] = {}
+
+    def claim(name: str) -> int:
+        found[name] = max(floors.get(name, 0), sum(map(claim, below.get(name, ()))))
+        return found[name]
+
+    claim("")
+    return found

@@ -1,0 +1,150 @@
+"""Objects that are wrong beside each other, on a real cluster: each is told, the rest is bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.api import kinds
+from optsched.api.kinds import collection_path
+from tests.support.api import until
+from tests.support.live import QUEUES
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+HYPERNODES = collection_path(kinds.HYPER_NODE)
+
+
+def messages(site: Site, kind: str, name: str, namespace: str = "default") -> dict[str, str]:
+    """What an object is told, by reason; it is found as `kubectl describe` finds it."""
+    where = {"PodDisruptionBudget": f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"}
+    paths = {"Queue": QUEUES, "HyperNode": HYPERNODES, **where}
+    uid = site.api.get(f"{paths[kind]}/{name}")["metadata"]["uid"]
+    chosen = f"involvedObject.kind={kind},involvedObject.name={name},involvedObject.uid={uid}"
+    events = site.api.items(f"/api/v1/namespaces/{namespace}/events", fieldSelector=chosen)
+    ours = [event for event in events if event["source"].get("component") == "optsched"]
+    assert all(event["type"] == "Warning" for event in ours)
+    return {event["reason"]: event["message"] for event in ours}
+
+
+def await_told(site: Site, kind: str, name: str, reason: str, **more: str) -> str:
+    found = until(lambda: messages(site, kind, name, **more).get(reason), f"{name}: {reason}")
+    return str(found)
+
+
+def hypernode(site: Site, name: str, tier: int, *members: dict[str, Any]) -> str:
+    full = f"{site.name}-{name}"
+    kind = {"apiVersion": kinds.HYPER_NODE.api_version, "kind": "HyperNode"}
+    spec = {"tier": tier, "members": list(members)}
+    site.create(HYPERNODES, {**kind, "metadata": {"name": full}, "spec": spec})
+    return full
+
+
+def member(kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, "selector": {"exactMatch": {"name": name}}}
+
+
+def test_queues_that_contradict_are_told_and_the_rest_is_bound(site: Site) -> None:
+    site.nodes(2)
+    orphan = site.queue("orphan", parent=f"{site.name}-gone")
+    ring, other = (f"{site.name}-{name}" for name in ("ring", "other"))
+    site.queue("ring", parent=other)
+    site.queue("other", parent=ring)
+    vast = site.queue("vast", guarantee={"resource": {"cpu": "100"}})
+    small = site.queue("small", capability={"cpu": "2"}, deserved={"cpu": "2"})
+    wide = site.queue("wide", parent=small, capability={"cpu": "3"})
+    # Queues of the same second are in the order of their names.
+    two = {"deserved": {"cpu": "2"}, "guarantee": {"resource": {"cpu": "2"}}}
+    _, second = (site.queue(name, parent=small, **two) for name in ("one", "two"))
+    scheduler = site.scheduler()
+    site.gang("innocent", 2)
+    site.gang("below", 2, queue=wide)
+    site.gang("lost", 1, queue=orphan)
+    site.gang("round", 1, queue=ring)
+    site.await_bound("innocent", 2)
+    site.await_bound("below", 2)
+
+    assert await_told(site, "Queue", orphan, "InvalidQueue") == (
+        f"queue {orphan}: its parent {site.name}-gone does not exist; it takes no new work"
+    )
+    site.await_waits("lost", "QueueNotFound")
+    for name in (ring, other):
+        assert await_told(site, "Queue", name, "InvalidQueue") == (
+            f"queue {name} is its own ancestor: its parents form a cycle; it takes no new work"
+        )
+    site.await_waits("round", "InvalidQueue")
+    assert await_told(site, "Queue", vast, "GuaranteeNotHeld") == (
+        "100 cpu are guaranteed, but all nodes together have 8 cpu, of which older queues are "
+        "guaranteed 2 cpu; nothing of it is reserved"
+    )
+    assert await_told(site, "Queue", second, "GuaranteeNotHeld") == (
+        f"2 cpu are guaranteed, but queue {small} above it may have 2 cpu, of which older queues "
+        "are guaranteed 2 cpu; nothing of it is reserved"
+    )
+    assert await_told(site, "Queue", wide, "CapabilityContradicts") == (
+        f"its capability of 3 cpu is above the 2 cpu of queue {small} above it, which bind"
+    )
+    assert await_told(site, "Queue", small, "GuaranteesContradict") == (
+        "the queues below it are guaranteed 4 cpu together, more than the 2 cpu that it may have"
+    )
+    assert await_told(site, "Queue", small, "DeservedContradict") == (
+        "the queues below it deserve 4 cpu together, more than the 2 cpu that it does itself"
+    )
+    assert f"Queue {vast}: GuaranteeNotHeld: 100 cpu are guaranteed" in scheduler.log
+
+    site.api.patch(f"{QUEUES}/{orphan}", {"spec": {"parent": "root"}})
+    site.await_bound("lost", 1)
+    until(lambda: f"no longer so: Queue {orphan}: InvalidQueue" in scheduler.log, "it is mended")
+
+
+def test_a_network_that_can_not_be_is_told_and_the_rest_is_bound(site: Site) -> None:
+    a, b = site.nodes(2)
+    rack = hypernode(site, "rack", 1, member("Node", a), member("Node", b))
+    loop = hypernode(site, "loop", 2, member("HyperNode", f"{site.name}-pool"))
+    pool = hypernode(site, "pool", 3, member("HyperNode", loop))
+    site.scheduler("--config", "network-topology")
+    hard = {"mode": "hard"}
+    for name, tier in (("high", 7), ("none", 0), ("near", 1)):
+        site.group(name, 2, networkTopology={**hard, "highestTierAllowed": tier})
+        site.members(name, range(2))
+    site.gang("innocent", 1)
+    for name, number in (("innocent", 1), ("high", 2), ("near", 2)):
+        site.await_bound(name, number)
+
+    assert "is above itself: members form a circle" in await_told(
+        site, "HyperNode", loop, "InvalidHyperNode"
+    )
+    assert "InvalidHyperNode" not in messages(site, "HyperNode", rack)
+    (event,) = until(lambda: site.events("high", "TierNotFound"), "the gang is told of its tier")
+    assert event["involvedObject"]["kind"] == "PodGroup"
+    assert "highestTierAllowed is 7, but no HyperNode has that tier" in event["message"]
+    condition = site.await_waits("none", "TopologyNotFound")
+    assert "no HyperNode has tier 0 or below" in condition["message"]
+    assert pool
+
+
+def test_a_budget_that_forbids_everything_is_told_and_the_rest_is_bound(site: Site) -> None:
+    site.nodes(1)
+    site.budget("keep", {"app": "kept"}, min_available=1)
+    high = f"{site.name}-high"
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    site.create(path, {**kind, "metadata": {"name": high}, "value": 1000})
+    site.scheduler("--config", "volcano-default")
+    site.gang("kept", 1, cpus=3, labels={"app": "kept"})
+    site.await_running("kept", 1)
+    site.group("urgent", 1, priorityClassName=high)
+    site.members("urgent", range(1), cpus=3, priorityClassName=high)
+    site.gang("innocent", 1)
+    site.await_bound("innocent", 1)
+    told = await_told(site, "PodDisruptionBudget", "keep", "BudgetForbidsAll", namespace=site.name)
+    assert told == "it allows no disruption now, and gangs wait for room that pods under it hold"
+    condition = site.await_waits("urgent", "NotEnoughResources")
+    assert condition["message"].endswith(
+        f"; 1 pod that could make room stays because of the disruption budget {site.name}/keep"
+    )
+    assert site.story.num_bound("kept") == 1
