@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.domain.amounts import amount_of
 from optsched.domain.shards import NO_SHARDING
-from optsched.domain.task import Taint, TaintEffect
+from optsched.domain.task import Taint, TaintEffect, TaskStatus
 from optsched.domain.topology import NO_TOPOLOGY
 from optsched.units import PODS
 
@@ -139,8 +139,7 @@ class Gang:
     min_member
         The smallest number of tasks that may run.
     min_role
-        (role, number): the same by role. Volcano ignores it when `min_member` is below the sum
-        (`CheckTaskReady`); so do we.
+        (role, number): the same by role, as it was written; what counts is `role_minimums`.
     min_resources
         What must be available before anything of it starts.
     tasks
@@ -190,9 +189,27 @@ class Gang:
         return self.key.partition("/")[2]
 
     @property
+    def role_minimums(self) -> tuple[tuple[str, int], ...]:
+        """(role, number): tasks of a role that start with the minimum of the gang.
+
+        Where the numbers that were written are more than `min_member` together, Volcano ignores
+        them (`CheckTaskReady`), and a job may start without its driver. Here one task of each such
+        role that has pods is among the first, as far as `min_member` goes.
+        """
+        asked = tuple((role, least) for role, least in self.min_role if least > 0)
+        if sum(least for _, least in asked) <= self.min_member:
+            return asked
+        there = {t.role for t in self.tasks if t.status not in _GONE}
+        ones = tuple((role, 1) for role, _ in asked if role in there)
+        return ones if len(ones) <= self.min_member else ()
+
+    @property
     def recorded_hypernode(self) -> str:
         """The HyperNode that its tasks were in when it ran last; empty when there is no record."""
         return self.annotations.get(ALLOCATED_HYPERNODE, "")
+
+
+_GONE = frozenset({TaskStatus.FAILED, TaskStatus.RELEASING})
 
 
 class QueueState(StrEnum):

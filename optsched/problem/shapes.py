@@ -192,12 +192,12 @@ def _needs(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int
     if gang.is_loose:
         return 0, ()
     need = max(0, gang.min_member - len(ready))
-    if not gang.min_role or gang.min_member < sum(n for _, n in gang.min_role):
+    if not gang.role_minimums:
         return need, ()
     have: dict[str, int] = {}
     for task in ready:
         have[task.role] = have.get(task.role, 0) + 1
-    short = ((role, n - have.get(role, 0)) for role, n in gang.min_role)
+    short = ((role, n - have.get(role, 0)) for role, n in gang.role_minimums)
     return need, tuple((role, n) for role, n in short if n > 0)
 
 
@@ -223,7 +223,7 @@ def _too_few(
         role, short = lacking[0]
         return Reason(
             ReasonCode.NOT_ENOUGH_TASKS,
-            f"minTaskMember[{role}] is {dict(gang.min_role)[role]}, "
+            f"minTaskMember[{role}] is {dict(gang.role_minimums)[role]}, "
             f"but {short} of these pods do not exist yet",
         )
     alive = gang.min_member - need + len(waiting)

@@ -230,7 +230,5 @@ def _broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> It
 
 
 def _lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
-    if gang.min_member < sum(n for _, n in gang.min_role):
-        return False
     have = Counter(t.role for t in left)
-    return any(have[role] < n for role, n in gang.min_role)
+    return any(have[role] < n for role, n in gang.role_minimums)

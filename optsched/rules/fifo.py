@@ -173,7 +173,7 @@ def _goes_first(gang: Gang) -> bool:
     if gang.is_loose or not _ready(gang):
         return False
     have = [t.role for t in gang.tasks if t.status.counts_as_ready]
-    short = any(have.count(role) < least for role, least in gang.min_role)
+    short = any(have.count(role) < least for role, least in gang.role_minimums)
     return _ready(gang) < gang.min_member or short or bool(gang.sub_groups)
 
 
@@ -188,9 +188,8 @@ def _could_start(gang: Gang) -> bool:
         return False
     if gang.is_loose:
         return True
-    complete = all(waiting.count(role) >= least for role, least in gang.min_role)
-    binds = gang.min_member >= sum(n for _, n in gang.min_role)
-    return len(waiting) >= gang.min_member and (complete or not binds)
+    complete = all(waiting.count(role) >= least for role, least in gang.role_minimums)
+    return len(waiting) >= gang.min_member and complete
 
 
 # --- gangs as arrays -----------------------------------------------------------------------------

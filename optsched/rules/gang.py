@@ -47,7 +47,7 @@ class Gang(Rule):
             if len(ready) < gang.min_member:
                 detail = f"{len(ready)} tasks would run, minMember is {gang.min_member}"
                 yield Violation(self.name, f"gang {key}", detail)
-            for role, least in _binding_roles(gang):
+            for role, least in gang.role_minimums:
                 have = sum(t.role == role for t in ready)
                 if have < least:
                     detail = f"{have} of role {role} would run, minTaskMember is {least}"
@@ -136,14 +136,9 @@ class Gang(Rule):
         return None
 
 
-def _binding_roles(gang: GangObject) -> tuple[tuple[str, int], ...]:
-    """Role minimums that count: Volcano's `CheckTaskReady` ignores them below their sum."""
-    return gang.min_role if gang.min_member >= sum(n for _, n in gang.min_role) else ()
-
-
 def _starts(gang: GangObject) -> bool:
     ready = [t.role for t in gang.tasks if t.status.counts_as_ready]
-    short = any(ready.count(role) < n for role, n in _binding_roles(gang))
+    short = any(ready.count(role) < n for role, n in gang.role_minimums)
     return len(ready) < gang.min_member or short
 
 

@@ -82,10 +82,21 @@ def test_minimums_by_role_shrink_with_what_runs() -> None:
     assert (found.need, found.need_role) == (3, (("worker", 3),))
 
 
-def test_minimums_by_role_are_ignored_where_min_member_is_below_their_sum() -> None:
-    # Volcano's CheckTaskReady does the same.
-    made = replace(gang("g", ("ps", 1, ONE), ("worker", 2, ONE), least=2), min_role=(("ps", 3),))
-    assert decided(gang_row(made)).need_role == ()
+@pytest.mark.parametrize(
+    ("least", "min_role", "need"),
+    [
+        (2, (("ps", 3),), (("ps", 1),)),
+        (2, (("ps", 1), ("worker", 2)), (("ps", 1), ("worker", 1))),
+        (1, (("ps", 1), ("worker", 2)), ()),
+        (2, (("absent", 1), ("worker", 2)), (("worker", 1),)),
+        (2, (("ps", 0), ("worker", 3)), (("worker", 1),)),
+    ],
+)
+def test_where_min_member_is_below_their_sum_one_of_each_role_is_among_the_first(
+    least: int, min_role: tuple[tuple[str, int], ...], need: tuple[tuple[str, int], ...]
+) -> None:
+    made = gang("g", ("ps", 1, ONE), ("worker", 2, ONE), least=least)
+    assert decided(gang_row(replace(made, min_role=min_role))).need_role == need
 
 
 def test_min_resources_count_until_the_gang_runs() -> None:

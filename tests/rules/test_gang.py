@@ -85,9 +85,16 @@ def test_minimums_by_role_hold_beside_the_one_of_all() -> None:
     assert breaks(snapshot, {**dict.fromkeys(ps, "n0"), workers[0]: "n0", "ns/g-ps-1": "n1"})
 
 
-def test_minimums_by_role_are_ignored_where_they_sum_to_more_than_the_one_of_all() -> None:
+def test_where_they_sum_to_more_than_the_one_of_all_each_role_comes_with_one() -> None:
     snapshot = cluster(NODES, [roles(2)])
-    assert not breaks(snapshot, dict.fromkeys(["ns/g-worker-0", "ns/g-worker-1"], "n0"))
+    assert breaks(snapshot, dict.fromkeys(["ns/g-worker-0", "ns/g-worker-1"], "n0"))
+    assert not breaks(snapshot, dict.fromkeys(["ns/g-ps-0", "ns/g-worker-1"], "n0"))
+
+
+def test_the_driver_is_among_the_first_where_there_is_room_for_the_minimum_only() -> None:
+    made = gang("g", ("worker", 4, shape(1)), ("zdriver", 1, shape(1)), least=3)
+    made = replace(made, min_role=(("worker", 4), ("zdriver", 1)))
+    assert placed_by_gang(cluster([node("n0", 3)], [made]), RULES) == {"g": 3}
 
 
 def test_a_role_without_room_keeps_the_whole_gang_out() -> None:

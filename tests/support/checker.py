@@ -404,8 +404,16 @@ _TINY = Fraction(1, 1 << 20)
 
 def _reaches_minimum(gang: Gang, tasks: list[Task]) -> bool:
     roles = Counter(t.role for t in tasks)
-    binding = gang.min_role if gang.min_member >= sum(n for _, n in gang.min_role) else ()
-    return len(tasks) >= gang.min_member and all(roles[role] >= n for role, n in binding)
+    return len(tasks) >= gang.min_member and all(roles[r] >= n for r, n in _binding(gang))
+
+
+def _binding(gang: Gang) -> list[tuple[str, int]]:
+    """minTaskMember as written where it fits into minMember, else one of each role with pods."""
+    if sum(n for _, n in gang.min_role) <= gang.min_member:
+        return list(gang.min_role)
+    living = [t.role for t in gang.tasks if t.status.name not in ("FAILED", "RELEASING")]
+    named = [(role, 1) for role, n in gang.min_role if n and role in living]
+    return named if len(named) <= gang.min_member else []
 
 
 def _waits(task: Task) -> bool:

@@ -239,11 +239,14 @@ class Placing:
     def _start_in(self, gang: int, book: Book, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._shape_of[gang]].entries]
-        for run in cursor.runs:
-            entry, left = run
-            wanted = min(left, max(cursor.need, cursor.need_role.get(roles[entry], 0)))
-            if wanted > 0 and entry not in cursor.failed:
-                self.place(gang, run, wanted, (book, answer))
+        # First what roles need: room may end with the minimum of the gang.
+        for role in (*cursor.need_role, None):
+            for run in cursor.runs:
+                entry, left = run
+                need = cursor.need if role is None else cursor.need_role[role]
+                wanted = min(left, need) if role in (None, roles[entry]) else 0
+                if wanted > 0 and entry not in cursor.failed:
+                    self.place(gang, run, wanted, (book, answer))
 
     def grow(self, gang: int, number: int) -> int:
         """Place up to some more tasks in order; returns how many found room."""

@@ -48,8 +48,7 @@ class Wholeness:
         left.update(self._placed(gang))
         if left.total() < found.min_member:
             return False
-        roles = found.min_role if found.min_member >= sum(n for _, n in found.min_role) else ()
-        return all(left[role] >= least for role, least in roles)
+        return all(left[role] >= least for role, least in found.role_minimums)
 
     def _placed(self, gang: int) -> Counter[str]:
         entries = self._problem.shapes.shapes[int(self._problem.shape_of[gang])].entries

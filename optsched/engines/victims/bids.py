@@ -612,7 +612,7 @@ class Bidding:
         for i in np.flatnonzero(~single).tolist():
             task = running.tasks[int(tasks[i])]
             victim = problem.snapshot.gangs[int(gang_of[i])]
-            minimums = [r for r, _ in victim.min_role]
+            minimums = [r for r, _ in victim.role_minimums]
             role[i] = minimums.index(task.role) + 1 if task.role in minimums else 0
             if victim.sub_groups:
                 found = sub_group_of(victim.sub_groups, task.labels)
@@ -665,10 +665,8 @@ class Bidding:
             held = int(self._held[number]) - len(gone)
             ready = int(problem.num_ready[number]) - len(gone)
             surplus = min(max(ready - gang.min_member, 0), held)
-            binding = gang.min_member >= sum(n for _, n in gang.min_role)
-            roles = [(i + 1, *item) for i, item in enumerate(gang.min_role)] if binding else []
             by_role = []
-            for i, role, least in roles:
+            for i, (role, least) in enumerate(gang.role_minimums, start=1):
                 runs = [t for t in gang.tasks if t.status.counts_as_ready and t.role == role]
                 less = sum(running.tasks[v].role == role for v in gone)
                 here = sum(t.status.holds_resources for t in runs) - less
