@@ -208,7 +208,7 @@ def _roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> I64:
     """(V',) number of the role among those with a minimum, from 1; 0 where that is no matter."""
     roles = np.zeros(len(tasks), np.int64)
     for i in np.flatnonzero(gang >= 0).tolist():
-        names = [r for r, _ in problem.snapshot.gangs[int(gang[i])].min_role]
+        names = [r for r, _ in problem.snapshot.gangs[int(gang[i])].role_minimums]
         role = running.tasks[int(tasks[i])].role
         roles[i] = names.index(role) + 1 if role in names else 0
     return roles
@@ -223,9 +223,8 @@ def _whole(
     held = int((running.gang_of == number).sum())
     surplus = min(max(int(problem.num_ready[number]) - gang.min_member, 0), held)
     kinds = np.flatnonzero(gang_of == number)
-    binding = gang.min_member >= sum(n for _, n in gang.min_role)
     by_role = []
-    for i, (role, least) in enumerate(gang.min_role if binding else ()):
+    for i, (role, least) in enumerate(gang.role_minimums):
         ready = [t for t in gang.tasks if t.status.counts_as_ready and t.role == role]
         here = sum(t.status.is_standing for t in ready)
         spare = min(max(len(ready) - least, 0), here)
