@@ -38,6 +38,7 @@ POD_QUEUE_NAME: Final = "volcano.sh/queue-name"
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # on nodes too
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
+RUNNING_ESTIMATE: Final = "optsched.io/running-estimate"  # ours: how long it runs
 CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # ours: when the pod last saved its work
 MOVABLE: Final = "optsched.io/movable"  # ours: whether the pod may start again elsewhere
 MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"

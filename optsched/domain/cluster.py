@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.domain.amounts import Amounts
+    from optsched.domain.booking import Booking
     from optsched.domain.cards import Card
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector
@@ -411,6 +412,9 @@ class Snapshot:
         The shards of the cluster, and which of them is ours.
     answers
         (question, reply) of what rules have asked outside in a session that was recorded.
+    bookings
+        Room that is promised to gangs from an instant on, whose first. Not part of the cluster:
+        sessions work it out.
     """
 
     taken_ms: int
@@ -424,6 +428,7 @@ class Snapshot:
     quotas: tuple[Quota, ...] = ()
     sharding: Sharding = NO_SHARDING
     answers: tuple[tuple[str, str], ...] = ()
+    bookings: tuple[Booking, ...] = ()
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])

@@ -32,6 +32,7 @@ class ReasonCode(StrEnum):
     PREDICATES = "NoNodeMatches"
     PLUGIN = "RefusedByPlugin"
     RESOURCES = "NotEnoughResources"
+    RESERVED = "ReservedForOthers"
     FRAGMENTED = "ResourcesFragmented"
     TOPOLOGY = "TopologyUnsatisfied"
     RELATIONS = "PodRelationsUnsatisfied"

@@ -296,6 +296,9 @@ class Task:
         UID of the object that makes the pod anew when it is gone (its controller); empty when none.
     is_movable
         Whether it may be moved to make room: it has such an owner, or says that it may.
+    estimate_ms
+        How long it is expected to run (`optsched.io/running-estimate`), or may run at most
+        (`activeDeadlineSeconds`) where that is shorter; 0 when the pod does not say.
     cards
         What it holds of shared GPUs, where that is known.
     problem
@@ -320,6 +323,7 @@ class Task:
     cooldown_ms: int = 0
     owner: str = ""
     is_movable: bool = False
+    estimate_ms: int = 0
     cards: tuple[CardUse, ...] = ()
     problem: Reason | None = None
 

@@ -11,7 +11,7 @@ from optsched.engines.copies import copy_classes
 from optsched.engines.cpsat.model import Configurations, LevelModel, Objective
 from optsched.engines.cpsat.pricing import useful_capacity
 from optsched.engines.deal import deal, domains_taken
-from optsched.engines.masks import allowed_nodes, rooms
+from optsched.engines.masks import allowed_nodes, rooms, spare_room
 from optsched.problem.arrays import ranges, row_groups
 from optsched.problem.formulation import Formulation, gang_classes
 from optsched.problem.linear import Expression
@@ -180,9 +180,12 @@ def encode_configurations(
     for rule in rules.hard:
         rule.encode_domains(form)
     copies = copy_classes(form)
-    request = problem.classes.request[copies.class_of]
+    spare = spare_room(problem, rules)
+    requests = np.concatenate([problem.classes.request, spare.request], axis=1)
+    request = requests[copies.class_of]
     allowed = allowed_nodes(problem, rules)[copies.class_of] & copies.inside(problem)
-    capacity = useful_capacity(problem.idle, problem.classes.request)
+    useful = useful_capacity(problem.idle, problem.classes.request)
+    capacity = np.concatenate([useful, spare.capacity], axis=1)
     class_of, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
     fits = (capacity[first][:, None, :] >= request[None, :, :]).all(axis=2)
     by_class = np.argsort(class_of, kind="stable")

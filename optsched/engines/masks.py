@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.rules.base import Spare
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -35,11 +37,23 @@ def allowed_nodes(problem: Problem, rules: RuleSet) -> Bool:
     return allowed
 
 
+def spare_room(problem: Problem, rules: RuleSet) -> Spare:
+    """What rules add to the resources of nodes, of no kinds where none does."""
+    found = [s for rule in rules.hard if (s := rule.spare(problem)) is not None]
+    if not found:
+        no_room = np.zeros((problem.num_nodes, 0), np.int64)
+        return Spare(no_room, np.zeros((len(problem.classes.shapes), 0), np.int64))
+    capacity = np.concatenate([np.maximum(s.capacity, 0) for s in found], axis=1)
+    return Spare(capacity, np.concatenate([s.request for s in found], axis=1))
+
+
 def rooms(problem: Problem, rules: RuleSet) -> I64:
     """(C, N) tasks of a class that fit on a node by themselves."""
-    idle = problem.idle
+    spare = spare_room(problem, rules)
+    idle = np.concatenate([problem.idle, spare.capacity], axis=1)
     fits = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
-    for task_class, request in enumerate(problem.classes.request):
+    requests = np.concatenate([problem.classes.request, spare.request], axis=1)
+    for task_class, request in enumerate(requests):
         asked = np.flatnonzero(request)
         fits[task_class] = (idle[:, asked] // request[asked]).min(axis=1, initial=2**62)
     return np.where(allowed_nodes(problem, rules), fits, 0)

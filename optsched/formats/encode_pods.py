@@ -130,6 +130,8 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
     if task.priority != priority:
         marks[wellknown.TASK_PRIORITY] = str(task.priority)
     marks |= _eviction_marks(task)
+    if task.estimate_ms:
+        marks[wellknown.RUNNING_ESTIMATE] = f"{task.estimate_ms}ms"
     if task.shape.cards:
         marks[CARDS] = request_text(task.shape.cards)
     marks |= use_marks(task.cards)

@@ -55,6 +55,7 @@ POD_MARKS: Final = frozenset(
         wellknown.COOLDOWN_TIME,
         wellknown.CHECKPOINTED_AT,
         wellknown.MOVABLE,
+        wellknown.RUNNING_ESTIMATE,
         PROBLEM,
         WAITING_SINCE,
         CARDS,
@@ -104,7 +105,7 @@ def gang_of_group(
     remarks = (missing,) if value is None else ()
     unread: list[FieldError] = []
     read_roles(group.meta.annotations, unread)
-    return gang, (*remarks, *_unread_waiting_time(group.meta.annotations), *unread)
+    return gang, (*remarks, *_unread_durations(group.meta.annotations), *unread)
 
 
 def _owner(reference: OwnerReference | None) -> Owner | None:
@@ -120,15 +121,15 @@ def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
     return own if label is None else {wellknown.PREEMPTABLE: label, **own}
 
 
-def _unread_waiting_time(annotations: Mapping[str, str]) -> Iterator[FieldError]:
-    """A waiting time that has no reading and is passed over, as in Volcano."""
-    key = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
-    if key is None:
-        return
-    try:
-        parse_duration_ms(annotations[key])
-    except DurationError as e:
-        yield e.at(f"metadata.annotations[{key}]")
+def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
+    """Waiting and running times that have no reading and are passed over, as in Volcano."""
+    waiting = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
+    running = wellknown.RUNNING_ESTIMATE if annotations.get(wellknown.RUNNING_ESTIMATE) else None
+    for key in filter(None, (waiting, running)):
+        try:
+            parse_duration_ms(annotations[key])
+        except DurationError as e:
+            yield e.at(f"metadata.annotations[{key}]")
 
 
 def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:

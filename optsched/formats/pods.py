@@ -22,6 +22,7 @@ from optsched.formats.upstream import gang_name
 from optsched.formats.victims import (
     cooldown_ms,
     is_movable,
+    estimate_ms,
     is_preemptable,
     owner_of,
     saved_ms,
@@ -129,6 +130,7 @@ class PodDecoder:
             cooldown_ms=cooldown_ms(meta, remarks),
             owner=owner_of(meta),
             is_movable=is_movable(meta),
+            estimate_ms=estimate_ms(meta, spec, remarks),
             cards=card_uses(meta.annotations, shape.request, remarks),
             problem=_problem(meta, errors),
         )

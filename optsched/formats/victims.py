@@ -1,10 +1,11 @@
-"""What a pod says about being evicted for others."""
+"""What a pod says about being evicted for others, and about how long it runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from optsched.api import wellknown
+from optsched.api.schema import MAX_INT32
 from optsched.api.truth import is_true
 from optsched.formats.marks import OWNER
 from optsched.units import DurationError, FieldError, TimestampError, parse_time_ms
@@ -69,6 +70,14 @@ def _read(
     except (DurationError, TimestampError) as e:
         remarks.append(e.at(f"metadata.{where}[{key}]"))
         return 0
+
+
+def estimate_ms(meta: ObjectMeta, spec: Mapping[str, Any], remarks: list[FieldError]) -> int:
+    """How long a pod is expected to run, or may run at most where that is shorter."""
+    said = _read(meta, "annotations", wellknown.RUNNING_ESTIMATE, parse_duration_ms, remarks)
+    limit = spec.get("activeDeadlineSeconds")
+    most = limit * 1000 if type(limit) is int and 0 < limit <= MAX_INT32 else 0
+    return min(said, most) if said and most else said or most
 
 
 def started_ms(status: Mapping[str, Any]) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from optsched.domain.booking import bookings_that_bind
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, table
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from optsched.problem.shapes import GangRow, GangShape, Relation
 
 
-_ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str]"
-"""Shape, relation, queue and label of a class, see `TaskClasses`."""
+_ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
+"""Shape, relation, queue, label and bookings of a class, see `TaskClasses`."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
@@ -100,9 +101,12 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
 
     def row(gang: Gang) -> GangRow:
         queue = gang.queue if gang.queue in narrow else ""
+        bound = bookings_that_bind(gang, snapshot.bookings, snapshot.taken_ms)
         # Identity is safe as a key: the previous problem keeps its gangs alive.
         same = known.get(id(gang))
-        return same if same is not None and same.queue == queue else gang_row(gang, queue=queue)
+        if same is not None and same.queue == queue and same.bound == bound:
+            return same
+        return gang_row(gang, queue=queue, bound=bound)
 
     return tuple(row(g) for g in snapshot.gangs)
 
@@ -120,7 +124,7 @@ def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[
 
     def related(row: GangRow) -> GangRow:
         found = {t.key: m for t in row.pending if (m := matcher.selecting(t))}
-        return gang_row(row.gang, found, row.queue) if found else row
+        return gang_row(row.gang, found, row.queue, row.bound) if found else row
 
     return tuple(related(r) for r in plain)
 
@@ -216,7 +220,7 @@ def _shape_arrays(
 ) -> tuple[GangShapes, dict[_ClassKey, int]]:
     number: dict[_ClassKey, int] = {}
     entries = [e for s in shapes for e in s.entries]
-    keys = [(e.shape, e.relation, e.queue, s.label) for s in shapes for e in s.entries]
+    keys = [(e.shape, e.relation, e.queue, s.label, e.bound) for s in shapes for e in s.entries]
     class_of = [number.setdefault(key, len(number)) for key in keys]
     lengths = [0, *(len(s.entries) for s in shapes)]
     least = [[dict(s.min_resources).get(r, 0) for r in resources] for s in shapes]
@@ -235,12 +239,13 @@ def _shape_arrays(
 def _class_arrays(
     number: Mapping[_ClassKey, int], resources: Sequence[str], task_class: I64
 ) -> TaskClasses:
-    shapes = tuple(s for s, _, _, _ in number)
+    shapes = tuple(key[0] for key in number)
     return TaskClasses(
         shapes=shapes,
-        relations=tuple(r for _, r, _, _ in number),
-        queues=tuple(q for _, _, q, _ in number),
-        labels=tuple(label for _, _, _, label in number),
+        relations=tuple(key[1] for key in number),
+        queues=tuple(key[2] for key in number),
+        labels=tuple(key[3] for key in number),
+        bound=tuple(key[4] for key in number),
         request=_requests(shapes, resources),
         num_pending=np.bincount(task_class, minlength=len(number)).astype(np.int64),
     )

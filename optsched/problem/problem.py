@@ -40,6 +40,8 @@ class TaskClasses:
         (C,) queue of a class whose queue narrows the choice of nodes; empty for the others.
     labels
         (C,) node label that their gangs ask to be bound by instead of HyperNodes; mostly empty.
+    bound
+        (C,) numbers of the bookings of the snapshot that a class may not get in the way of.
     request
         (C, R) base units, one pod included.
     num_pending
@@ -51,6 +53,7 @@ class TaskClasses:
     relations: tuple[Relation, ...]
     queues: tuple[str, ...]
     labels: tuple[str, ...]
+    bound: tuple[tuple[int, ...], ...]
     request: I64
     num_pending: I64
 

@@ -31,7 +31,7 @@ class Entry:
 
     `relation` tells tasks apart that other pods' selectors tell apart (empty: none does), `part`
     is the smaller group that they are in, `queue` their queue where that narrows the choice of
-    nodes (empty: it does not).
+    nodes (empty: it does not), `bound` numbers the bookings that they may not get in the way of.
     """
 
     role: str
@@ -40,6 +40,7 @@ class Entry:
     count: int
     part: int = NO_PART
     queue: str = ""
+    bound: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,8 @@ class GangRow:
         Base units held by bound, running and expected tasks; the same plus what pending tasks ask.
     queue
         Its queue, if that narrows the choice of nodes; empty otherwise.
+    bound
+        Numbers of the bookings that it may not get in the way of.
     """
 
     gang: Gang
@@ -131,10 +134,14 @@ class GangRow:
     requested: Mapping[str, int]
     blocked: Reason | None
     queue: str = ""
+    bound: tuple[int, ...] = ()
 
 
 def gang_row(
-    gang: Gang, relations: Mapping[str, Relation] | None = None, queue: str = ""
+    gang: Gang,
+    relations: Mapping[str, Relation] | None = None,
+    queue: str = "",
+    bound: tuple[int, ...] = (),
 ) -> GangRow:
     """Reduce a gang to its row.
 
@@ -147,6 +154,8 @@ def gang_row(
         another.
     queue
         Its queue, where that narrows the choice of nodes.
+    bound
+        Numbers of the bookings that it may not get in the way of.
 
     """
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
@@ -163,11 +172,11 @@ def gang_row(
     if blocked is None and (too_few := _too_few(gang, waiting, need, need_role)) is not None:
         blocked = parts.lacking or too_few
     if blocked or not waiting:
-        return GangRow(gang, None, (), len(ready), held, asked, blocked, queue)
+        return GangRow(gang, None, (), len(ready), held, asked, blocked, queue, bound)
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
     has_least = need == 0 and not need_role
     shape = GangShape(
-        entries=tuple(replace(e, queue=queue) for e in entries) if queue else entries,
+        entries=_narrowed(entries, queue, bound),
         sequence=sequence,
         need=need,
         need_role=need_role,
@@ -178,7 +187,13 @@ def gang_row(
         topology=gang.topology,
         held=standing_on(ready) if gang.topology is not None else (),
     )
-    return GangRow(gang, shape, pending, len(ready), held, asked, None, queue)
+    return GangRow(gang, shape, pending, len(ready), held, asked, None, queue, bound)
+
+
+def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) -> tuple[Entry, ...]:
+    if not queue and not bound:
+        return entries
+    return tuple(replace(e, queue=queue, bound=bound) for e in entries)
 
 
 def _taken(tasks: Iterable[Task]) -> Mapping[str, int]:

@@ -50,6 +50,16 @@ class Room(NamedTuple):
     counts: I64
 
 
+class Spare(NamedTuple):
+    """(N, D) more that nodes offer, of kinds of its own, and (C, D) what tasks take of it.
+
+    A capacity below zero means the same as none.
+    """
+
+    capacity: I64
+    request: I64
+
+
 class Fences(NamedTuple):
     """Sets of nodes (N,), of which a gang keeps to one; are_all: whether there are no others."""
 
@@ -284,6 +294,13 @@ class Rule:
         """What a node that the mask excludes lacks, to follow its count: "did not match …"."""
         return f"did not pass {self.name}"
 
+    def spare(self, problem: Problem) -> Spare | None:
+        """Amounts of nodes that some classes take from besides resources; None where there is none.
+
+        What tasks take together never exceeds them, as with resources.
+        """
+        return None
+
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """(N,) score of nodes, larger is better, whatever else is placed; None when constant."""
         return None
@@ -366,6 +383,6 @@ class Rule:
         """Why the rule lets a gang not in to have its pods created; None when it does."""
         return None
 
-    def explain_rooms(self, problem: Problem, gang: int, rooms: Sequence[Room]) -> Reason | None:
+    def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """Why the rule keeps a gang waiting although nodes have room; None when it does not."""
         return None

@@ -60,7 +60,7 @@ class Explainer:
             if ask.view.most_now < ask.number:
                 return ask.lacking()
         for rule in self._rules.hard:
-            reason = rule.explain_rooms(self._outcome.problem, gang, [a.room for a in asks])
+            reason = rule.explain_rooms(self._outcome, gang, [a.room for a in asks])
             if reason is not None:
                 return reason
         if not _fit_together(self._outcome, asks):

@@ -217,8 +217,9 @@ class NetworkTopology(Rule):
         bounds = outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])]
         return bounds.problem
 
-    def explain_rooms(self, problem: Problem, gang: int, rooms: Sequence[Room]) -> Reason | None:
+    def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """See `Rule`: no domain has room for all."""
+        problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:
             return None

@@ -14,6 +14,7 @@ from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.fifo import Fifo
 from optsched.rules.fits import Fits
 from optsched.rules.gpu_shares import GpuShares
+from optsched.rules.reservation import Reservation
 from optsched.rules.shards import Shards
 from optsched.rules.victims import Victims
 from optsched.rules.well_formed import WellFormed
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
     from optsched.rules.outside import Outside
 
 
-_ALWAYS: tuple[Rule, ...] = (WellFormed(), Fifo(), Fits(), GpuShares(), Shards(), Victims())
+_ALWAYS: tuple[Rule, ...] = (
+    WellFormed(),
+    Fifo(),
+    Fits(),
+    GpuShares(),
+    Reservation(),
+    Shards(),
+    Victims(),
+)
 
 
 @dataclass(frozen=True, slots=True)

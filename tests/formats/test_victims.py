@@ -94,3 +94,32 @@ def test_what_somebody_makes_anew_may_move(owners, annotations, answer):
     obj["metadata"] |= {"annotations": annotations, "ownerReferences": owners}
     task = PodDecoder().task(obj)
     assert (task.owner, task.is_movable) == answer
+
+
+@pytest.mark.parametrize(
+    ("annotation", "deadline", "expected_ms"),
+    [
+        (None, None, 0),
+        ("90m", None, 5_400_000),
+        (None, 60, 60_000),
+        ("90m", 60, 60_000),
+        ("30s", 60, 30_000),
+        (None, -1, 0),
+    ],
+)
+def test_how_long_a_pod_is_expected_to_run(annotation, deadline, expected_ms):
+    obj = pod()
+    if annotation is not None:
+        obj["metadata"]["annotations"] = {"optsched.io/running-estimate": annotation}
+    if deadline is not None:
+        obj["spec"]["activeDeadlineSeconds"] = deadline
+    task, errors = PodDecoder().read(obj)
+    assert (task.estimate_ms, errors) == (expected_ms, ())
+
+
+def test_an_estimate_without_a_reading_is_a_remark():
+    obj = pod()
+    obj["metadata"]["annotations"] = {"optsched.io/running-estimate": "a while"}
+    task, (remark,) = PodDecoder().read(obj)
+    assert (task.problem, task.estimate_ms) == (None, 0)
+    assert remark.path == "metadata.annotations[optsched.io/running-estimate]"

@@ -483,6 +483,7 @@ class _Cluster:
             cooldown_ms=self._draw(st.sampled_from([0, 1500])),
             owner=self._draw(st.sampled_from(["", "uid-owner"])),
             is_movable=self._draw(st.booleans()),
+            estimate_ms=self._draw(st.sampled_from([0, 0, 2500])),
             problem=self._draw(problems(ReasonCode.INVALID_POD)),
         )
         self._tasks.append(task)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.engines.masks import static_mask
+from optsched.engines.masks import spare_room, static_mask
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class _View:
     scorers: list[Scorer]
     asked: I64
     amount: I64
+    kinds: I64
+    part: I64
     fit: I64
     score: F64
     read: int
@@ -67,6 +69,8 @@ class Book:
     ----------
     idle, used
         (N, R) free and taken, as things stand.
+    spare
+        (N, D) what is left of what rules add to resources, see `Rule.spare`.
 
     """
 
@@ -76,6 +80,7 @@ class Book:
         self._scoring = rules.ranking
         self.idle = idle.copy()
         self.used = problem.used.copy()
+        self.spare, self._spare_request = spare_room(problem, rules)
         self._log: list[I64] = []
         self._views: dict[int, _View] = {}
 
@@ -102,11 +107,17 @@ class Book:
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
         self.used[nodes] += taken
+        self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 
     def reserve(self, nodes: I64, amounts: I64) -> None:
         """Keep amounts (m, R) of nodes (m,) free from everybody."""
         self.idle[nodes] -= amounts
+        self._log.append(nodes)
+
+    def forgo(self, task_class: int, nodes: I64, counts: I64) -> None:
+        """Count tasks (m,) on nodes (m,) against what rules add to resources, and nothing else."""
+        self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int, lens: Lens = CLEAR) -> tuple[I64, I64]:
@@ -164,12 +175,15 @@ class Book:
         problem = self._problem
         request = problem.classes.request[task_class]
         asked = np.flatnonzero(request)
+        kinds = np.flatnonzero(self._spare_request[task_class])
         view = _View(
             allowed=static_mask(problem, self._masking, task_class),
             base=self._base(task_class),
             scorers=scorers_of(problem, self._scoring, task_class),
             asked=asked,
             amount=request[asked],
+            kinds=kinds,
+            part=self._spare_request[task_class, kinds],
             fit=np.zeros(problem.num_nodes, np.int64),
             score=np.full(problem.num_nodes, NOWHERE),
             read=len(self._log),
@@ -193,6 +207,9 @@ class Book:
             if len(view.asked)
             else np.full(len(nodes), UNLIMITED)
         )
+        if len(view.kinds):
+            left = self.spare[nodes][:, view.kinds]
+            fit = np.minimum(fit, np.floor_divide(left, view.part).min(axis=1))
         if view.allowed is not None:
             fit = np.where(view.allowed[nodes], fit, 0)
         score = _total(view.scorers, self.used[nodes], self._problem.allocatable[nodes])

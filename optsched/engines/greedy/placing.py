@@ -198,6 +198,7 @@ class Placing:
         if self.later is None:
             self.later = Book(self.problem, self._rules, self._short + self.book.idle)
             self.later.used[:] = self.book.used
+            self.later.spare[:] = self.book.spare
         return self.later
 
     def frees(self, node: int, amounts: I64) -> None:
@@ -234,6 +235,7 @@ class Placing:
             self._releasing[step.nodes] -= leaving
             self.ledger.promise(leaving.sum(axis=0).tolist())
             self.book.reserve(step.nodes, asked - leaving)
+            self.book.forgo(step.task_class, step.nodes, step.counts)
         self.keep()
 
     def _start_in(self, gang: int, book: Book, answer: I64) -> None:
