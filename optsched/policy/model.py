@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.policy.access import choice_of, duration_of, fields_of, items_of, text_of
+from optsched.policy.access import choice_of, duration_of, fields_of, items_of, text_of, whole_of
 from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.parts import (
     LEVEL_NEEDS,
@@ -19,7 +19,14 @@ from optsched.policy.parts import (
     read_action,
     read_solver,
 )
-from optsched.policy.policy import Admission, Budgets, Policy, build_rules
+from optsched.policy.policy import (
+    MOST_RESERVATIONS,
+    Admission,
+    Budgets,
+    Policy,
+    SolverKind,
+    build_rules,
+)
 from optsched.rules.levels import LEVELS
 
 if TYPE_CHECKING:
@@ -33,7 +40,16 @@ if TYPE_CHECKING:
 API_VERSION = "optsched.io/v1alpha1"
 KIND = "Model"
 REQUIRED = ("apiVersion", "kind", "name", "actions", "tiers", "levels")
-FIELDS = (*REQUIRED, "meaning", "admission", "solver", "period", "starvationAfter", "pluginsDir")
+FIELDS = (
+    *REQUIRED,
+    "meaning",
+    "admission",
+    "solver",
+    "period",
+    "starvationAfter",
+    "reservations",
+    "pluginsDir",
+)
 
 
 def policy_of_model(
@@ -69,6 +85,7 @@ def policy_of_model(
         admission=admission,
         solver=solver.kind,
         budgets=budgets,
+        reservations=_read_reservations(fields, solver.kind, findings),
         meaning=meaning or "",
         warnings=warnings,
     )
@@ -128,6 +145,15 @@ def _read_admission(
     if admission is Admission.BY_WEIGHT and not knows:
         findings.warn(node.spot, "without the rule priority all gangs count as equally important")
     return admission
+
+
+def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings: Findings) -> int:
+    """As many as it says; without a solver none unless it says so."""
+    usual = 0 if solver is SolverKind.NONE else MOST_RESERVATIONS
+    if "reservations" not in fields:
+        return usual
+    number = whole_of(fields["reservations"].node, findings, 0)
+    return usual if number is None else int(number)
 
 
 def _read_budgets(fields: Mapping[str, Field], findings: Findings) -> Budgets:

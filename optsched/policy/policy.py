@@ -14,6 +14,7 @@ from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.levels import LEVELS
 from optsched.rules.plugins import PLUGINS
 from optsched.rules.ruleset import ActiveRule, RuleSet
+from optsched.rules.wording import counted
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
     from optsched.policy.problem import Problem
     from optsched.rules.plugins import Plugin, Value
+
+
+MOST_RESERVATIONS = 4
+"""Gangs that have a reservation at once, unless a model says otherwise."""
 
 
 class Admission(Enum):
@@ -98,6 +103,9 @@ class Policy:
         Of the objective, the most important first; names in `optsched.rules.levels.LEVELS`.
     admission, solver, budgets
         See their types.
+    reservations
+        Gangs at most that have waited for too long and for which room is kept from an instant on;
+        0 for none.
     action_arguments
         What Volcano's `configurations` says about single actions.
     metrics
@@ -118,6 +126,7 @@ class Policy:
     admission: Admission = Admission.BY_PRIORITY
     solver: SolverKind = SolverKind.CPSAT
     budgets: Budgets = Budgets()
+    reservations: int = MOST_RESERVATIONS
     meaning: str = ""
     action_arguments: tuple[tuple[str, tuple[tuple[str, Value], ...]], ...] = ()
     metrics: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -126,8 +135,8 @@ class Policy:
 
 
 def without_solver(policy: Policy) -> Policy:
-    """The same policy, decided by the greedy pipeline alone."""
-    return replace(policy, solver=SolverKind.NONE)
+    """The same policy, decided by the greedy pipeline alone, as Volcano does: nothing reserved."""
+    return replace(policy, solver=SolverKind.NONE, reservations=0)
 
 
 def build_rules(
@@ -221,3 +230,5 @@ def _budget_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
         yield ("solver", f"CP-SAT, up to {format_duration_ms(budgets.solve_ms)} a session", "")
     yield ("period", format_duration_ms(budgets.period_ms), "")
     yield ("starvation", f"after {format_duration_ms(budgets.starvation_after_ms)}", "")
+    most = f"for up to {counted(policy.reservations, 'gang')}" if policy.reservations else "none"
+    yield ("reserved", most, "")

@@ -23,7 +23,7 @@ from optsched.policy.parts import (
     read_arguments,
     read_solver,
 )
-from optsched.policy.policy import Budgets, Policy, build_rules
+from optsched.policy.policy import MOST_RESERVATIONS, Budgets, Policy, SolverKind, build_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,6 +69,7 @@ def policy_of_volcano(
         levels=derive_levels(tiers),
         solver=solver.kind,
         budgets=solver.applied_to(Budgets()),
+        reservations=0 if solver.kind is SolverKind.NONE else MOST_RESERVATIONS,
         action_arguments=configurations,
         metrics=metrics,
         warnings=warnings,

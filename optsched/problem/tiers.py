@@ -10,8 +10,13 @@ import numpy as np
 from optsched.problem.arrays import row_groups
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
+
+_STARVED, _OTHERS = 0, 1
+"""Standings of gangs of one priority; those before are below zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +43,11 @@ class Tiers:
 
 
 def priority_tiers(
-    problem: Problem, priority: I64, starvation_after_ms: int, queue_priority: I64 | None = None
+    problem: Problem,
+    priority: I64,
+    starvation_after_ms: int,
+    queue_priority: I64 | None = None,
+    heads: Sequence[int] = (),
 ) -> Tiers:
     """Order gangs by priority; within one, broken gangs first, then those bypassed for too long.
 
@@ -46,8 +55,9 @@ def priority_tiers(
 
     A broken gang has some members bound but fewer than its minimum: it holds devices that work for
     nobody until the rest has come. A gang counts as bypassed once it has waited for longer than
-    `starvation_after_ms`. `priority` is (G,). In a queue with strict order age counts from the
-    creation, so that no tier contradicts that order.
+    `starvation_after_ms`. `priority` is (G,). `heads` are gangs of those whose turn it is, in
+    order: each is a tier of its own, so that nobody outweighs it. In a queue with strict order age
+    counts from the creation, so that no tier contradicts that order.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]
@@ -56,15 +66,22 @@ def priority_tiers(
     since = np.where(_in_order(problem), problem.created_ms, problem.waiting_since_ms)
     waited = problem.snapshot.taken_ms - since[gangs]
     starved = starting & (waited > starvation_after_ms)
-    standing = np.where(broken, 0, np.where(starved, 1, 2))
+    standing = np.where(starved, _STARVED, _OTHERS)
+    for place, head in enumerate(heads):
+        standing[gangs == head] = place + _STARVED - len(heads)
+    standing[broken] = _STARVED - 1 - len(heads)
     of_queue = np.zeros(len(gangs), np.int64) if queue_priority is None else queue_priority[gangs]
     group, first = row_groups((-of_queue, -priority[gangs], standing))
     of = np.zeros(problem.num_gangs, np.int64)
     of[gangs] = group
-    standings = ("broken gangs of ", "gangs waiting too long, ", "")
+    told = {_OTHERS: "", _STARVED: "gangs waiting too long, "}
+    told[_STARVED - 1 - len(heads)] = "broken gangs of "
+    for place, head in enumerate(heads):
+        name = problem.snapshot.gangs[head].key
+        told[place + _STARVED - len(heads)] = f"{name} whose turn has come, "
     are_equal = len(np.unique(of_queue)) < 2
     names = tuple(
-        f"{standings[standing[i]]}priority {priority[gangs[i]]}"
+        f"{told[int(standing[i])]}priority {priority[gangs[i]]}"
         f"{'' if are_equal else f' in queues of priority {of_queue[i]}'}"
         for i in first.tolist()
     )

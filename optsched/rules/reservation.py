@@ -340,10 +340,8 @@ def _stays(task: Task, booking: Booking, world: World) -> bool:
     """Whether a task that has its node still holds it when a booking begins."""
     if task.status is TaskStatus.RELEASING:
         return False
-    gang, node = (
-        world.snapshot.gang_by_key.get(task.gang),
-        world.snapshot.node_by_name.get(task.node),
-    )
+    gang = world.snapshot.gang_by_key.get(task.gang)
+    node = world.snapshot.node_by_name.get(task.node)
     if gang is None or node is None or not node.ready:
         return True
     end = end_ms(task, gang, world.snapshot.taken_ms)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.domain.booking import gang_end_ms
 from optsched.domain.decisions import Allocate, Enqueue, Nominate
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.rules.explain import Explainer
@@ -58,12 +59,13 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
         reason = _not_let_in(outcome, rules, g) if is_head else behind(problem, head)
         reasons[gangs[g].key] = reason
     lines = held_behind(outcome)
-    known: dict[tuple[int, int, int, bytes], Reason] = {}
+    known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
     for g in np.flatnonzero(left).tolist():
         placed = outcome.placed[problem.task_start[g] : problem.task_start[g + 1]]
         held = lines.ahead(g)
-        alike = (int(problem.shape_of[g]), int(problem.queue_of[g]), held, placed.tobytes())
+        kind = (int(problem.shape_of[g]), int(problem.queue_of[g]), _end_ms(problem, g))
+        alike = (*kind, held, placed.tobytes())
         if waits[g]:
             reasons[gangs[g].key] = _WAITS
             continue
@@ -71,6 +73,13 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
             known[alike] = explainer.reason(g)
         reasons[gangs[g].key] = known[alike]
     return dict(sorted(reasons.items()))
+
+
+def _end_ms(problem: Problem, gang: int) -> int | None:
+    """When a gang would end, where that matters for what it is told."""
+    if not problem.rows[gang].bound:
+        return None
+    return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)
 
 
 def _not_let_in(outcome: Outcome, rules: RuleSet, number: int) -> Reason:

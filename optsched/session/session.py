@@ -42,6 +42,7 @@ from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, pending_of
 from optsched.session.flaws import budget_flaws, find_flaws
 from optsched.session.guarantees import hold_guarantees
+from optsched.session.reserving import Reserved, reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,7 +113,7 @@ class Trace:
     Attributes
     ----------
     seconds
-        Wall time by phase: compile, greedy, solve, verify, explain.
+        Wall time by phase: reserve, compile, greedy, solve, verify, explain.
     violations
         Rules that plans broke before one was accepted; empty in a healthy scheduler.
     kept_at
@@ -202,6 +203,7 @@ class _Session:
         self._watch = Stopwatch(surroundings.clock)
         self._hopeless: Mapping[int, Reason | None] = {}
         self._accused: dict[str, Reason] = {}
+        self._reserved = Reserved(self._snapshot)
         self._optimises = policy.solver is SolverKind.CPSAT
         self._rules = self._policy.rules
         if self._optimises:
@@ -228,7 +230,12 @@ class _Session:
         return replace(report, trace=trace)
 
     def _once(self, previous: Problem | None) -> Report:
-        first = self._round(self._snapshot, Clearing(), previous)
+        with self._watch("reserve"):
+            self._reserved = reserve(
+                self._snapshot, self._policy, previous, is_ordered=self._optimises
+            )
+        self._snapshot = self._reserved.snapshot
+        first = self._round(self._snapshot, Clearing(), self._reserved.problem)
         rounds = [first] if not self._optimises else [*self._making_room(first), first]
         plan, violations, kept = self._accept(rounds)
         plan, flaws = self._examined(plan, first.problem)
@@ -255,7 +262,7 @@ class _Session:
         watch, policy = self._watch, self._policy
         with watch("compile"):
             problem = compile_problem(snapshot, previous)
-            tiers = find_tiers(problem, policy)
+            tiers = find_tiers(problem, policy, self._reserved.heads(problem))
             levels = build_levels(problem, policy.rules, tiers, policy.levels)
         with watch("greedy"):
             greedy = self._greedy(problem, tiers, levels, clearing)
@@ -405,6 +412,7 @@ class _Session:
         with self._watch("explain"):
             pending = pending_of(each.problem, answer.decisions, self._policy.rules)
             pending |= self._refused(pending)
+            pending |= self._reserved.told(pending)
         for key in _moving(each):
             pending.pop(key, None)  # its pods run, or have yet to come
         return Plan(actions, self._certificate(each, answer), pending)
@@ -471,15 +479,18 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, gangs=gangs)
 
 
-def find_tiers(problem: Problem, policy: Policy) -> Tiers:
-    """Tiers by the priorities that the policy knows, of queues before those of gangs."""
+def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
+    """Tiers by the priorities that the policy knows, of queues before those of gangs.
+
+    `heads` are gangs that have waited for too long and whose turn has come.
+    """
     knows = policy.rules.find("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     if policy.admission is Admission.BY_WEIGHT:
         return weighted_tier(problem, priority)
     has_order = any(policy.rules.has(name, Face.QUEUE_ORDER) for name in ("capacity", "proportion"))
     of_queue = np.append(problem.queues.priority, 0)[problem.queue_of] if has_order else None
-    return priority_tiers(problem, priority, policy.budgets.starvation_after_ms, of_queue)
+    return priority_tiers(problem, priority, policy.budgets.starvation_after_ms, of_queue, heads)
 
 
 class Stopwatch:

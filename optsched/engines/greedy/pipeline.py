@@ -77,6 +77,15 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
     return pipeline.decisions()
 
 
+def start_alone(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
+    """(T,) nodes on which the minimum of one gang starts if nobody else asks; None where none.
+
+    Queues that are to get nothing more let nobody start.
+    """
+    pipeline = _Pipeline(problem, rules, GreedyOptions(gated=False))
+    return pipeline.start_alone(gang)
+
+
 class _Pipeline:
     def __init__(self, problem: Problem, rules: RuleSet, options: GreedyOptions) -> None:
         self._problem = problem
@@ -202,6 +211,12 @@ class _Pipeline:
         else:
             placing.undo(gang)
         return False
+
+    def start_alone(self, gang: int) -> I64 | None:
+        """See `start_alone` of the module."""
+        if self._faces.is_overused(int(self._problem.queue_of[gang])) or not self._start(gang):
+            return None
+        return self._placing.node_of
 
     def _promise(self, gang: int, later: Book) -> None:
         placing = self._placing

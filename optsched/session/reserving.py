@@ -1,0 +1,141 @@
+"""Which gangs of a snapshot get bookings, and the snapshot with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from optsched.domain.task import TaskStatus
+from optsched.engines.greedy.reserving import Wishes, make_bookings
+from optsched.problem.compile import compile_problem
+from optsched.rules.fifo import NOBODY, FifoLines
+from optsched.rules.reservation import expectation
+from optsched.rules.sla import Sla
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.domain.booking import Booking
+    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.domain.reasons import Reason
+    from optsched.policy.policy import Policy
+    from optsched.problem.problem import Problem
+
+HOLD_MS = 600_000
+"""How long nodes are first kept for a gang whose start nobody can tell, and how long others are let
+by after each time; each time they are kept for twice as long."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reserved:
+    """A snapshot with its bookings.
+
+    Attributes
+    ----------
+    snapshot
+        With the bookings that others have to keep to.
+    bookings
+        All of them, also those of gangs that can start now.
+    problem
+        What was compiled on the way; makes compiling the snapshot cheaper.
+
+    """
+
+    snapshot: Snapshot
+    bookings: tuple[Booking, ...] = ()
+    problem: Problem | None = None
+
+    def heads(self, problem: Problem) -> list[int]:
+        """Numbers of the gangs whose turn has come, in order."""
+        number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
+        now = self.snapshot.taken_ms
+        return [number[b.gang] for b in self.bookings if b.start_ms <= now and not b.is_open]
+
+    def told(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
+        """Reasons of gangs with bookings, with what they may expect."""
+        return {
+            b.gang: replace(reason, message=f"{reason.message}; {expectation(b)}")
+            for b in self.bookings
+            if (reason := pending.get(b.gang)) is not None and self._is_ahead(b)
+        }
+
+    def _is_ahead(self, booking: Booking) -> bool:
+        return booking.is_open or booking.start_ms > self.snapshot.taken_ms
+
+
+def reserve(
+    snapshot: Snapshot, policy: Policy, previous: Problem | None, *, is_ordered: bool
+) -> Reserved:
+    """Book room for the gangs that have waited for too long.
+
+    Parameters
+    ----------
+    snapshot, policy
+        What is decided, and how many bookings there may be.
+    previous
+        The problem of an earlier session; changes nothing but the cost.
+    is_ordered
+        Whether gangs whose turn has come are placed before all others of their priority anyway, so
+        that nobody has to be kept off their room.
+
+    """
+    snapshot = replace(snapshot, bookings=()) if snapshot.bookings else snapshot
+    waiting = _bypassed(snapshot, policy) if policy.reservations else []
+    if not waiting:
+        return Reserved(snapshot, (), previous)
+    before = () if previous is None else previous.snapshot.bookings
+    problem = compile_problem(replace(snapshot, bookings=before), previous)
+    wishes = _wishes(problem, policy, waiting)
+    bookings = make_bookings(problem, policy.rules, wishes) if wishes.gangs else ()
+    kept = [b for b in bookings if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms]
+    return Reserved(replace(snapshot, bookings=tuple(kept)), bookings, problem)
+
+
+def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
+    """Gangs that have waited for too long, the more important first, then the longest waiting."""
+    found = policy.rules.find(Sla.name)
+    sla = found.rule if found is not None and isinstance(found.rule, Sla) else None
+    late = snapshot.taken_ms - policy.budgets.starvation_after_ms
+
+    def is_due(gang: Gang) -> bool:
+        due = None if sla is None else sla.due_ms(gang)
+        return gang.waiting_since_ms < late or (due is not None and due <= snapshot.taken_ms)
+
+    waiting = [g for g in snapshot.gangs if is_due(g) and _may_start(g)]
+    knows = policy.rules.find("priority") is not None
+    return sorted(waiting, key=lambda g: (-g.priority if knows else 0, g.waiting_since_ms, g.key))
+
+
+def _may_start(gang: Gang) -> bool:
+    """Whether it waits to start as a whole, and no room is kept for it yet."""
+    if gang.is_loose or any(t.status.counts_as_ready for t in gang.tasks):
+        return False
+    waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
+    return bool(waits) and not any(t.nominated_node for t in waits)
+
+
+def _wishes(problem: Problem, policy: Policy, waiting: Sequence[Gang]) -> Wishes:
+    number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
+    lines = FifoLines(problem, lambda _: False)
+    gangs = [
+        g
+        for gang in waiting
+        if problem.shape_of[g := number[gang.key]] >= 0 and lines.ahead(g) == NOBODY
+    ]
+    now, after = problem.snapshot.taken_ms, policy.budgets.starvation_after_ms
+    since = (now - int(problem.waiting_since_ms[g]) - after for g in gangs)
+    may_hold = (g for g, waited in zip(gangs, since, strict=True) if is_held(waited))
+    return Wishes(gangs, frozenset(may_hold), policy.reservations)
+
+
+def is_held(waited_ms: int) -> bool:
+    """Whether nodes are kept for a gang that has waited so much longer than others have to.
+
+    They are for `HOLD_MS`, then others are let by for as long, then they are for twice as long,
+    and so on: neither a gang nor what is smaller waits for ever behind pods that do not end.
+    """
+    length = HOLD_MS
+    while waited_ms >= length + HOLD_MS:
+        waited_ms -= length + HOLD_MS
+        length *= 2
+    return waited_ms < length

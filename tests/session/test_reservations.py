@@ -1,0 +1,245 @@
+"""Gangs that have waited for too long get a reservation, and nobody delays it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from optsched.domain.cluster import GangPhase, Queue
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import parse_policy
+from optsched.session.reserving import HOLD_MS, is_held
+from optsched.session.session import Surroundings
+from tests.support.effort import EFFORT
+from tests.support.small import GPU, gang, node, running, shape
+from tests.support.virtual import Virtual, lasting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.domain.cluster import Gang
+
+MODEL = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: test
+meaning: For tests.
+actions: [enqueue, allocate, backfill]
+tiers:
+- rules: [{name: priority}, {name: gang}, {name: conformance}]
+- rules: [{name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}]
+levels: [guarantee, admission, fair-share, tasks]
+solver: {engine: ENGINE}
+starvationAfter: 60s
+reservations: 4
+"""
+POLICIES = {name: parse_policy(MODEL.replace("ENGINE", name), "m") for name in ("cpsat", "none")}
+engines = pytest.mark.parametrize("engine", POLICIES)
+SECOND = 1000
+
+
+def world(engine: str, nodes: int = 2, queues: tuple[Queue, ...] = ()) -> Virtual:
+    machines = [node(f"n{i}", 64, 8) for i in range(nodes)]
+    around = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
+    return Virtual(machines, POLICIES[engine], around, queues)
+
+
+def gpus(name: str, tasks: int, each: int, seconds: int | None, **fields: object):
+    return lasting(gang(name, ("w", tasks, shape(1, each)), **fields), seconds)
+
+
+def waiting(engine: str, *, end_s: int | None = 1000, **fields: object) -> Virtual:
+    """Six of eight GPUs of n0 are in use until `end_s`; `big` wants both nodes for itself."""
+    cluster = world(engine)
+    cluster.arrive(gpus("old", 1, 6, end_s and end_s - 1))
+    cluster.step(1 * SECOND)
+    cluster.arrive(gpus("big", 2, 8, 600, **fields))
+    cluster.step(1 * SECOND)
+    return cluster
+
+
+@engines
+def test_before_its_time_a_gang_reserves_nothing(engine):
+    cluster = waiting(engine)
+    plan = cluster.step(30 * SECOND)
+    assert cluster.bookings == ()
+    assert "reserved" not in plan.pending["ns/big"].message
+
+
+@engines
+def test_a_gang_that_has_waited_for_too_long_is_told_when_it_starts(engine):
+    cluster = waiting(engine)
+    plan = cluster.step(100 * SECOND)
+    assert [(b.gang, b.start_ms) for b in cluster.bookings] == [("ns/big", 1000 * SECOND)]
+    told = "room is reserved for it from 1970-01-01T00:16:40Z on"
+    assert plan.pending["ns/big"].message.endswith(told)
+
+
+@engines
+def test_what_ends_in_time_uses_the_hole_and_what_does_not_waits(engine):
+    cluster = waiting(engine)
+    cluster.step(100 * SECOND)
+    for name, seconds in (("short", 800), ("long", 1000), ("unknown", None)):
+        cluster.arrive(gpus(name, 1, 1, seconds))
+    plan = cluster.step(150 * SECOND)
+    assert sorted(plan.binds) == ["ns/short-w-0"]
+    reasons = {key: str(plan.pending[f"ns/{key}"]) for key in ("long", "unknown")}
+    start = "the start of ns/big, expected at 1970-01-01T00:16:40Z"
+    assert reasons == {
+        "long": f"ReservedForOthers: it would run until 1970-01-01T00:19:10Z and delay {start}",
+        "unknown": "ReservedForOthers: it does not say how long it runs and could delay " + start,
+    }
+    cluster.step(1000 * SECOND)
+    assert cluster.started_ms["ns/big"] == 1000 * SECOND
+
+
+@engines
+def test_who_is_more_important_is_not_kept_off(engine):
+    cluster = waiting(engine)
+    cluster.step(100 * SECOND)
+    cluster.arrive(gpus("urgent", 1, 1, None, priority=5))
+    assert "ns/urgent-w-0" in cluster.step(150 * SECOND).binds
+
+
+@engines
+def test_room_that_is_not_needed_is_for_everybody(engine):
+    cluster = world(engine, nodes=3)
+    for i in range(3):
+        cluster.arrive(gpus(f"old{i}", 1, 5, 999 + i))
+    cluster.step(1 * SECOND)
+    cluster.arrive(gpus("big", 2, 8, 600))
+    cluster.step(1 * SECOND)
+    cluster.step(100 * SECOND)
+    (booking,) = cluster.bookings
+    assert booking.start_ms == 1001 * SECOND
+    cluster.arrive(gpus("long", 3, 1, None))
+    plan = cluster.step(101 * SECOND)
+    kept = {name for name, _ in booking.nodes}
+    assert len(kept) == 2
+    assert set(plan.binds.values()) == {"n0", "n1", "n2"} - kept
+
+
+@engines
+def test_the_same_reservation_comes_out_again(engine):
+    cluster = waiting(engine)
+    cluster.step(100 * SECOND)
+    before = cluster.bookings
+    for second in range(101, 110):
+        cluster.step(second * SECOND)
+        assert cluster.bookings == before
+    cluster._last = None
+    cluster.step(110 * SECOND)
+    assert cluster.bookings == before
+
+
+@engines
+def test_a_ceiling_of_a_queue_is_reserved_as_well(engine):
+    queue = Queue("team", capability=((GPU, 8),))
+    cluster = world(engine, queues=(queue,))
+    cluster.arrive(gpus("old", 1, 2, 999, queue="team"))
+    cluster.step(1 * SECOND)
+    cluster.arrive(gpus("big", 1, 8, 600, queue="team"))
+    cluster.step(1 * SECOND)
+    cluster.step(100 * SECOND)
+    cluster.arrive(gpus("mine", 1, 1, None, queue="team"))
+    cluster.arrive(gpus("theirs", 1, 1, None))
+    plan = cluster.step(101 * SECOND)
+    assert sorted(plan.binds) == ["ns/theirs-w-0"]
+    assert plan.pending["ns/mine"].code == "ReservedForOthers"
+
+
+@engines
+def test_where_nobody_says_when_it_ends_nodes_are_kept_for_a_while(engine):
+    cluster = waiting(engine, end_s=None)
+    plan = cluster.step(100 * SECOND)
+    (booking,) = cluster.bookings
+    assert booking.is_open
+    assert "as pods end that do not say how long they run" in plan.pending["ns/big"].message
+    cluster.arrive(gpus("small", 1, 1, None))
+    assert "ns/small-w-0" not in cluster.step(101 * SECOND).binds
+    others_turn = 61 * SECOND + HOLD_MS + SECOND
+    assert "ns/small-w-0" in cluster.step(others_turn).binds
+
+
+def test_holding_takes_turns_and_gets_longer():
+    steps = [is_held(HOLD_MS * t // 2) for t in range(16)]
+    assert "".join("-+"[held] for held in steps) == "++--++++--++++++"
+
+
+@engines
+def test_the_fewest_nodes_are_kept_those_on_which_least_runs(engine):
+    cluster = world(engine, nodes=3)
+    for i, each in enumerate((7, 2, 5)):
+        which = gpus(f"old{i}", 1, each, None)
+        tasks = tuple(running(t, f"n{i}") for t in which.tasks)
+        cluster.gangs[which.key] = replace(which, tasks=tasks, phase=GangPhase.RUNNING)
+    cluster.arrive(gpus("big", 2, 8, 600))
+    cluster.step(100 * SECOND)
+    assert [name for name, _ in cluster.bookings[0].nodes] == ["n1", "n2"]
+
+
+@engines
+def test_a_gang_that_could_never_start_reserves_nothing(engine):
+    cluster = world(engine)
+    cluster.arrive(gpus("vast", 3, 8, 600))
+    cluster.arrive(gpus("small", 1, 1, None))
+    cluster.step(1 * SECOND)
+    plan = cluster.step(100 * SECOND)
+    assert cluster.bookings == ()
+    assert "reserved" not in plan.pending["ns/vast"].message
+
+
+# --- a little simulation -------------------------------------------------------------------------
+
+ARRIVALS = st.lists(
+    st.tuples(
+        st.integers(1, 12),  # arrives, in steps of 25 seconds
+        st.integers(1, 3),  # tasks
+        st.sampled_from([1, 2, 4, 8]),  # GPUs each
+        st.sampled_from([100, 130, 250, 700]),  # seconds that it runs
+    ),
+    min_size=4,
+    max_size=10,
+)
+
+
+def instants(cluster: Virtual, arrivals: dict[int, list[Gang]]) -> Iterator[int]:
+    """Whenever something arrives, ends, or has waited for too long; until all is done."""
+    while True:
+        ends = [cluster.end_ms(key) for key in cluster.started_ms]
+        waits = [g.created_ms + 61 * SECOND for g in cluster.gangs.values()]
+        later = sorted(t for t in {*arrivals, *ends, *waits} if t > cluster.now_ms)
+        if not later:
+            return
+        yield later[0]
+
+
+@engines
+@settings(
+    max_examples=8 * EFFORT,
+    deadline=None,
+    phases=set(Phase) - {Phase.explain},
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(drawn=ARRIVALS)
+def test_the_first_in_line_starts_no_later_than_it_was_first_told(engine, drawn):
+    cluster, promised = world(engine), {}
+    arrivals: dict[int, list[Gang]] = {}
+    for i, (step, tasks, each, seconds) in enumerate(drawn):
+        number = min(tasks, 16 // each)
+        arrivals.setdefault(step * 25 * SECOND, []).append(gpus(f"g{i}", number, each, seconds))
+    for now in instants(cluster, arrivals):
+        for which in arrivals.get(now, ()):
+            cluster.arrive(which, now)
+        cluster.step(now)
+        for booking in cluster.bookings[:1]:
+            promised.setdefault(booking.gang, booking.start_ms)
+            assert booking.start_ms <= promised[booking.gang]
+    assert len(cluster.started_ms) == len(drawn)
+    for key, start in promised.items():
+        assert cluster.started_ms[key] <= start

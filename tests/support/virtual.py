@@ -1,0 +1,94 @@
+"""A cluster on virtual time: the session itself decides, and what is placed ends when it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from optsched.domain.booking import gang_estimate_ms
+from optsched.domain.cluster import Gang, GangPhase
+from optsched.session.session import Surroundings, run_session
+from tests.support.small import cluster, running
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.domain.booking import Booking
+    from optsched.domain.cluster import Node, Queue, Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.policy.policy import Policy
+
+ESTIMATE = "optsched.io/running-estimate"
+
+
+def lasting(which: Gang, seconds: int | None) -> Gang:
+    """The gang with an estimate of how long it runs."""
+    return which if seconds is None else replace(which, annotations={ESTIMATE: f"{seconds}s"})
+
+
+@dataclass
+class Virtual:
+    """What waits and what runs, session by session.
+
+    Attributes
+    ----------
+    gangs
+        Those that have arrived and have not ended, by key.
+    started_ms
+        When each gang started.
+    bookings
+        Those of the last session.
+
+    """
+
+    nodes: Sequence[Node]
+    policy: Policy
+    around: Surroundings
+    queues: Sequence[Queue] = ()
+    now_ms: int = 0
+    gangs: dict[str, Gang] = field(default_factory=dict)
+    started_ms: dict[str, int] = field(default_factory=dict)
+    bookings: tuple[Booking, ...] = ()
+    _last: object = None
+
+    def arrive(self, gang: Gang, at_ms: int | None = None) -> None:
+        """A gang is created now, or at another instant."""
+        created = self.now_ms if at_ms is None else at_ms
+        made = replace(gang, created_ms=created, waiting_since_ms=created)
+        self.gangs[gang.key] = made
+
+    def end_ms(self, key: str) -> int:
+        """When a gang that has started ends; 0 where it has ended or never does."""
+        length = gang_estimate_ms(self.gangs[key]) if key in self.gangs else 0
+        return self.started_ms[key] + length if length else 0
+
+    def snapshot(self) -> Snapshot:
+        """The cluster as it stands."""
+        return cluster(self.nodes, list(self.gangs.values()), self.queues, self.now_ms)
+
+    def step(self, to_ms: int) -> Plan:
+        """Let time pass, end what is over, and hold a session."""
+        self.now_ms = to_ms
+        for key in list(self.gangs):
+            if key in self.started_ms and 0 < self.end_ms(key) <= to_ms:
+                del self.gangs[key]
+        report = run_session(self.snapshot(), self.policy, self.around, self._last)  # type: ignore[arg-type]
+        assert report.trace.violations == ()
+        self._last = report.problem
+        self.bookings = report.problem.snapshot.bookings
+        self._carry_out(report.plan)
+        return report.plan
+
+    def _carry_out(self, plan: Plan) -> None:
+        for key, gang in self.gangs.items():
+            mine = {t.key for t in gang.tasks} & plan.binds.keys()
+            if not mine:
+                continue
+            self.started_ms.setdefault(key, self.now_ms)
+            tasks = tuple(
+                replace(running(t, plan.binds[t.key]), started_ms=self.now_ms)
+                if t.key in mine
+                else t
+                for t in gang.tasks
+            )
+            self.gangs[key] = replace(gang, tasks=tasks, phase=GangPhase.RUNNING)
