@@ -40,7 +40,8 @@ def test_a_policy_can_be_read_in_words() -> None:
         "admission  one level for each priority, the highest first\n"
         "solver     CP-SAT, up to 400ms a session\n"
         "period     1s\n"
-        "starvation after 1m0s"
+        "starvation after 1m0s\n"
+        "reserved   for up to 4 gangs"
     )
 
 
