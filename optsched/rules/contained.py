@@ -279,11 +279,11 @@ class Contained(Rule):
             "explain_refusal", lambda: self._inner.explain_refusal(outcome, gang), lambda: None
         )
 
-    def explain_rooms(self, problem: Problem, gang: int, rooms: Sequence[Room]) -> Reason | None:
+    def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
         """See `Rule`."""
         return self.ask(
             "explain_rooms",
-            lambda: self._inner.explain_rooms(problem, gang, rooms),
+            lambda: self._inner.explain_rooms(outcome, gang, rooms),
             lambda: None,
         )
 
