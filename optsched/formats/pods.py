@@ -21,8 +21,8 @@ from optsched.formats.taskshapes import label_keys, task_shape
 from optsched.formats.upstream import gang_name
 from optsched.formats.victims import (
     cooldown_ms,
-    is_movable,
     estimate_ms,
+    is_movable,
     is_preemptable,
     owner_of,
     saved_ms,
