@@ -6,9 +6,15 @@ import resource
 import statistics
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+
+from optsched.engines.cpsat.solver import WorkerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def yardstick() -> float:
@@ -54,6 +60,15 @@ _TABLE = Table()
 def table() -> Table:
     """Where benchmarks put their figures."""
     return _TABLE
+
+
+@pytest.fixture(scope="session")
+def solver() -> Iterator[WorkerProcess]:
+    """One process for all, started before anything is timed."""
+    worker = WorkerProcess()
+    assert worker.wait_until_ready()
+    yield worker
+    worker.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

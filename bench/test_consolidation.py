@@ -12,22 +12,20 @@ import statistics
 import tracemalloc
 from typing import TYPE_CHECKING
 
-import pytest
-
 from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.domain.decisions import Evict, LevelStatus, Nominate
 from optsched.domain.task import Task, TaskShape, TaskStatus
 from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.policy.load import parse_policy
 from optsched.session.session import Report, Surroundings, run_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from bench.conftest import Table
+    from optsched.engines.cpsat.solver import WorkerProcess
 
 CPU, GPU, PODS = "cpu", "nvidia.com/gpu", "pods"
 MODEL = """
@@ -46,15 +44,6 @@ NUM_NODES, GPUS, IN_USE = 500, 8, 3
 NUM_GANGS, PODS_EACH, ASKED = 41, 10, 6
 TARGET_S = 5.0
 ROUNDS = 3
-
-
-@pytest.fixture(scope="module")
-def solver() -> Iterator[WorkerProcess]:
-    """One process for all, started before anything is timed."""
-    worker = WorkerProcess()
-    assert worker.wait_until_ready()
-    yield worker
-    worker.close()
 
 
 def shape(gpus: int) -> TaskShape:

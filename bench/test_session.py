@@ -17,7 +17,6 @@ import pytest
 from optsched.domain.decisions import LevelStatus
 from optsched.engines import portfolio
 from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
@@ -29,11 +28,10 @@ from optsched.session.session import find_tiers
 from optsched.study.generate import EqualGangs, GpuCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from bench.conftest import Table
+    from optsched.engines.cpsat.solver import WorkerProcess
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
 
@@ -50,14 +48,6 @@ def policy(name: str) -> Policy:
 @cache
 def problem_of(cluster: GpuCluster | EqualGangs) -> Problem:
     return compile_problem(cluster.snapshot())
-
-
-@pytest.fixture(scope="module")
-def solver() -> Iterator[WorkerProcess]:
-    worker = WorkerProcess()
-    assert worker.wait_until_ready()
-    yield worker
-    worker.close()
 
 
 def check(problem: Problem, decisions: Decisions, name: str) -> int:

@@ -17,17 +17,15 @@ from optsched.domain.decisions import Evict, LevelStatus, Nominate
 from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import Task, TaskShape, TaskStatus
 from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.policy.load import parse_policy
 from optsched.session.session import Report, Surroundings, run_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from bench.conftest import Table
     from optsched.domain.decisions import Plan
+    from optsched.engines.cpsat.solver import WorkerProcess
 
 CPU, GPU, PODS = "cpu", "nvidia.com/gpu", "pods"
 MODEL = """
@@ -43,15 +41,6 @@ levels: [guarantee, admission, fair-share, tasks]
 solver: {engine: cpsat, budget: 900ms}
 """
 ROUNDS = 3
-
-
-@pytest.fixture(scope="module")
-def solver() -> Iterator[WorkerProcess]:
-    """One process for all, started before anything is timed."""
-    worker = WorkerProcess()
-    assert worker.wait_until_ready()
-    yield worker
-    worker.close()
 
 
 def shape(gpus: int) -> TaskShape:
