@@ -25,6 +25,10 @@ AVAILABLE_ACTIONS = frozenset(
 """Those that do something; the others are accepted with a warning."""
 
 
+NEED_SOLVER = frozenset({"consolidation"})
+"""Those that do nothing without a solver."""
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """An action by its name in policies."""

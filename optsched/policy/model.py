@@ -18,6 +18,7 @@ from optsched.policy.parts import (
     is_served,
     read_action,
     read_solver,
+    warn_of_idle_actions,
 )
 from optsched.policy.policy import (
     MOST_RESERVATIONS,
@@ -74,6 +75,8 @@ def policy_of_model(
         text_of(fields["pluginsDir"].node, findings)
     if solver.budget_ms is not None and solver.budget_ms > budgets.period_ms:
         findings.error(fields["solver"].key, "its budget must not be longer than the period")
+    if "actions" in fields:
+        warn_of_idle_actions(actions, solver, fields["actions"].key, findings)
     warnings = findings.settle()
     return Policy(
         name=name or "",

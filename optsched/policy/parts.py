@@ -23,7 +23,7 @@ from optsched.policy.access import (
     unquoted,
     whole_of,
 )
-from optsched.policy.actions import ACTIONS
+from optsched.policy.actions import ACTIONS, NEED_SOLVER
 from optsched.policy.catalogue import BUILT_IN, wrong_rules
 from optsched.policy.policy import SolverKind, TierPlugin
 from optsched.policy.problem import nearest
@@ -50,6 +50,15 @@ def read_action(name: str, spot: Spot, findings: Findings) -> str | None:
     if not ACTIONS[name].is_available:
         findings.warn(spot, f"action {name} is not available yet and has no effect")
     return name
+
+
+def warn_of_idle_actions(
+    actions: Sequence[str], solver: SolverChoice, spot: Spot, findings: Findings
+) -> None:
+    """Warn of actions that only a solver carries out, where there is none."""
+    for name in NEED_SOLVER.intersection(actions):
+        if solver.kind is SolverKind.NONE:
+            findings.warn(spot, f"without a solver the action {name} has no effect")
 
 
 # --- arguments -----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from optsched.policy.parts import (
     read_action,
     read_arguments,
     read_solver,
+    warn_of_idle_actions,
 )
 from optsched.policy.policy import MOST_RESERVATIONS, Budgets, Policy, SolverKind, build_rules
 
@@ -59,6 +60,8 @@ def policy_of_volcano(
         solver = read_solver(fields["solver"].node, findings)
     configurations = _read_configurations(fields, findings)
     metrics = _read_metrics(fields, "usage" in reader.spots, findings)
+    if "actions" in fields:
+        warn_of_idle_actions(actions, solver, fields["actions"].key, findings)
     warnings = findings.settle()
     return Policy(
         name=PurePath(source).name,

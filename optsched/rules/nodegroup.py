@@ -197,7 +197,7 @@ def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
     for gang in (g for g in snapshot.gangs if g.queue in limited):
         for task in gang.tasks:
             node = snapshot.node_by_name.get(task.node)
-            if node is not None and task.status.is_standing:
+            if node is not None and task.status.counts_for_queue:
                 spot = gang.queue, node.labels.get(GROUP, "")
                 held[spot] = summed((held.get(spot, {}), taken_by(task)))
     return held

@@ -273,7 +273,7 @@ def _asked(world: World) -> dict[str, dict[str, int]]:
         waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
         if gang.problem is not None or world.shut(gang.queue):
             waiting = []
-        running = [t for t in gang.tasks if t.status.is_standing]
+        running = [t for t in gang.tasks if t.status.counts_for_queue]
         if gang.queue in world.snapshot.queue_by_name and (waiting or running):
             parts = (taken_by(t) for t in (*waiting, *running))
             asked[gang.queue] = summed((asked.get(gang.queue, {}), *parts))

@@ -119,6 +119,17 @@ def test_levels_need_their_rules(level: str, rules: list[str]) -> None:
         load(HEAD + BODY + levels)
 
 
+def test_moves_without_a_solver_are_warned_of() -> None:
+    text = HEAD + BODY + LEVELS
+    text = text.replace("allocate", "allocate, consolidation", 1)
+    assert load(text).warnings == ()
+    (warning,) = load(text + "solver: none\n").warnings
+    assert (warning.path, warning.message) == (
+        "actions",
+        "without a solver the action consolidation has no effect",
+    )
+
+
 def test_weights_without_priorities_are_warned_of() -> None:
     text = HEAD + BODY.replace("priority", "drf") + LEVELS + "admission: {by: weight}"
     (warning,) = load(text).warnings
