@@ -137,6 +137,10 @@ class Fields:
         """The fields of a part; a part that is not there has only defaults."""
         return Fields(self._obj.get(name), self._properties[name], self.path_of(name), self._errors)
 
+    def part(self, name: str, obj: object, schema: Schema) -> Fields:
+        """The fields of a part that stands under a name of the user's own."""
+        return Fields(obj, schema, self.path_of(name), self._errors)
+
     def optional_record(self, name: str) -> Fields | None:
         """The fields of a part, or None where the part is not there."""
         return None if self._obj.get(name) is None else self.record(name)

@@ -141,6 +141,42 @@ POD_DISRUPTION_BUDGET: Final = Kind(
 RESOURCE_QUOTA: Final = Kind(
     "", "v1", "ResourceQuota", "resourcequotas", "resourcequota", ("quota",), has_status=True
 )
+_DEVICE_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+RESOURCE_CLAIMS: Final = tuple(
+    Kind(
+        "resource.k8s.io",
+        version,
+        "ResourceClaim",
+        "resourceclaims",
+        "resourceclaim",
+        has_status=True,
+    )
+    for version in _DEVICE_VERSIONS
+)
+DEVICE_CLASSES: Final = tuple(
+    Kind(
+        "resource.k8s.io",
+        version,
+        "DeviceClass",
+        "deviceclasses",
+        "deviceclass",
+        namespaced=False,
+    )
+    for version in _DEVICE_VERSIONS
+)
+RESOURCE_SLICES: Final = tuple(
+    Kind(
+        "resource.k8s.io",
+        version,
+        "ResourceSlice",
+        "resourceslices",
+        "resourceslice",
+        namespaced=False,
+    )
+    for version in _DEVICE_VERSIONS
+)
+"""Kinds of dynamic resource allocation, the newest version first; a cluster may serve any."""
+DEVICE_KINDS: Final = (*RESOURCE_CLAIMS, *DEVICE_CLASSES, *RESOURCE_SLICES)
 CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps", "configmap", ("cm",))
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases", "lease")
 EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
@@ -161,6 +197,7 @@ KINDS: Final = (
     STORAGE_CLASS,
     POD_DISRUPTION_BUDGET,
     RESOURCE_QUOTA,
+    *DEVICE_KINDS,
     CONFIG_MAP,
     LEASE,
     EVENT,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.domain.amounts import amount_of
+from optsched.domain.devices import NO_DEVICES, is_class_quota
 from optsched.domain.shards import NO_SHARDING
 from optsched.domain.task import Taint, TaintEffect, TaskStatus
 from optsched.domain.topology import NO_TOPOLOGY
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from optsched.domain.amounts import Amounts
     from optsched.domain.booking import Booking
     from optsched.domain.cards import Card
+    from optsched.domain.devices import Devices
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector
     from optsched.domain.shards import Sharding
@@ -96,6 +98,15 @@ class Node:
     def offers(self) -> dict[str, int]:
         """What pods may take by resource, their number included."""
         return {PODS: NO_POD_LIMIT, **dict(self.allocatable)}
+
+    def offer(self, resource: str) -> int:
+        """What pods may take of one resource.
+
+        Which devices claims get is decided device by device: what counts them for queues is not
+        limited here.
+        """
+        limit = NO_POD_LIMIT if resource == PODS or is_class_quota(resource) else 0
+        return max((n for name, n in self.allocatable if name == resource), default=limit)
 
     @property
     def marks(self) -> tuple[Taint, ...]:
@@ -415,6 +426,8 @@ class Snapshot:
     bookings
         Room that is promised to gangs from an instant on, whose first. Not part of the cluster:
         sessions work it out.
+    devices
+        What ResourceClaims may get, and what they have.
     """
 
     taken_ms: int
@@ -429,6 +442,7 @@ class Snapshot:
     sharding: Sharding = NO_SHARDING
     answers: tuple[tuple[str, str], ...] = ()
     bookings: tuple[Booking, ...] = ()
+    devices: Devices = NO_DEVICES
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.domain.cards import CardUse
+    from optsched.domain.devices import DeviceGrant
     from optsched.domain.reasons import Reason
 
 
@@ -22,12 +23,13 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Bind a task to a node now, and to cards of it where it asks for shared GPUs."""
+    """Bind a task to a node now, to cards of it and to devices that its claims get."""
 
     task: str
     node: str
     gang: str
     cards: tuple[CardUse, ...] = ()
+    devices: tuple[DeviceGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class ReasonCode(StrEnum):
     OVERCOMMITTED = "ClusterOvercommitted"
     QUOTA = "ResourceQuotaExceeded"
     VOLUME = "VolumeUnavailable"
+    DEVICES = "DevicesUnavailable"
     PREDICATES = "NoNodeMatches"
     PLUGIN = "RefusedByPlugin"
     RESOURCES = "NotEnoughResources"

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.cards import CardRequest, CardUse
+    from optsched.domain.devices import DeviceNeed
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm
 
@@ -163,6 +164,11 @@ class TaskShape:
         Keys `namespace/name` of persistent volume claims.
     cards
         vGPUs that it asks for, one entry a container that asks.
+    device_claims
+        Keys of the ResourceClaims that tie it to nodes or to other pods: shared ones, those that
+        have their devices, those that do not exist.
+    devices
+        What its own claims, made for this one pod, have yet to get.
     notes
         (annotation, value) of the pod that rules look at, in order.
     preempts
@@ -182,6 +188,8 @@ class TaskShape:
     claims: tuple[str, ...] = ()
     device: DeviceRequest | None = None
     cards: tuple[CardRequest, ...] = ()
+    device_claims: tuple[str, ...] = ()
+    devices: tuple[DeviceNeed, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     preempts: bool = True
     _hash: int = field(init=False, repr=False, compare=False, default=0)
@@ -201,6 +209,8 @@ class TaskShape:
             self.claims,
             self.device,
             self.cards,
+            self.device_claims,
+            self.devices,
             self.notes,
             self.preempts,
         )
@@ -301,6 +311,8 @@ class Task:
         (`activeDeadlineSeconds`) where that is shorter; 0 when the pod does not say.
     cards
         What it holds of shared GPUs, where that is known.
+    device_claims
+        Keys of all its ResourceClaims, in order.
     problem
         Why it can never be scheduled as it is (an unreadable quantity, say); None when it can.
     """
@@ -325,6 +337,7 @@ class Task:
     is_movable: bool = False
     estimate_ms: int = 0
     cards: tuple[CardUse, ...] = ()
+    device_claims: tuple[str, ...] = ()
     problem: Reason | None = None
 
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
 from optsched.formats.cards import node_marks
+from optsched.formats.deviceclaims import encode_devices
 from optsched.formats.encode_pods import is_missing, pod_manifest
 from optsched.formats.encode_selectors import (
     label_selector_fields,
@@ -74,6 +75,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *(_budget(budget) for budget in snapshot.budgets),
         *(_quota(quota) for quota in snapshot.quotas),
         *(_shard(shard) for shard in snapshot.sharding.shards),
+        *encode_devices(snapshot.devices),
         *(_hypernode(each, snapshot.topology) for each in snapshot.topology.hypernodes),
         *(_group(gang) for gang in snapshot.gangs if _has_group(gang)),
         *(_scheduling_group(gang) for gang in snapshot.gangs if _has_scheduling_group(gang)),

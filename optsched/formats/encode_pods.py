@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.meta import ObjectMeta
+from optsched.domain.devices import is_class_quota
 from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.formats.cards import CARDS, request_text, use_marks
@@ -67,6 +68,7 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
             **gates,
             **_scheduling_group(gang),
             **_shape_fields(task.shape),
+            **_device_claims(task),
         },
         "status": {"phase": _PHASE_OF.get(task.status, "Pending"), **nominated, **_since(task)},
     }
@@ -76,6 +78,12 @@ def _scheduling_group(gang: Gang | None) -> dict[str, Any]:
     if gang is None or not is_upstream(gang):
         return {}
     return {"schedulingGroup": {"podGroupName": group_name(gang)}}
+
+
+def _device_claims(task: Task) -> dict[str, Any]:
+    names = (key.partition("/")[2] for key in task.device_claims)
+    listed = [{"name": f"c{i}", "resourceClaimName": name} for i, name in enumerate(names)]
+    return {"resourceClaims": listed} if listed else {}
 
 
 def _since(task: Task) -> dict[str, Any]:
@@ -179,7 +187,9 @@ def _shape_fields(shape: TaskShape) -> dict[str, Any]:
 
 def _container(shape: TaskShape) -> dict[str, Any]:
     ports = {"ports": [_port(each) for each in shape.host_ports]} if shape.host_ports else {}
-    requests = format_resource_list(dict(shape.request))
+    # What claims count for in queues is read from the claims.
+    plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
+    requests = format_resource_list(plain)
     return {"name": "main", "resources": {"requests": requests}, **ports}
 
 

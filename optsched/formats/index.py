@@ -40,11 +40,17 @@ READ_KINDS: Final = (
     kinds.POD_DISRUPTION_BUDGET,
     kinds.RESOURCE_QUOTA,
     kinds.NODE_SHARD,
+    *kinds.DEVICE_KINDS,
 )
 """The kinds that a snapshot is made of."""
 
 OPTIONAL_KINDS: Final = frozenset(
-    {kinds.HYPER_NODE, kinds.NODE_SHARD, *kinds.SCHEDULING_POD_GROUPS}
+    {
+        kinds.HYPER_NODE,
+        kinds.NODE_SHARD,
+        *kinds.SCHEDULING_POD_GROUPS,
+        *kinds.DEVICE_KINDS,
+    }
 )
 """Those of them that a cluster may do without: where one is not installed, it has no objects."""
 

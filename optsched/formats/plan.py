@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from optsched.api.fields import Fields
 from optsched.api.schema import Schema, boolean, listing, mapping, record, text, texts
+from optsched.domain.cards import CardUse
 from optsched.domain.decisions import (
     Allocate,
     Certificate,
@@ -25,16 +26,19 @@ from optsched.domain.decisions import (
     Plan,
     Sense,
 )
+from optsched.domain.devices import DeviceGrant, DeviceId
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.formats.marks import API_VERSION
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Action
     from optsched.domain.task import Task
+
+Part = TypeVar("Part")
 
 KIND: Final = "Plan"
 
@@ -89,6 +93,23 @@ _CERTIFICATE: Final = record(
     relaxed=texts("Rules that the bounds leave out."),
     proved=boolean("Whether nothing better exists: all levels OPTIMAL, nothing relaxed."),
 )
+_CARD: Final = record(
+    "A part of a shared GPU.",
+    ("gpu", "memory", "cores", "container"),
+    gpu=text("Its number on the node, or its UUID."),
+    memory=_whole("In the units of the device plugin."),
+    cores=_whole("Hundredths of its cores."),
+    container=_whole("Which of the containers that ask for GPUs has it, from 0."),
+)
+_DEVICE: Final = record(
+    "A device that a claim gets.",
+    ("claim", "request", "driver", "pool", "device"),
+    claim=_key("namespace/name of the ResourceClaim."),
+    request=text("The request of the claim that it is for."),
+    driver=text("Who offers it."),
+    pool=text("The pool that it is of."),
+    device=text("Its name in the pool."),
+)
 SCHEMA: Final = record(
     "What a session decided.",
     ("apiVersion", "kind", "binds", "evictions", "nominations", "pending", "certificate"),
@@ -96,6 +117,8 @@ SCHEMA: Final = record(
     kind=text("Name of this format.", enum=[KIND]),
     enqueued=listing("PodGroups that may have their pods created.", _key("namespace/name.")),
     binds=_by_key("Node by pod: bind it now.", text("Name of a node.")),
+    cards=_by_key("Shared GPUs by pod that is bound.", listing("", _CARD)),
+    devices=_by_key("Devices by pod that is bound, for its claims.", listing("", _DEVICE)),
     evictions=listing(
         "Pods to remove.",
         record(
@@ -139,6 +162,8 @@ class PlanDocument:
         Keys of gangs, in order.
     binds, nominations
         Node by key of the pod.
+    cards, devices
+        By key of a pod that is bound: the shared GPUs that it gets, and what its claims get.
     evictions
         In order of the pods' keys.
     pending, pending_pods
@@ -153,6 +178,8 @@ class PlanDocument:
     enqueued: tuple[str, ...] = ()
     pending: Mapping[str, Reason] = field(default_factory=dict)
     pending_pods: Mapping[str, Reason] = field(default_factory=dict)
+    cards: Mapping[str, tuple[CardUse, ...]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[DeviceGrant, ...]] = field(default_factory=dict)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -162,6 +189,7 @@ def plan_document(plan: Plan) -> PlanDocument:
     """What the file of a plan says."""
     evicted = (a for a in plan.actions if isinstance(a, Evict))
     evictions = [Eviction(a.task, a.action, a.preemptor, a.to) for a in evicted]
+    bound = [a for a in plan.actions if isinstance(a, Allocate)]
     return PlanDocument(
         certificate=plan.certificate,
         binds=plan.binds,
@@ -170,7 +198,14 @@ def plan_document(plan: Plan) -> PlanDocument:
         enqueued=tuple(sorted(a.gang for a in plan.actions if isinstance(a, Enqueue))),
         pending=plan.pending,
         pending_pods=plan.pending_tasks,
+        cards={a.task: a.cards for a in bound if a.cards},
+        devices={a.task: grants for a in bound if (grants := _given(a.devices))},
     )
+
+
+def _given(grants: tuple[DeviceGrant, ...]) -> tuple[DeviceGrant, ...]:
+    """Without claims that have all they need."""
+    return tuple(grant for grant in grants if grant.devices)
 
 
 def encode_plan(document: PlanDocument) -> dict[str, Any]:
@@ -193,7 +228,25 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
         "pending": _encode_reasons(document.pending),
         "pendingPods": _encode_reasons(document.pending_pods),
         "certificate": _encode_certificate(document.certificate),
+        **_encode_parts("cards", document.cards, _encode_card),
+        **_encode_parts("devices", document.devices, _encode_grant),
     }
+
+
+def _encode_parts(
+    name: str, by_pod: Mapping[str, tuple[Part, ...]], encode: Callable[[Part], list[Any]]
+) -> dict[str, Any]:
+    """A field that only plans with such parts have."""
+    found = {key: [e for part in parts for e in encode(part)] for key, parts in by_pod.items()}
+    return {name: found} if found else {}
+
+
+def _encode_card(use: CardUse) -> list[Any]:
+    return [{"gpu": use.key, "memory": use.memory, "cores": use.cores, "container": use.container}]
+
+
+def _encode_grant(grant: DeviceGrant) -> list[Any]:
+    return [{"claim": grant.claim, "request": r, **d._asdict()} for r, d in grant.devices]
 
 
 def write_plan(plan: Plan) -> str:
@@ -253,6 +306,8 @@ def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]
         enqueued=tuple(_checked(whole, "enqueued", whole.texts("enqueued"))),
         pending=dict(_reasons(whole, "pending")),
         pending_pods=dict(_reasons(whole, "pendingPods")),
+        cards={key: tuple(map(_card, parts)) for key, parts in _parts(whole, "cards")},
+        devices={key: _grants(parts) for key, parts in _parts(whole, "devices")},
     )
     return None if errors else document, tuple(errors)
 
@@ -268,6 +323,34 @@ def _checked(fields: Fields, name: str, keys: Iterable[str]) -> Iterator[str]:
 def _nodes(fields: Fields, name: str) -> dict[str, str]:
     found = fields.texts_by_name(name)
     return {key: found[key] for key in _checked(fields, name, sorted(found))}
+
+
+def _parts(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
+    """Lists of parts by key of a pod."""
+    obj = whole.raw(name)
+    listed = obj if isinstance(obj, dict) else {}
+    if obj is not None and not isinstance(obj, dict):
+        whole.reject(name, obj, "is not a mapping of names to values")
+    shown = {key: {"parts": listed[key]} for key in _checked(whole, name, sorted(listed))}
+    inner = record("", parts=SCHEMA["properties"][name]["additionalProperties"])
+    for key, each in shown.items():
+        yield key, whole.part(f"{name}[{key}]", each, inner).records("parts")
+
+
+def _card(fields: Fields) -> CardUse:
+    numbers = (fields.integer(n) for n in ("memory", "cores", "container"))
+    return CardUse(fields.text("gpu"), *numbers)
+
+
+def _grants(parts: Iterator[Fields]) -> tuple[DeviceGrant, ...]:
+    found: dict[str, list[tuple[str, DeviceId]]] = {}
+    for each in parts:
+        claim = each.text("claim")
+        if claim and not _KEY.fullmatch(claim):
+            each.reject("claim", claim, _NOT_A_KEY)
+        device = DeviceId(*(each.text(name) for name in DeviceId._fields))
+        found.setdefault(claim, []).append((each.text("request"), device))
+    return tuple(DeviceGrant(claim, tuple(devices)) for claim, devices in found.items())
 
 
 def _eviction(fields: Fields) -> Eviction:
@@ -350,8 +433,16 @@ def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tupl
         ("nominations", document.nominations, Nominate),
     ):
         actions += _placements(kind, name, nodes, waiting, errors)
+    actions = [_with_parts(action, document) for action in actions]
     plan = Plan(tuple(actions), document.certificate, document.pending, document.pending_pods)
     return plan, tuple(errors)
+
+
+def _with_parts(action: Action, document: PlanDocument) -> Action:
+    if not isinstance(action, Allocate):
+        return action
+    cards, devices = document.cards.get(action.task, ()), document.devices.get(action.task, ())
+    return replace(action, cards=cards, devices=devices)
 
 
 def _placements(

@@ -9,9 +9,11 @@ from optsched.api import wellknown
 from optsched.api.meta import ObjectMeta, parse_meta
 from optsched.api.podgroup import group_name_of
 from optsched.api.schema import MAX_INT32
+from optsched.domain.amounts import amounts, total
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import Task, TaskStatus
 from optsched.formats.cards import card_uses
+from optsched.formats.deviceclaims import ClaimBook, claim_keys
 from optsched.formats.marks import PROBLEM, marked_device, marked_reason
 from optsched.formats.priorities import Priorities
 from optsched.formats.problems import sentence
@@ -33,6 +35,7 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from optsched.domain.devices import DeviceNeed
     from optsched.domain.shards import Sharding
     from optsched.domain.task import TaskShape
 
@@ -44,10 +47,6 @@ IMPLICIT_PREFIX: Final = "pod:"
 _NOT_TEXT: Final = "is not a text: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
-_NO_CLAIMS: Final = (
-    "asks for devices by claims (dynamic resource allocation), which are not allocated here: "
-    "ask for an extended resource such as nvidia.com/gpu"
-)
 _MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 16384
 
@@ -81,6 +80,8 @@ class PodDecoder:
         Whose pods are ours.
     priorities
         What priority classes stand for, for pods without a number; may be replaced at any time.
+    book
+        The ResourceClaims of the cluster, and who uses them.
 
     """
 
@@ -89,6 +90,7 @@ class PodDecoder:
     ) -> None:
         self.options = options or DecodeOptions()
         self.priorities = priorities or Priorities()
+        self.book = ClaimBook()
         self._label_keys: Recent[bytes, tuple[str, ...]] = Recent(_SHAPES_KEPT)
         self._shaped: Recent[tuple[object, ...], _Shaped] = Recent(_SHAPES_KEPT)
         self._shapes: Recent[TaskShape, TaskShape] = Recent(_SHAPES_KEPT)
@@ -105,8 +107,9 @@ class PodDecoder:
         shape, unreadable = self._shape(pod, meta)
         errors += unreadable
         node = _text(spec, "spec.nodeName", errors)
-        if not node and spec.get("resourceClaims"):
-            errors.append(FieldError("spec.resourceClaims", spec["resourceClaims"], _NO_CLAIMS))
+        claims = claims_of(pod) if spec.get("resourceClaims") else ()
+        if claims:
+            shape = self._claiming(shape, f"{meta.namespace}/{meta.name}", claims, node)
         remarks: list[FieldError] = []
         priority = _marked_priority(meta, errors)
         if priority is None:
@@ -132,6 +135,7 @@ class PodDecoder:
             is_movable=is_movable(meta),
             estimate_ms=estimate_ms(meta, spec, remarks),
             cards=card_uses(meta.annotations, shape.request, remarks),
+            device_claims=claims,
             problem=_problem(meta, errors),
         )
         return task, (*errors, *remarks)
@@ -162,6 +166,25 @@ class PodDecoder:
         if device is not None:
             shape = replace(shape, device=device)
         return self._shapes.get(shape) or self._shapes.add(shape, shape), errors
+
+    def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
+        """The shape with what its ResourceClaims add; where it runs, only what they count for."""
+        book, counted = self.book, [shape.request]
+        tied: list[str] = []
+        needs: list[DeviceNeed] = []
+        for key in keys:
+            claim = book.claims.get(key)
+            if claim is not None and book.counts_for(key, pod):
+                counted.append(amounts(claim.counted))
+            if claim is None or not claim.is_own or claim.allocation or claim.problem:
+                tied.append(key)
+            else:
+                needs += claim.needs
+        if node:
+            tied, needs = [], []
+        request = amounts(total(counted))
+        shape = replace(shape, request=request, device_claims=tuple(tied), devices=tuple(needs))
+        return self._shapes.get(shape) or self._shapes.add(shape, shape)
 
     def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
         """The gang of the PodGroup that a pod of another scheduler names; empty for others."""
@@ -202,6 +225,15 @@ def is_gone(pod: Mapping[str, Any]) -> bool:
     if meta.get("deletionTimestamp") is None:
         return False
     return not spec.get("nodeName") or _finished(status) is not None
+
+
+def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of the ResourceClaims that a pod names; none once it has ended."""
+    spec, status = _part(pod, "spec"), _part(pod, "status")
+    if not spec.get("resourceClaims") or _finished(status) is not None:
+        return ()
+    meta = _meta(pod, [])
+    return claim_keys(spec, status, meta.namespace, meta.name)
 
 
 def scheduler_of(pod: Mapping[str, Any]) -> str:

@@ -207,3 +207,85 @@ STORAGE_CLASS: Final = record(
         ),
     ),
 )
+
+_EXPRESSIONS: Final = listing("", record("", cel=record("", expression=text(""))))
+_EXACTLY: Final[dict[str, Schema]] = {
+    "deviceClassName": text(""),
+    "allocationMode": text("", enum=["ExactCount", "All"], default="ExactCount"),
+    "count": integer("", minimum=1, default=1),
+    "adminAccess": boolean(""),
+    "selectors": _EXPRESSIONS,
+    "tolerations": listing("", record("")),
+    "capacity": record("", requests=amounts("")),
+}
+_DEVICE_RESULT: Final = record(
+    "",
+    ("driver", "pool", "device"),
+    request=text(""),
+    driver=text(""),
+    pool=text(""),
+    device=text(""),
+    adminAccess=boolean(""),
+)
+DEVICE_CLAIM: Final = record(
+    "",
+    spec=record(
+        "",
+        devices=record(
+            "",
+            requests=listing(
+                "",
+                record(
+                    "",
+                    ("name",),
+                    name=text(""),
+                    exactly=record("", **_EXACTLY),
+                    firstAvailable=listing("", record("")),
+                    **_EXACTLY,
+                ),
+            ),
+            constraints=listing("", record("")),
+        ),
+    ),
+    status=record(
+        "",
+        allocation=record(
+            "",
+            devices=record("", results=listing("", _DEVICE_RESULT)),
+            nodeSelector=NODE_SELECTOR,
+        ),
+        reservedFor=listing("", record("", resource=text(""), name=text(""), uid=text(""))),
+    ),
+)
+DEVICE_CLASS: Final = record("", spec=record("", selectors=_EXPRESSIONS))
+_DEVICE: Final[dict[str, Schema]] = {
+    "attributes": mapping(
+        "",
+        record("", string=text(""), bool=boolean(""), int=integer(""), version=text("")),
+    ),
+    "capacity": mapping("", record("", value=text(""))),
+    "consumesCounters": listing("", record("")),
+    "taints": listing("", record("", key=text(""), value=text(""), effect=text(""))),
+    "bindsToNode": boolean(""),
+    "bindingConditions": texts(""),
+    "allowMultipleAllocations": boolean(""),
+}
+RESOURCE_SLICE: Final = record(
+    "",
+    spec=record(
+        "",
+        ("driver", "pool"),
+        driver=text(""),
+        pool=record(
+            "",
+            ("name",),
+            name=text(""),
+            generation=integer("", minimum=0, format="int64"),
+            resourceSliceCount=integer("", minimum=1, default=1),
+        ),
+        nodeName=text(""),
+        devices=listing(
+            "", record("", ("name",), name=text(""), basic=record("", **_DEVICE), **_DEVICE)
+        ),
+    ),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from optsched.api import kinds
 from optsched.api.hypernode import parse_hypernode
@@ -14,9 +14,16 @@ from optsched.api.priorityclass import PriorityClass, parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.domain.cluster import Snapshot
+from optsched.domain.devices import Devices
 from optsched.domain.shards import NO_SHARDING
 from optsched.domain.task import TaskStatus
 from optsched.formats.budgets import parse_budget
+from optsched.formats.deviceclaims import (
+    devices_on_nodes,
+    parse_device_claim,
+    parse_device_class,
+    parse_slice,
+)
 from optsched.formats.groups import (
     Loner,
     gang_of_group,
@@ -31,6 +38,7 @@ from optsched.formats.pods import (
     IMPLICIT_PREFIX,
     DecodeOptions,
     PodDecoder,
+    claims_of,
     is_gone,
     scheduler_of,
 )
@@ -44,7 +52,7 @@ from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_n
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.api.nodeshard import NodeShard
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
@@ -52,6 +60,8 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task
     from optsched.domain.topology import Topology
     from optsched.formats.problems import ObjectProblem
+
+Parsed = TypeVar("Parsed")
 
 _NO_NODE: Final = "is no node of this cluster"
 
@@ -119,6 +129,8 @@ class _Assembly:
 
     def build(self, taken_ms: int | None) -> Assembled:
         self._decoder.priorities = table = self._priorities()
+        devices = self._devices()
+        self._note_claims(devices)
         self._tasks = self._read_tasks()
         queues = with_builtin_queues(self._queues())
         gangs = self._gangs(table)
@@ -138,6 +150,7 @@ class _Assembly:
             quotas=self._quotas(),
             answers=tuple(self._index.answers),
             sharding=self._sharding(),
+            devices=devices,
         )
         return Assembled(
             snapshot,
@@ -205,6 +218,37 @@ class _Assembly:
             if shard is not None:
                 found.append(shard)
         return with_shards(self._options.sharding or self._index.sharding or NO_SHARDING, found)
+
+    # --- devices ---------------------------------------------------------------------------------
+
+    def _devices(self) -> Devices:
+        """Claims, classes and devices; where there are several versions, the newest counts."""
+        claims = self._newest(kinds.RESOURCE_CLAIMS, parse_device_claim)
+        classes = self._newest(kinds.DEVICE_CLASSES, parse_device_class)
+        slices = self._newest(kinds.RESOURCE_SLICES, parse_slice)
+        return Devices(claims, classes, devices_on_nodes(slices.values()))
+
+    def _newest(
+        self,
+        versions: Iterable[kinds.Kind],
+        parse: Callable[[object], tuple[Parsed | None, tuple[FieldError, ...]]],
+    ) -> dict[str, Parsed]:
+        found: dict[str, Parsed] = {}
+        for kind in versions:
+            for key, entry in self._index.of(kind).items():
+                parsed, errors = parse(entry.obj)
+                if parsed is not None and key not in found:
+                    found[key] = parsed
+                    self._report(kind, key, errors, entry.where)
+        return {key: found[key] for key in sorted(found)}
+
+    def _note_claims(self, devices: Devices) -> None:
+        book = self._decoder.book
+        book.claims.update(devices.claims)
+        for key, entry in self._index.of(kinds.POD).items():
+            if not is_gone(entry.obj) and (claims := claims_of(entry.obj)):
+                uid = entry.obj["metadata"].get("uid") or ""
+                book.note(key, uid if isinstance(uid, str) else "", claims)
 
     # --- volumes ---------------------------------------------------------------------------------
 

@@ -28,11 +28,13 @@ from optsched.kube.errors import (
 )
 from optsched.kube.holds import Holds
 from optsched.kube.ports import pod_ref
+from optsched.kube.reserver import Reserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from optsched.domain.decisions import Plan
+    from optsched.domain.devices import DeviceGrant
     from optsched.kube.cache import ClusterCache
     from optsched.kube.ports import Api, Ref
     from optsched.kube.waiting import Waiting
@@ -46,13 +48,14 @@ FAULTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A task that is to be bound to a node, and what its pod is told with that."""
+    """A task that is to be bound to a node, what its pod is told and what its claims get."""
 
     task: str
     uid: str
     node: str
     gang: str
     annotations: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[DeviceGrant, ...] = ()
 
     @property
     def ref(self) -> Ref:
@@ -123,6 +126,7 @@ class LiveBinder:
         self._idle = asyncio.Event()
         self._idle.set()
         self._num_under_way = 0
+        self._reserver = Reserver(api, cache.claim_kind)
         self.holds = Holds(cache, around.clock)
 
     # --- what others see -------------------------------------------------------------------------
@@ -173,9 +177,9 @@ class LiveBinder:
     def _begin(self, gang: str, allocated: Sequence[Allocate]) -> None:
         attempt, now = _Attempt(gang, len(allocated)), self._around.clock.monotonic()
         for action in allocated:
-            uid = self._cache.assume(action.task, action.node, action.cards)
+            uid = self._cache.assume(action.task, action.node, action.cards, action.devices)
             marks = bind_marks(action.cards, action.node, self._around.clock.now_ms())
-            bind = Bind(action.task, uid, action.node, gang, marks)
+            bind = Bind(action.task, uid, action.node, gang, marks, action.devices)
             self._queue.append(_Job(bind, attempt, now))
 
     async def _serve(self) -> None:
@@ -209,6 +213,8 @@ class LiveBinder:
             self._around.listener.bound(job.bind, self._around.clock.monotonic() - job.planned_s)
         else:
             self._fail(job, failure)
+            for grant in job.bind.devices:
+                await self._reserver.release(grant, job.bind.uid)
         self._settle(job.attempt)
 
     def _abandon(self, job: _Job) -> None:
@@ -235,8 +241,7 @@ class LiveBinder:
         backoff = Backoff(RETRIES, self._around.waiting.chance)
         while self._around.may_bind():
             try:
-                await self._ask(bind)
-                return None
+                return await self._ask(bind)
             except (Conflict, ServerFault) as e:
                 is_final = isinstance(e, Conflict) or backoff.failures >= FAULTS
                 outcome = await self._learn(bind, e) if is_final else None
@@ -250,9 +255,14 @@ class LiveBinder:
                 return _failure(e)
         raise _NoLongerLeading
 
-    async def _ask(self, bind: Bind) -> None:
+    async def _ask(self, bind: Bind) -> Failure | None:
         ref = bind.ref
+        for grant in bind.devices:
+            refusal = await self._reserver.reserve(grant, ref, bind.uid, bind.node)
+            if refusal:
+                return Failure("ClaimNotReserved", refusal)
         await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
+        return None
 
     async def _learn(self, bind: Bind, refusal: ApiError) -> _Outcome | None:
         """What became of a bind, from the pod itself; None where that can not be read now."""

@@ -39,6 +39,7 @@ from optsched.formats.shards import with_shards
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, parse_claim
+from optsched.kube.devices import DeviceShelf
 from optsched.kube.ordered import Ordered
 from optsched.kube.pods import PodShelf, ToBeBound, ToBeNominated, ToLeave
 from optsched.kube.versions import Versions
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from optsched.api.schedulinggroup import SchedulingPodGroup
     from optsched.domain.cards import CardUse
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
+    from optsched.domain.devices import DeviceGrant
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
     from optsched.kube.ports import Raw
@@ -121,6 +123,7 @@ class ClusterCache:
         }
         self._uids: dict[tuple[Kind, str], str] = {}
         self._bare_nodes: dict[str, Node] = {}
+        self._devices = DeviceShelf()
         self._raw: dict[Kind, dict[str, Raw]] = {
             kind: {} for kind in (kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *_STORAGE)
         }
@@ -147,11 +150,11 @@ class ClusterCache:
             case Changed(obj):
                 key = _key(kind, obj)
                 if self._versions[kind].change(key, _version(obj)):
-                    self._put(kind, key, obj)
+                    self._take(kind, key, obj)
             case Deleted(obj):
                 key = _key(kind, obj)
                 if self._versions[kind].delete(key, _version(obj)):
-                    self._drop(kind, key)
+                    self._take(kind, key, None)
 
     def can_assume(self, task: str, node: str) -> bool:
         """Whether a task is pending still and a node still there."""
@@ -159,9 +162,18 @@ class ClusterCache:
         is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
         return is_pending and node in self._bare_nodes
 
-    def assume(self, task: str, node: str, cards: tuple[CardUse, ...] = ()) -> str:
+    def assume(
+        self,
+        task: str,
+        node: str,
+        cards: tuple[CardUse, ...] = (),
+        devices: tuple[DeviceGrant, ...] = (),
+    ) -> str:
         """Count a pending task as bound until a watch or `forget` says otherwise; its uid."""
         self.version += 1
+        for grant in devices:
+            if grant.devices:
+                self._devices.assume(task, node, grant)
         return self._pods.assume(task, ToBeBound(node, cards))
 
     def assume_leaving(self, task: str, node: str) -> str | None:
@@ -198,6 +210,7 @@ class ClusterCache:
     def forget(self, task: str) -> None:
         """Do not assume anything of a task any more."""
         self.version += 1
+        self._devices.forget(task)
         self._pods.forget(task)
 
     def hold(self, gang: str, reason: Reason) -> None:
@@ -218,6 +231,10 @@ class ClusterCache:
         """A task as the server has it; None where there is no such pod that matters."""
         pod = self._pods.get(key)
         return None if pod is None else pod.told
+
+    def claim_kind(self, key: str) -> Kind | None:
+        """The version in which a ResourceClaim is followed; None where there is none."""
+        return self._devices.claim_kind(key)
 
     def group(self, key: str) -> PodGroup | None:
         """A PodGroup as the server has it."""
@@ -260,6 +277,7 @@ class ClusterCache:
             topology=self._topology.topology(),
             quotas=self._shown_quotas,
             sharding=self._sharding,
+            devices=self._devices.devices(),
         )
 
     # --- events ----------------------------------------------------------------------------------
@@ -273,17 +291,28 @@ class ClusterCache:
             key = _key(kind, obj)
             seen.add(key)
             if versions.replace(key, _version(obj)):
-                self._put(kind, key, obj)
+                self._take(kind, key, obj)
         if page.is_last:
             for key in [key for key in versions.keys if key not in seen]:
                 versions.drop(key)
-                self._drop(kind, key)
+                self._take(kind, key, None)
             del self._listing[kind]
             self._synced.add(kind)
             self.version += 1
 
-    def _put(self, kind: Kind, key: str, obj: Raw) -> None:
+    def _take(self, kind: Kind, key: str, obj: Raw | None) -> None:
+        """Take a state of an object; None for one that does not exist any more."""
         self.version += 1
+        if kind in kinds.DEVICE_KINDS:
+            self._devices.put(kind, key, obj)
+            if kind in kinds.RESOURCE_CLAIMS:
+                self._pods.put_claim(key, self._devices.claim(key))
+        elif obj is None:
+            self._drop(kind, key)
+        else:
+            self._put(kind, key, obj)
+
+    def _put(self, kind: Kind, key: str, obj: Raw) -> None:
         if kind in _FLAWED:
             self._uids[kind, key] = str(obj["metadata"].get("uid") or "")
         match kind:
@@ -311,7 +340,6 @@ class ClusterCache:
         self._stale.add(kind)
 
     def _drop(self, kind: Kind, key: str) -> None:
-        self.version += 1
         self._uids.pop((kind, key), None)
         match kind:
             case kinds.POD:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import wellknown
 from optsched.domain.task import Task, TaskStatus
-from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, is_gone
+from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, claims_of, is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from optsched.domain.cards import CardUse
+    from optsched.domain.devices import DeviceClaim
     from optsched.formats.pods import DecodeOptions
     from optsched.formats.priorities import Priorities
     from optsched.kube.ports import Raw
@@ -30,7 +31,10 @@ class ToBeBound:
 
     def of(self, told: Task) -> Task:
         """The task as it counts."""
-        return replace(told, status=TaskStatus.BOUND, node=self.node, cards=self.cards)
+        shape = told.shape
+        if told.device_claims:
+            shape = replace(shape, device_claims=(), devices=())
+        return replace(told, shape=shape, status=TaskStatus.BOUND, node=self.node, cards=self.cards)
 
     def is_open(self, told: Task) -> bool:
         """Whether the server has yet to say how it ends."""
@@ -125,6 +129,7 @@ class PodShelf:
         self.touched_nodes: set[str] = set()
         self._decoder = PodDecoder(options)
         self._pods: dict[str, Pod] = {}
+        self._claiming: dict[str, Raw] = {}
         self._unsettled: set[str] = set()
         self._named_elsewhere: dict[str, str] = {}
         self._elsewhere: dict[str, set[str]] = {}
@@ -157,7 +162,14 @@ class PodShelf:
 
     def put(self, raw: Raw) -> None:
         """Take a state of a pod."""
-        told, is_over = self._decoder.task(raw), is_gone(raw)
+        is_over = is_gone(raw)
+        others = self._note_claims(raw, is_over=is_over)
+        self._put(raw, is_over=is_over)
+        for key in others:
+            self._put(self._claiming[key], is_over=False)
+
+    def _put(self, raw: Raw, *, is_over: bool) -> None:
+        told = self._decoder.task(raw)
         self._note_elsewhere(told.key, "" if is_over else self._decoder.group_elsewhere(raw))
         if is_over or not (told.gang or told.status.holds_resources):
             self._remove(told.key)
@@ -173,6 +185,35 @@ class PodShelf:
         """The pod does not exist any more."""
         self._note_elsewhere(key, "")
         self._remove(key)
+        self._forget_claims(key)
+
+    def put_claim(self, key: str, claim: DeviceClaim | None) -> None:
+        """Take a state of a ResourceClaim; None for one that does not exist."""
+        book = self._decoder.book
+        if claim is None:
+            book.claims.pop(key, None)
+        else:
+            book.claims[key] = claim
+        for pod in sorted(book.users(key) & self._claiming.keys()):
+            self._put(self._claiming[pod], is_over=False)
+
+    def _note_claims(self, raw: Raw, *, is_over: bool) -> list[str]:
+        """Take note of the claims of a pod; other pods that have to be read again."""
+        meta = _part(raw, "metadata")
+        key = f"{meta.get('namespace')}/{meta.get('name')}"
+        claims = () if is_over else claims_of(raw)
+        if not claims and key not in self._claiming:
+            return []
+        self._claiming.pop(key, None)
+        if claims:
+            self._claiming[key] = raw
+        changed = self._decoder.book.note(key, str(meta.get("uid") or ""), claims)
+        return sorted(changed & self._claiming.keys())
+
+    def _forget_claims(self, key: str) -> None:
+        if self._claiming.pop(key, None) is not None:
+            for other in sorted(self._decoder.book.note(key, "", ()) & self._claiming.keys()):
+                self._put(self._claiming[other], is_over=False)
 
     def _remove(self, key: str) -> None:
         before = self._pods.pop(key, None)

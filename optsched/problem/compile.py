@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from optsched.domain.booking import bookings_that_bind
+from optsched.domain.cluster import NO_POD_LIMIT
+from optsched.domain.devices import is_class_quota
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, table
@@ -331,7 +333,8 @@ def _fresh_amounts(nodes: Sequence[Node], resources: Sequence[str]) -> _NodeAmou
     offered = []
     for node in nodes:
         by_name = node.offers if node.ready else {}
-        offered.append([by_name.get(r, 0) for r in resources])
+        unlimited = NO_POD_LIMIT if node.ready else 0
+        offered.append([by_name.get(r, unlimited if is_class_quota(r) else 0) for r in resources])
     residents = [(i, t) for i, node in enumerate(nodes) for t in node.residents]
     number: dict[TaskShape, int] = {}
     at = np.array([i for i, _ in residents], np.int64)

@@ -195,6 +195,13 @@ class Greedy:
         """(N,) the same once everything that is leaving has left."""
         return self.live_mask(task_class)
 
+    def leaves(self, victim: int, sign: int) -> None:
+        """Take note that a running task is to leave (1), or stays after all (-1).
+
+        victim: its number on the axis of `problem.running`.
+        """
+        raise NotImplementedError
+
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
         """The order of a gang's tasks as (entry, number), like `GangShape.sequence`.
 

@@ -36,7 +36,7 @@ class Fits(Rule):
             gain = summed(taken_by(t) for t in placed)
             held = summed(taken_by(t) for t in node.residents)
             for resource, more in gain.items():
-                limit = node.offers.get(resource, 0)
+                limit = node.offer(resource)
                 used = held.get(resource, 0) + more
                 if more and used > limit:
                     detail = (
@@ -55,7 +55,7 @@ class Fits(Rule):
             stays += world.placed_on.get(name, [])
             held = summed(taken_by(t) for t in stays)
             for resource, more in summed(taken_by(t) for t in promised).items():
-                limit = node.offers.get(resource, 0)
+                limit = node.offer(resource)
                 if more and held.get(resource, 0) + more > limit:
                     detail = f"{amount_text(resource, more)} promised, more than will be free"
                     yield Violation(self.name, f"node {name}", detail)

@@ -156,7 +156,7 @@ def _free(world: World, *gone: TaskStatus) -> dict[str, int]:
     for node in world.snapshot.nodes:
         if node.ready:
             held = summed(taken_by(t) for t in node.residents if t.status not in gone)
-            for resource, amount in node.offers.items():
+            for resource, amount in world.offers(node).items():
                 left = max(0, amount - held.get(resource, 0))
                 free[resource] = free.get(resource, 0) + left
     return free

@@ -14,6 +14,7 @@ from optsched.rules.binpack import Binpack
 from optsched.rules.capability import Capability
 from optsched.rules.capacity import Capacity
 from optsched.rules.conformance import Conformance
+from optsched.rules.device_claims import DeviceClaims
 from optsched.rules.deviceshare import DeviceShare, Prefers
 from optsched.rules.drf import Drf
 from optsched.rules.extender import Extender, Service
@@ -140,6 +141,7 @@ _PREDICATES: tuple[tuple[str, type[Rule]], ...] = (
     ("VolumeBinding", Volumes),
     ("PodAffinity", PodAffinity),
     ("PodTopologySpread", Spread),
+    ("DynamicResourceAllocation", DeviceClaims),
 )
 
 
@@ -386,10 +388,11 @@ _AVAILABLE = (
         "queues deserve fixed parts and may borrow beyond them",
         (
             _weight("ancestorReclaimLevel", 0, "levels of ancestors that reclaim looks at"),
-            _later(
-                _switch("capacity.DynamicResourceAllocationEnable", "quota for DRA", default=False)
+            _switch(
+                "capacity.DynamicResourceAllocationEnable",
+                "has no effect: devices of claims always count where a queue names their class",
             ),
-            _later(_switch("capacity.DRAConsumableCapacityEnable", "quota for DRA", default=False)),
+            _switch("capacity.DRAConsumableCapacityEnable", "has no effect, for the same reason"),
         ),
         _capacity,
     ),
@@ -400,13 +403,12 @@ _AVAILABLE = (
             *(_switch(_ENABLE.format(n), f"the rule {r.name}") for n, r in _PREDICATES),
             _later(_switch("predicate.NodeVolumeLimitsEnable", "volumes a node may attach")),
             _later(_switch("predicate.VolumeZoneEnable", "zones of volumes")),
-            _later(_switch("predicate.DynamicResourceAllocationEnable", "DRA", default=False)),
             _switch("predicate.CacheEnable", "has no effect: masks are always kept", default=False),
             _switch("predicateErrorCacheEnable", "has no effect: failures are kept by class"),
             _weight("volumebinding.weight", 1, "has no effect: volumes give no score"),
             _later(_weight("volumebinding.bindTimeoutSeconds", 600, "longest wait for a volume")),
             _later(Argument("volumebinding.shape", Kind.ANY, "", "score of how full volumes are")),
-            _later(_weight("dynamicresources.filterTimeoutSeconds", 10, "longest time for DRA")),
+            _weight("dynamicresources.filterTimeoutSeconds", 10, "has no effect"),
         ),
         _predicates,
     ),

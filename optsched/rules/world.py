@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.domain.cluster import ROOT_QUEUE, QueueState
+from optsched.domain.cluster import NO_POD_LIMIT, ROOT_QUEUE, QueueState
 from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.domain.devices import is_class_quota
 from optsched.domain.eviction import leaving
 from optsched.domain.moves import moved, successor_of
 from optsched.domain.task import TaskStatus
@@ -144,7 +145,22 @@ class World:
     @cached_property
     def total(self) -> Mapping[str, int]:
         """What ready nodes offer together."""
-        return summed(n.offers for n in self.snapshot.nodes if n.ready)
+        return summed(self.offers(n) for n in self.snapshot.nodes if n.ready)
+
+    def offers(self, node: Node) -> dict[str, int]:
+        """What a node offers, what devices count for in queues included."""
+        return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
+
+    @cached_property
+    def _class_quotas(self) -> frozenset[str]:
+        """Resources by which queues count devices of claims, as far as anybody names them."""
+        snapshot = self.snapshot
+        named = [t.shape.request for g in snapshot.gangs for t in g.tasks]
+        named += [gang.min_resources for gang in snapshot.gangs]
+        for queue in snapshot.queues:
+            named += [queue.capability or (), queue.deserved, queue.guarantee]
+        names = {resource for part in named for resource, _ in part}
+        return frozenset(filter(is_class_quota, names))
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:

@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 
 from optsched.domain.cards import CardRequest
+from optsched.domain.devices import DeviceNeed
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.domain.task import (
     DeviceRequest,
@@ -94,6 +95,8 @@ OTHER_VALUE = {
     "claims": ("ns/data",),
     "device": DeviceRequest(1, 500),
     "cards": (CardRequest(1, 3000),),
+    "device_claims": ("ns/c",),
+    "devices": (DeviceNeed("r", "gpu"),),
     "notes": (("volcano.sh/revocable-zone", "*"),),
     "preempts": False,
 }

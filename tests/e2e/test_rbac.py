@@ -9,6 +9,7 @@ import pytest
 
 from optsched.local.files import shipped
 from optsched.local.kubectl import Kubectl, KubectlError
+from tests.formats.objects import claiming, device_claim, device_class, device_slice
 from tests.support.api import until
 
 if TYPE_CHECKING:
@@ -56,6 +57,21 @@ def test_it_binds_tells_and_leads(site: Site, kubeconfig: Path) -> None:
     assert holder
     scheduler.stop()
     assert site.api.get(lease)["spec"]["holderIdentity"] == ""
+    assert "403" not in scheduler.log
+
+
+def test_it_gives_claims_their_devices(site: Site, kubeconfig: Path) -> None:
+    (node,) = site.nodes(1)
+    resources = "/apis/resource.k8s.io/v1"
+    site.create(f"{resources}/deviceclasses", device_class())
+    site.create(f"{resources}/resourceslices", device_slice(node, "gpu-0"))
+    claims = f"{resources}/namespaces/{site.name}/resourceclaims"
+    site.api.post(claims, device_claim("c", namespace=site.name))
+    scheduler = site.scheduler(kubeconfig=kubeconfig)
+    site.pod("p", **claiming("c"))
+    until(lambda: site.events("p", "Scheduled"), "the pod is bound")
+    assert site.api.get(f"{claims}/c")["status"]["reservedFor"]
+    scheduler.stop()
     assert "403" not in scheduler.log
 
 

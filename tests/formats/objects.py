@@ -68,3 +68,73 @@ def thing(
         "metadata": meta(name, namespace),
         **more,
     }
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+DRIVER = "gpu.example.com"
+
+
+def device_class(name: str = DRIVER, *selectors: str, **more: Any) -> dict[str, Any]:
+    """A DeviceClass; without selectors the devices of `DRIVER`."""
+    texts = selectors or (f"device.driver == '{DRIVER}'",)
+    spec = {"selectors": [{"cel": {"expression": text}} for text in texts]}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": meta(name, "", **more),
+        "spec": spec,
+    }
+
+
+def device_slice(node_name: str, *devices: dict[str, Any] | str, **spec: Any) -> dict[str, Any]:
+    """A ResourceSlice of a node, the only one of its pool; devices by name or in full."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": meta(f"{node_name}-slice", ""),
+        "spec": {
+            "driver": DRIVER,
+            "pool": {"name": node_name, "generation": 1, "resourceSliceCount": 1},
+            "nodeName": node_name,
+            "devices": [{"name": d} if isinstance(d, str) else d for d in devices],
+            **spec,
+        },
+    }
+
+
+def device_claim(
+    name: str, count: int = 1, status: dict[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
+    """A ResourceClaim for some devices of the class `DRIVER`; `more` goes into the request."""
+    exactly = {"deviceClassName": DRIVER, "count": count, **more.pop("exactly", {})}
+    request = {"name": "gpu", "exactly": exactly}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": meta(name, **{"uid": f"uid-{name}", **more}),
+        "spec": {"devices": {"requests": [request]}},
+        **({"status": status} if status else {}),
+    }
+
+
+def allocated(*devices: str, node_name: str, uids: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The status of a claim that has got devices of a node."""
+    results = [
+        {"request": "gpu", "driver": DRIVER, "pool": node_name, "device": d} for d in devices
+    ]
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_name]}]}
+    return {
+        "allocation": {
+            "devices": {"results": results},
+            "nodeSelector": {"nodeSelectorTerms": [term]},
+        },
+        "reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in uids],
+    }
+
+
+def claiming(*claims: str) -> dict[str, Any]:
+    """The part of a pod's specification that names claims."""
+    return {
+        "resourceClaims": [{"name": f"c{i}", "resourceClaimName": c} for i, c in enumerate(claims)]
+    }

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optsched.domain.cards import CardUse
 from optsched.domain.decisions import (
     Allocate,
     Certificate,
@@ -22,6 +23,7 @@ from optsched.domain.decisions import (
     Plan,
     Sense,
 )
+from optsched.domain.devices import DeviceGrant, DeviceId
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.formats.plan import (
     SCHEMA,
@@ -126,8 +128,20 @@ levels = st.builds(
     st.none() | numbers,
     st.sampled_from(list(LevelStatus)),
 )
+grants = st.builds(
+    DeviceGrant,
+    keys,
+    st.lists(st.tuples(texts, st.builds(DeviceId, texts, texts, texts)), max_size=2).map(tuple),
+)
 actions = st.lists(
-    st.builds(Allocate, keys, texts, keys)
+    st.builds(
+        Allocate,
+        keys,
+        texts,
+        keys,
+        st.lists(st.builds(CardUse, texts, numbers, numbers, numbers), max_size=2).map(tuple),
+        st.lists(grants, max_size=2, unique_by=lambda grant: grant.claim).map(tuple),
+    )
     | st.builds(Nominate, keys, texts, keys)
     | st.builds(Enqueue, keys)
     | st.builds(Evict, keys, texts, texts, keys),
@@ -149,6 +163,42 @@ def test_every_plan_survives(plan: Plan):
     assert errors == ()
     assert document == plan_document(plan)
     assert check(json.loads(write_plan(plan)), SCHEMA) == []
+
+
+CARDS = (CardUse("GPU-a", 8000, 50, 1), CardUse("0", 16384))
+GRANTS = (
+    DeviceGrant("ns/c", (("gpu", DeviceId("d", "p", "0")), ("nic", DeviceId("d", "p", "1")))),
+    DeviceGrant("ns/d"),
+)
+
+
+def test_cards_and_devices_come_back_with_their_pod():
+    snapshot = cluster([node("n", 4)], [gang("g", ("w", 2, shape(1)))])
+    first = Allocate("ns/g-w-0", "n", "ns/g", CARDS, GRANTS)
+    plan = Plan((first, Allocate("ns/g-w-1", "n", "ns/g")), CERTIFICATE)
+    document, errors = read_plan(write_plan(plan))
+    assert errors == ()
+    assert document is not None
+    assert document.devices == {"ns/g-w-0": GRANTS[:1]}
+    restored, errors = restore_plan(document, snapshot)
+    assert errors == ()
+    assert restored.actions == (replace(first, devices=GRANTS[:1]), plan.actions[1])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "path"),
+    [
+        ("cards", [], "cards"),
+        ("cards", {"g": []}, "cards[g]"),
+        ("cards", {"a/b": 3}, "cards[a/b].parts"),
+        ("cards", {"a/b": [{"gpu": "x", "memory": "1", "cores": 0, "container": 0}]}, "memory"),
+        ("devices", {"a/b": [{"claim": "c"}]}, "devices[a/b].parts[0].claim"),
+        ("devices", {"a/b": [{"claim": "n/c"}]}, "devices[a/b].parts[0].driver"),
+    ],
+)
+def test_parts_without_a_reading_are_named(field: str, value: Any, path: str):
+    whole = {**encode_plan(plan_document(EXAMPLE)), field: value}
+    assert any(path in line for line in told(whole))
 
 
 # --- errors --------------------------------------------------------------------------------------

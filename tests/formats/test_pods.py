@@ -419,10 +419,14 @@ def test_a_sum_that_cannot_be_counted():
     assert "sum of memory" in told(pod(spec={"containers": [most, most]}))
 
 
-def test_a_pod_whose_devices_nobody_would_allocate_is_not_placed():
-    claimed = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]}
-    assert told(pod(spec=claimed)).startswith("spec.resourceClaims: ")
-    assert task(pod(spec={**claimed, "nodeName": "n1"})).problem is None
+def test_claims_tie_a_pod_only_as_long_as_it_waits():
+    claimed = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "one-gpu"}]}
+    assert task(pod(spec=claimed)).shape.device_claims == ("ns/one-gpu",)
+    runs = task(pod(spec={**claimed, "nodeName": "n1"}))
+    assert runs.device_claims == ("ns/one-gpu",)
+    assert runs.shape.device_claims == ()
+    assert task(pod(spec=claimed, status={"phase": "Succeeded"})).device_claims == ()
+    assert task(pod(spec={"resourceClaims": [None, {"name": 3}]})).problem is None
 
 
 def test_a_pod_without_a_name_is_told():

@@ -15,7 +15,18 @@ from optsched.formats.pods import DecodeOptions, PodDecoder, is_gone
 from optsched.formats.snapshot import assemble
 from optsched.kube.cache import ClusterCache
 from optsched.kube.watch import Changed, Deleted, Listed
-from tests.formats.objects import group, node, pod, queue, thing
+from tests.formats.objects import (
+    allocated,
+    claiming,
+    device_claim,
+    device_class,
+    device_slice,
+    group,
+    node,
+    pod,
+    queue,
+    thing,
+)
 from tests.kube.cluster import Objects, key_of, kind_of
 from tests.support.effort import EFFORT
 
@@ -137,6 +148,8 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
         spec["schedulingGroup"] = {"podGroupName": draw(st.sampled_from(["g", "h"]))}
     if draw(st.integers(0, 5)) == 0:
         spec["containers"] = [{"name": "c", "resources": {"requests": {"cpu": "lots"}}}]
+    if draw(st.integers(0, 2)) == 0:
+        spec |= claiming(*draw(st.lists(names, max_size=2, unique=True)))
     return pod(draw(names), spec, status, namespace=draw(namespaces), **more)
 
 
@@ -171,6 +184,15 @@ group_specs = st.fixed_dictionaries(
         "priorityClassName": st.sampled_from(["high", "low", ""]),
     }
 )
+
+
+def device_claim_of(version: str, name: str, namespace: str, uids: list[str]) -> dict[str, Any]:
+    status = allocated("d0", node_name="n1", uids=tuple(uids)) if uids else None
+    marks = {"resource.kubernetes.io/pod-claim-name": "gpu"} if len(uids) == 1 else {}
+    made = device_claim(name, len(uids) + 1, status, namespace=namespace, annotations=marks)
+    return {**made, "apiVersion": f"resource.k8s.io/{version}"}
+
+
 claim_specs = st.fixed_dictionaries(
     {"volumeName": st.sampled_from(["", "v"]), "storageClassName": st.just("fast")}
 )
@@ -221,6 +243,15 @@ others = st.one_of(
         status=st.fixed_dictionaries({"nodesInUse": st.lists(node_names, max_size=2)}),
     ),
     st.builds(
+        device_claim_of,
+        st.sampled_from(["v1", "v1beta1"]),
+        names,
+        namespaces,
+        st.lists(st.sampled_from(["u1", "u2"]), unique=True),
+    ),
+    st.builds(device_slice, node_names, names),
+    st.builds(device_class, st.just("gpu"), st.sampled_from(["true", "device.x"])),
+    st.builds(
         hypernode,
         st.sampled_from(["s0", "s1", "s2"]),
         st.integers(0, 2),
@@ -231,7 +262,7 @@ others = st.one_of(
 
 def fields_of(snapshot: Snapshot) -> tuple[object, ...]:
     parts = (snapshot.nodes, snapshot.gangs, snapshot.queues, snapshot.claims, snapshot.namespaces)
-    return tuple(map(id, (*parts, snapshot.topology, snapshot.sharding)))
+    return tuple(map(id, (*parts, snapshot.topology, snapshot.sharding, snapshot.devices)))
 
 
 @settings(max_examples=120 * EFFORT, deadline=None)

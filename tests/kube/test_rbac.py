@@ -7,17 +7,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from optsched.api.kinds import KINDS, NODE_SHARD, POD, POD_GROUP, SCHEDULING_POD_GROUPS
+from optsched.api.kinds import (
+    KINDS,
+    NODE_SHARD,
+    POD,
+    POD_GROUP,
+    RESOURCE_CLAIMS,
+    SCHEDULING_POD_GROUPS,
+)
+from optsched.domain.devices import DeviceGrant, DeviceId
 from optsched.formats.index import READ_KINDS
 from optsched.formats.text import Document, read_yaml
 from optsched.kube.errors import Unreachable
 from optsched.kube.events import EventRecorder, EventType, Note
 from optsched.kube.lease import Elector, LeaseTimes
 from optsched.kube.ports import Api, Ref
+from optsched.kube.reserver import Reserver
 from optsched.kube.status import StatusPatch
 from optsched.kube.writes import BUILTIN_QUEUES, writer
 from optsched.local.files import shipped
-from tests.formats.objects import group, pod, thing
+from tests.formats.objects import device_claim, group, pod, thing
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.kube.test_binder import World
 
@@ -37,6 +46,8 @@ VERBS: Final = {
     "evict": "create",
 }
 KIND_OF: Final = {kind.kind: kind for kind in KINDS if kind not in SCHEDULING_POD_GROUPS}
+CLAIM_BINDING: Final = ("resource.k8s.io", "resourceclaims/binding", "patch")
+"""Asked of whoever writes allocations (gate DRAResourceClaimGranularStatusAuthorization)."""
 LOCK: Final = ("volcano-system", "volcano")
 
 
@@ -84,6 +95,15 @@ async def binds() -> FakeApi:
     world.api.lose("bind", Unreachable("cut"))
     await world.carry_out("ns/a-0")
     return world.api
+
+
+async def claims() -> FakeApi:
+    api = FakeApi(device_claim("c"))
+    reserver = Reserver(api, {"ns/c": RESOURCE_CLAIMS[0]}.get)
+    grant = DeviceGrant("ns/c", (("gpu", DeviceId("d", "p", "0")),))
+    assert not await reserver.reserve(grant, Ref(POD, "ns", "a"), "uid-a", "n")
+    await reserver.release(grant, "uid-a")
+    return api
 
 
 async def evictions() -> FakeApi:
@@ -144,7 +164,8 @@ def needed(*parts: Callable[[], Awaitable[FakeApi]]) -> set[Access]:
 def test_the_cluster_role_is_what_is_asked_for() -> None:
     reads = {access(kind, verb) for kind in READ_KINDS for verb in ("list", "watch")}
     found = granted("ClusterRole")
-    assert set(found) == reads | needed(binds, evictions, writes, events)
+    written = needed(binds, claims, evictions, writes, events)
+    assert set(found) == reads | written | {CLAIM_BINDING}
     assert len(found) == len(set(found))
 
 

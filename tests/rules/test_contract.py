@@ -73,6 +73,7 @@ ABOUT: dict[str, frozenset[str]] = {
     "node-affinity": frozenset({"node_selector", "node_affinity"}),
     "taints": frozenset({"tolerations"}),
     "volumes": frozenset({"claims"}),
+    "device-claims": frozenset({"devices"}),
     "host-ports": frozenset({"host_ports"}),
     "pod-affinity": frozenset({"pod_affinity", "pod_anti_affinity"}),
     "topology-spread": frozenset({"spread", "node_affinity"}),

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
+from itertools import permutations, product
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -398,6 +398,51 @@ class Checker:
                 return False
         return True
 
+    # --- device_claims.md ------------------------------------------------------------------------
+
+    def gets_devices(self) -> bool:
+        claims, where = self.snapshot.devices.claims, dict[str, str]()
+        for put in self.new:
+            for key in put.task.device_claims:
+                claim = claims.get(key)
+                if claim is None or claim.problem:
+                    return False
+                got = claim.allocation
+                if got is None and where.setdefault(key, put.node.name) != put.node.name:
+                    return False
+                nodes = None if got is None else got.nodes
+                if nodes is not None and not nodes.matches(put.node.name, put.node.labels):
+                    return False
+        by_node = ([k for k, n in where.items() if n == name] for name in set(where.values()))
+        return all(map(self._deals, by_node))
+
+    def _deals(self, keys: list[str]) -> bool:
+        """Whether the free devices of the node of some claims do for them, all ways tried."""
+        devices = self.snapshot.devices
+        node = next(p.node.name for p in self.new if set(keys) & set(p.task.device_claims))
+        held = {
+            device
+            for claim in devices.claims.values()
+            if claim.allocation is not None
+            for _, device in claim.allocation.devices
+        }
+        here = [d for d in devices.on_node.get(node, ()) if d.id not in held and not d.problem]
+        wanted = [
+            need.device_class
+            for key in keys
+            for need in devices.claims[key].needs
+            for _ in range(need.number)
+        ]
+        # Of the classes that tests use, `any` takes every device, `a` those of that model.
+        models = [dict(d.attributes)[f"{d.id.driver}/model"] for d in here]
+        return any(
+            all(
+                kind == "any" or (kind == "a" and m == "a")
+                for kind, m in zip(wanted, way, strict=True)
+            )
+            for way in permutations(models, len(wanted))
+        )
+
 
 _TINY = Fraction(1, 1 << 20)
 
@@ -448,6 +493,7 @@ CHECKS: dict[str, Callable[[Checker], bool]] = {
     "node-affinity": Checker.is_selected,
     "taints": Checker.tolerates,
     "volumes": Checker.reaches_volumes,
+    "device-claims": Checker.gets_devices,
     "host-ports": Checker.keeps_ports,
     "pod-affinity": Checker.keeps_relations,
     "topology-spread": Checker.is_spread,

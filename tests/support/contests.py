@@ -23,6 +23,16 @@ from optsched.domain.cluster import (
     QueueState,
     Snapshot,
 )
+from optsched.domain.devices import (
+    NO_DEVICES,
+    DeviceAllocation,
+    DeviceClaim,
+    DeviceClass,
+    DeviceId,
+    DeviceNeed,
+    Devices,
+    PooledDevice,
+)
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
 from optsched.domain.shards import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.domain.task import PodTerm, SpreadTerm, Task, TaskStatus
@@ -62,6 +72,7 @@ CONSTRAINTS = frozenset(
         "claims",
         "device",
         "sharding",
+        "devices",
     }
 )
 """Fields of a shape that rules look at, besides what it requests, and whether there are shards."""
@@ -103,6 +114,9 @@ def _shapes(namespace: str, about: frozenset[str]) -> SearchStrategy[list[TaskSh
     plain = shapes(namespace, usable, asks, about - _RELATIONS.keys()).map(_sensible)
     related = {name: _RELATIONS[name](namespace) for name in sorted(about & _RELATIONS.keys())}
     each = st.builds(lambda shape, **more: replace(shape, **more), plain, **related)
+    if "devices" in about:
+        claiming = _with_devices(namespace)
+        each = st.builds(lambda shape, more: replace(shape, **more), each, claiming)
     return st.lists(each, min_size=1, max_size=3)
 
 
@@ -136,6 +150,29 @@ def _spread_terms(namespace: str) -> SearchStrategy[tuple[SpreadTerm, ...]]:
         honour_taints=st.booleans(),
     )
     return st.lists(term, max_size=2).map(tuple)
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+DRIVER = "d.example.com"
+CLASSES = {
+    "any": DeviceClass("any", (f"device.driver == '{DRIVER}'",)),
+    "a": DeviceClass("a", (f"device.attributes['{DRIVER}'].model == 'a'",)),
+    "odd": DeviceClass("odd", ("device.allowsAnything",)),
+}
+
+
+def _needs(*number: int) -> SearchStrategy[tuple[DeviceNeed, ...]]:
+    kinds = _one_of(("any", "any", "any", "a", "a", "a", "odd", "gone"))
+    need = st.builds(lambda kind, n: DeviceNeed(f"{kind}-{n}", kind, n), kinds, _one_of((1, 1, 2)))
+    return _one_of(number).flatmap(lambda n: st.lists(need, min_size=n, max_size=n)).map(tuple)
+
+
+def _with_devices(namespace: str) -> SearchStrategy[dict[str, Any]]:
+    """Requests of own claims, claims that are shared, mostly neither."""
+    keys = (f"{namespace}/s0", f"{namespace}/s1", f"{namespace}/gone")
+    shared = _one_of(((), (), (keys[0],), (keys[0],), (keys[1],), keys[:2], keys[2:]))
+    return st.fixed_dictionaries({"devices": _needs(0, 0, 1, 1, 2), "device_claims": shared})
 
 
 _RELATIONS = {
@@ -193,6 +230,7 @@ class _Contest:
             claims={key: self._claim(key) for key in self._used_claims()},
             namespaces={name: {"app": "x"} if name == "a" else {} for name in NAMESPACES},
             sharding=self._sharding() if "sharding" in self._about else NO_SHARDING,
+            devices=self._devices() if "devices" in self._about else NO_DEVICES,
         )
 
     def _sharding(self) -> Sharding:
@@ -200,6 +238,38 @@ class _Contest:
         wanted = tuple(name for name in self._nodes if self._from(1, 1, 0))
         used = self._nodes[:1] if self._from(0, 0, 1) else []
         return Sharding(mode, "mine", (Shard("mine", wanted), Shard("theirs", (), tuple(used))))
+
+    # --- devices ---------------------------------------------------------------------------------
+
+    def _devices(self) -> Devices:
+        on_node = {n: self._devices_of(n) for n in self._nodes}
+        names = {key for t in self._tasks for key in t.shape.device_claims}
+        claims = {key: self._device_claim(key) for key in sorted(names) if "gone" not in key}
+        for task in self._tasks:
+            for key in task.device_claims[len(task.shape.device_claims) :]:
+                claims[key] = DeviceClaim(key, needs=task.shape.devices, is_own=True)
+        for name, here in on_node.items():
+            if here and self._from(0, 0, 1):
+                held = DeviceAllocation(None, (("r", here[0].id),))
+                claims[f"x/{name}"] = DeviceClaim(f"x/{name}", allocation=held)
+        found = {name: here for name, here in on_node.items() if here}
+        return Devices({key: claims[key] for key in sorted(claims)}, CLASSES, found)
+
+    def _devices_of(self, node: str) -> tuple[PooledDevice, ...]:
+        made = []
+        for i in range(self._from(0, 1, 2, 2, 3)):
+            model = ((f"{DRIVER}/model", self._from("a", "b")),)
+            problem = self._from(*[""] * 9, "is tainted")
+            key = DeviceId(DRIVER, node, f"d{i}")
+            made.append(PooledDevice(key, model, problem=problem))
+        return tuple(made)
+
+    def _device_claim(self, key: str) -> DeviceClaim:
+        kind = self._from("open", "open", "open", "held", "bad")
+        if kind == "open":
+            return DeviceClaim(key, needs=self._draw(_needs(1, 1, 2)))
+        allocation = DeviceAllocation(self._draw(_REACH)) if kind == "held" else None
+        return DeviceClaim(key, allocation=allocation, problem="is odd" * (kind == "bad"))
 
     # --- queues and claims -----------------------------------------------------------------------
 
@@ -260,10 +330,14 @@ class _Contest:
         if namespace not in self._known:
             self._known[namespace] = self._draw(_shapes(namespace, self._about))
         known = self._known[namespace]
+        shape = known[self._from(*range(len(known)))]
+        if status.holds_resources:
+            shape = replace(shape, devices=(), device_claims=())
         task = Task(
             key,
-            known[self._from(*range(len(known)))],
+            shape,
             status,
+            device_claims=(*shape.device_claims, *([f"{key}-own"] if shape.devices else [])),
             gang=gang,
             role=("ps", "worker")[index > 0],
             index=index,

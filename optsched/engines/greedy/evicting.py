@@ -262,6 +262,7 @@ class Evicting:
     def _count(self, v: int, sign: int) -> None:
         running = self._running
         self._free[v] = sign < 0
+        self._placing.faces.leaves(v, sign)
         self._placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
         self._placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)
         self._wholeness.leaves(v, sign)

@@ -51,6 +51,7 @@ class Faces:
         self._later_masks: list[Callable[[int], Bool | None]] = self._having(
             "later_mask", "live_mask"
         )
+        self._leaving: list[Callable[[int, int], None]] = self._having("leaves")
         self._scorers: list[Callable[[int, int], LiveScorer | None]] = self._having("live_scorer")
         self._live: dict[tuple[int, int], list[LiveScorer]] = {}
         self._runs: list[Callable[[int], Sequence[tuple[int, int]] | None]] = self._having(
@@ -78,6 +79,14 @@ class Faces:
             for active, greedy in self._open
             if getattr(type(greedy), asked) is not getattr(Greedy, asked)
             and (switch is None or switch in active.faces)
+        ]
+
+    def _having_later(self) -> list[Callable[[int], Bool | None]]:
+        """Live masks for room that is being freed, where rules have one of their own."""
+        return [
+            greedy.live_mask if type(greedy).later_mask is Greedy.later_mask else greedy.later_mask
+            for active, greedy in self._open
+            if type(greedy).live_mask is not Greedy.live_mask and Face.PREDICATE in active.faces
         ]
 
     def _tiers(self, method: str, switch: Face) -> list[list[Any]]:
@@ -153,6 +162,11 @@ class Faces:
     def later_mask(self, task_class: int) -> Bool | None:
         """(N,) the same once everything that is leaving has left."""
         return _all_of(mask(task_class) for mask in self._later_masks)
+
+    def leaves(self, victim: int, sign: int) -> None:
+        """Tell every rule that a running task is to leave, or stays after all."""
+        for note in self._leaving:
+            note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
         """The order of a gang's tasks as the first rule with an opinion says."""

@@ -1,0 +1,377 @@
+"""The part of CEL that selectors of devices are written in, evaluated without surprises.
+
+Literals, `device.driver`, `device.attributes["d"].name`, `device.capacity["d"].name`, the operators
+`! && || == != < <= > >= in`, lists, `has(…)`, texts with `startsWith`, `endsWith` and `contains`,
+and `quantity("…")` with `compareTo`, `isGreaterThan` and `isLessThan`. An expression that uses
+anything else is refused as a whole: `Unsupported` says what. A mistake on some device, such as an
+attribute that it does not have, is a `CelError`. Kubernetes: `k8s.io/dynamic-resource-allocation`,
+package cel.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from optsched.units import Quantity, QuantityError, parse_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MOST_CHARACTERS = 10 * 1024
+"""The longest expression that the API server takes (`CELSelectorExpressionMaxLength`)."""
+_DEEPEST = 50
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>-?[0-9]+)(?![\w.])"
+    r"|(?P<text>\"[^\"\\\n]*\"|'[^'\\\n]*')"
+    r"|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<sign>&&|\|\||[=!<>]=|[!<>()\[\],.]))"
+)
+_LEFT = re.compile(r"\s*(\S{1,20})?")
+
+Value: TypeAlias = "bool | int | str | Quantity | Mapping[str, Value] | tuple[Value, ...]"
+
+
+class Unsupported(ValueError):
+    """An expression that is not evaluated here."""
+
+
+class CelError(ValueError):
+    """An expression that fails on a device."""
+
+
+class Seen(Protocol):
+    """What an expression sees of a device: attributes and capacity by domain and name."""
+
+    @property
+    def driver(self) -> str:
+        """The driver that offers it."""
+
+    @property
+    def attributes_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
+        """Its attributes."""
+
+    @property
+    def capacity_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
+        """What it has of anything that can be counted."""
+
+
+Term: TypeAlias = "Callable[[Seen], Value]"
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """An expression that can be asked about devices."""
+
+    text: str
+    term: Term
+
+    def selects(self, device: Seen) -> bool:
+        """Whether a device is meant; CelError where that has no answer."""
+        return _truth(self.term(device))
+
+
+@lru_cache(maxsize=4096)
+def compile_selector(text: str) -> Selector:
+    """The selector of an expression; Unsupported where it is not evaluated here."""
+    if len(text) > MOST_CHARACTERS:
+        raise Unsupported(f"is longer than {MOST_CHARACTERS} characters")
+    return Selector(text, _Parser(_tokens(text)).whole())
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    at, end = 0, len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at)
+        if match is None:
+            rest = _LEFT.match(text, at)
+            raise Unsupported(f"uses {rest[1] if rest else '?'}, which is not evaluated here")
+        kind = str(match.lastgroup)
+        found.append((kind, match[kind]))
+        at = match.end()
+    return found
+
+
+class _Parser:
+    """Recursive descent, each method one level of precedence."""
+
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._depth = 0
+
+    def whole(self) -> Term:
+        term = self._either()
+        if self._at < len(self._tokens):
+            raise self._strange()
+        return term
+
+    # --- tokens ----------------------------------------------------------------------------------
+
+    def _next(self) -> tuple[str, str]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "its end")
+
+    def _takes(self, *signs: str) -> str:
+        kind, text = self._next()
+        if text in signs and kind in ("sign", "name"):
+            self._at += 1
+            return text
+        return ""
+
+    def _expects(self, sign: str) -> None:
+        if not self._takes(sign):
+            raise self._strange()
+
+    def _take(self, kind: str) -> str:
+        found, text = self._next()
+        if found != kind:
+            raise self._strange()
+        self._at += 1
+        return text
+
+    def _strange(self) -> Unsupported:
+        return Unsupported(f"uses {self._next()[1]} in a way that is not evaluated here")
+
+    # --- operators -------------------------------------------------------------------------------
+
+    def _either(self) -> Term:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise Unsupported("is nested too deeply")
+        terms = [self._both()]
+        while self._takes("||"):
+            terms.append(self._both())
+        self._depth -= 1
+        return terms[0] if len(terms) == 1 else lambda d: _any(terms, d)
+
+    def _both(self) -> Term:
+        terms = [self._compared()]
+        while self._takes("&&"):
+            terms.append(self._compared())
+        return terms[0] if len(terms) == 1 else lambda d: not _any([_not(t) for t in terms], d)
+
+    def _compared(self) -> Term:
+        left = self._negated()
+        sign = self._takes("==", "!=", "<=", ">=", "<", ">", "in")
+        if not sign:
+            return left
+        right, compare = self._negated(), _COMPARE[sign]
+        return lambda d: compare(left(d), right(d))
+
+    def _negated(self) -> Term:
+        count = 0
+        while self._takes("!"):
+            count += 1
+        term = self._member()
+        if not count:
+            return term
+        return _not(term) if count % 2 else _not(_not(term))
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def _member(self) -> Term:
+        term = self._atom()
+        while sign := self._takes(".", "["):
+            if sign == "[":
+                term = _element(term, self._either())
+                self._expects("]")
+            else:
+                term = self._selected(term, self._take("name"))
+        return term
+
+    def _selected(self, term: Term, name: str) -> Term:
+        if not self._takes("("):
+            return _element(term, lambda _: name)
+        if name not in _METHODS:
+            raise Unsupported(f"uses {name}(), which is not evaluated here")
+        argument, method = self._either(), _METHODS[name]
+        self._expects(")")
+        return lambda d: method(term(d), argument(d))
+
+    def _atom(self) -> Term:
+        kind, text = self._next()
+        self._at += 1
+        if kind == "number":
+            number = int(text)
+            return lambda _: number
+        if kind == "text":
+            return lambda _: text[1:-1]
+        if text == "(":
+            inner = self._either()
+            self._expects(")")
+            return inner
+        if text == "[":
+            return self._list()
+        if kind == "name":
+            return self._named(text)
+        self._at -= 1
+        raise self._strange()
+
+    def _list(self) -> Term:
+        items: list[Term] = []
+        while not self._takes("]"):
+            items.append(self._either())
+            if self._next()[1] != "]":
+                self._expects(",")
+        return lambda d: tuple(item(d) for item in items)
+
+    def _named(self, name: str) -> Term:
+        if name in _CONSTANTS:
+            return lambda _: _CONSTANTS[name]
+        if name == "device":
+            self._expects(".")
+            return _part_of_device(self._take("name"))
+        if name in ("quantity", "has") and self._takes("("):
+            inner = self._either()
+            self._expects(")")
+            return _quantity(inner) if name == "quantity" else _has(inner)
+        raise Unsupported(f"uses {name}, which is not evaluated here")
+
+
+# --- meaning -------------------------------------------------------------------------------------
+
+_CONSTANTS = {"true": True, "false": False}
+
+
+def _part_of_device(name: str) -> Term:
+    if name == "driver":
+        return lambda d: d.driver
+    if name == "attributes":
+        return lambda d: _Domains(d.attributes_by_domain)
+    if name == "capacity":
+        return lambda d: _Domains(d.capacity_by_domain)
+    raise Unsupported(f"uses device.{name}, which is not evaluated here")
+
+
+class _Domains(dict[str, "Value"]):
+    """Attributes by domain; a domain that a device says nothing about is empty, not missing."""
+
+    def __missing__(self, key: str) -> Value:
+        return {}
+
+
+def _truth(value: Value) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise CelError("is neither true nor false")
+
+
+def _not(term: Term) -> Term:
+    return lambda d: not _truth(term(d))
+
+
+def _any(terms: list[Term], device: Seen) -> bool:
+    """Whether any term is true; one that fails does not matter where another is (CEL, `||`)."""
+    failed: CelError | None = None
+    for term in terms:
+        try:
+            if _truth(term(device)):
+                return True
+        except CelError as e:
+            failed = failed or e
+    if failed is not None:
+        raise failed
+    return False
+
+
+def _element(term: Term, key: Term) -> Term:
+    def element(device: Seen) -> Value:
+        holder, name = term(device), key(device)
+        if isinstance(holder, dict) and isinstance(name, str):
+            try:
+                found: Value = holder[name]
+            except KeyError as e:
+                raise CelError(f"no such key: {name}") from e
+            return found
+        raise CelError(f"has nothing called {name}")
+
+    return element
+
+
+def _has(term: Term) -> Term:
+    def has(device: Seen) -> Value:
+        try:
+            term(device)
+        except CelError:
+            return False
+        return True
+
+    return has
+
+
+def _quantity(term: Term) -> Term:
+    def quantity(device: Seen) -> Value:
+        text = term(device)
+        try:
+            return parse_quantity(text if isinstance(text, str) else "")
+        except QuantityError as e:
+            raise CelError(f"{text} is no quantity") from e
+
+    return quantity
+
+
+def _same(a: Value, b: Value) -> bool:
+    return type(a) is type(b) and a == b
+
+
+def _order(a: Value, b: Value) -> int:
+    for kind in (str, Quantity):
+        if isinstance(a, kind) and isinstance(b, kind):
+            return (a > b) - (a < b)  # type: ignore[operator]  # both are of one ordered kind
+    if type(a) is int and type(b) is int:
+        return (a > b) - (a < b)
+    raise CelError("compares values that have no order")
+
+
+def _among(a: Value, b: Value) -> bool:
+    if isinstance(b, dict) and isinstance(a, str):
+        return a in b
+    if isinstance(b, tuple):
+        return any(type(each) is type(a) and each == a for each in b)
+    raise CelError("looks for a value in what is no list")
+
+
+_COMPARE: dict[str, Callable[[Value, Value], bool]] = {
+    "==": _same,
+    "!=": lambda a, b: not _same(a, b),
+    "<": lambda a, b: _order(a, b) < 0,
+    "<=": lambda a, b: _order(a, b) <= 0,
+    ">": lambda a, b: _order(a, b) > 0,
+    ">=": lambda a, b: _order(a, b) >= 0,
+    "in": _among,
+}
+
+
+def _texts(a: Value, b: Value) -> tuple[str, str]:
+    if isinstance(a, str) and isinstance(b, str):
+        return a, b
+    raise CelError("asks for a part of what is no text")
+
+
+def _starts(a: Value, b: Value) -> bool:
+    whole, part = _texts(a, b)
+    return whole.startswith(part)
+
+
+def _ends(a: Value, b: Value) -> bool:
+    whole, part = _texts(a, b)
+    return whole.endswith(part)
+
+
+def _contains(a: Value, b: Value) -> bool:
+    whole, part = _texts(a, b)
+    return part in whole
+
+
+_METHODS: dict[str, Callable[[Value, Value], Value]] = {
+    "startsWith": _starts,
+    "endsWith": _ends,
+    "contains": _contains,
+    "compareTo": _order,
+    "isGreaterThan": lambda a, b: _order(a, b) > 0,
+    "isLessThan": lambda a, b: _order(a, b) < 0,
+}

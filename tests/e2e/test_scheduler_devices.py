@@ -1,0 +1,125 @@
+"""Dynamic resource allocation on a real API server: claims get devices, pods follow them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.formats.objects import allocated, device_class, device_slice
+from tests.support.api import until
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+DEVICES = "/apis/resource.k8s.io/v1"
+
+
+def driver(site: Site) -> str:
+    """A class and a driver of this site's own."""
+    return f"{site.name}.example.com"
+
+
+def serve(site: Site, *by_node: tuple[str, tuple[str, ...]], selector: str = "") -> None:
+    """Devices of nodes, and the class that selects them."""
+    name = driver(site)
+    text = selector or f"device.driver == '{name}'"
+    site.create(f"{DEVICES}/deviceclasses", device_class(name, text))
+    for node, devices in by_node:
+        made = device_slice(node, *devices, driver=name)
+        site.create(f"{DEVICES}/resourceslices", made)
+
+
+def claims(site: Site) -> str:
+    return f"{DEVICES}/namespaces/{site.name}/resourceclaims"
+
+
+def request(site: Site, count: int = 1) -> dict[str, Any]:
+    exactly = {"deviceClassName": driver(site), "count": count}
+    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+
+
+def claim(site: Site, name: str, count: int = 1) -> None:
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": request(site, count),
+    }
+    site.api.post(claims(site), body)
+
+
+def names(claim: str) -> list[dict[str, str]]:
+    return [{"name": "gpu", "resourceClaimName": claim}]
+
+
+def node_of(site: Site, pod: str) -> str:
+    found = site.api.get(f"/api/v1/namespaces/{site.name}/pods/{pod}")
+    return str(found["spec"].get("nodeName") or "")
+
+
+def status(site: Site, name: str) -> dict[str, Any]:
+    return dict(site.api.get(f"{claims(site)}/{name}").get("status", {}))
+
+
+def test_a_claim_that_has_its_device_leads_its_pod_there(site: Site) -> None:
+    _, wanted = site.nodes(2)
+    serve(site, (wanted, ("gpu-0", "gpu-1")))
+    claim(site, "given")
+    given = allocated("gpu-1", node_name=wanted)
+    given["allocation"]["devices"]["results"][0]["driver"] = driver(site)
+    site.api.patch(f"{claims(site)}/given/status", {"status": given})
+    site.scheduler()
+    site.pod("p", resourceClaims=names("given"))
+    until(lambda: node_of(site, "p") == wanted, "the pod is where its device is")
+    uid = site.api.get(f"/api/v1/namespaces/{site.name}/pods/p")["metadata"]["uid"]
+    reserved = status(site, "given")["reservedFor"]
+    assert [r["uid"] for r in reserved] == [uid]
+
+
+def test_a_claim_without_devices_gets_them_before_its_pod_is_bound(site: Site) -> None:
+    bare, rich = site.nodes(2)
+    serve(site, (rich, ("gpu-0", "gpu-1", "gpu-2")))
+    claim(site, "two", 2)
+    site.scheduler()
+    site.pod("p", resourceClaims=names("two"))
+    until(lambda: node_of(site, "p") == rich, "the pod is where there are devices")
+    got = status(site, "two")
+    results = got["allocation"]["devices"]["results"]
+    assert {(r["request"], r["pool"]) for r in results} == {("gpu", rich)}
+    assert len({r["device"] for r in results}) == 2
+    assert len(got["reservedFor"]) == 1
+    claim(site, "two-more", 2)
+    site.pod("q", resourceClaims=names("two-more"))
+    events = until(lambda: site.events("q"), "the other is told why it waits")
+    assert any(f"too few devices free: 2 of class {driver(site)}" in e["message"] for e in events)
+    assert not node_of(site, "q")
+    assert bare
+
+
+def test_claims_of_a_template_are_made_for_each_pod_of_a_gang(site: Site) -> None:
+    nodes = site.nodes(2)
+    serve(site, *((node, ("gpu-0",)) for node in nodes))
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "one"},
+        "spec": {"spec": request(site)},
+    }
+    site.api.post(f"{DEVICES}/namespaces/{site.name}/resourceclaimtemplates", template)
+    site.scheduler()
+    site.gang("g", 2, resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one"}])
+    until(lambda: {node_of(site, f"g-{i}") for i in range(2)} == set(nodes), "one pod a device")
+
+
+def test_a_selector_that_is_not_evaluated_here_is_named(site: Site) -> None:
+    (node,) = site.nodes(1)
+    strange = "device.attributes['x.example.com'].model.matches('a+')"
+    serve(site, (node, ("gpu-0",)), selector=strange)
+    claim(site, "c")
+    site.scheduler()
+    site.pod("p", resourceClaims=names("c"))
+    events = until(lambda: site.events("p"), "it is told why it waits")
+    assert any("matches(), which is not evaluated here" in e["message"] for e in events)
