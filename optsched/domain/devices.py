@@ -6,7 +6,7 @@ devices of a node, by number. Claims that ask for more carry their problem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -15,10 +15,11 @@ from optsched.domain.cel import CelError, Unsupported, Value, compile_selector
 from optsched.units import parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.selectors import NodeSelector
+    from optsched.domain.task import Task
 
 MOST_CONSUMERS = 256
 """Pods that one claim may be reserved for (`ResourceClaimReservedForMaxSize`)."""
@@ -210,6 +211,32 @@ class Devices:
             if claim.allocation is not None
             for _, device in claim.allocation.devices
         }
+
+    def freed(self, residents: Iterable[Task], gone: Collection[str]) -> frozenset[str]:
+        """Claims that nobody uses any more once some of the tasks on nodes, by key, have gone."""
+        users: dict[str, set[str]] = {}
+        uids: dict[str, set[str]] = {}
+        for task in residents:
+            for key in task.device_claims:
+                users.setdefault(key, set()).add(task.key)
+                uids.setdefault(key, set()).add(task.uid)
+        return frozenset(
+            key
+            for key, names in users.items()
+            if key in self.claims
+            and names <= set(gone)
+            and set(self.claims[key].reserved_for) <= uids[key]
+        )
+
+    def without(self, gone: Collection[str]) -> Devices:
+        """The same when some claims, by key, have given back what they have."""
+        if not gone:
+            return self
+        claims = {
+            key: replace(claim, allocation=None, reserved_for=()) if key in gone else claim
+            for key, claim in self.claims.items()
+        }
+        return replace(self, claims=claims)
 
     def refuses(self, need: DeviceNeed) -> str:
         """Why a need can be met nowhere; empty when devices decide."""

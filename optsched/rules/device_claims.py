@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         DeviceNeed,
         Devices,
     )
-    from optsched.domain.task import Task, TaskShape
+    from optsched.domain.task import TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
@@ -305,24 +305,7 @@ class _Pools:
 def _leaving(snapshot: Snapshot) -> frozenset[str]:
     residents = [t for node in snapshot.nodes for t in node.residents if t.device_claims]
     gone = {t.key for t in residents if t.status is TaskStatus.RELEASING}
-    return _freed(snapshot.devices, residents, gone)
-
-
-def _freed(devices: Devices, residents: Iterable[Task], gone: Collection[str]) -> frozenset[str]:
-    """Claims that nobody uses any more once some tasks have gone."""
-    users: dict[str, set[str]] = {}
-    uids: dict[str, set[str]] = {}
-    for task in residents:
-        for key in task.device_claims:
-            users.setdefault(key, set()).add(task.key)
-            uids.setdefault(key, set()).add(task.uid)
-    return frozenset(
-        key
-        for key, names in users.items()
-        if key in devices.claims
-        and names <= set(gone)
-        and set(devices.claims[key].reserved_for) <= uids[key]
-    )
+    return snapshot.devices.freed(residents, gone)
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -486,7 +469,7 @@ class _Live(Greedy):
         residents = [t for n in self._problem.snapshot.nodes for t in n.residents]
         going = {t.key for t in residents if t.status is TaskStatus.RELEASING}
         asking = [t for t in residents if t.device_claims]
-        self._gone = _freed(self._pools.devices, asking, going | set(self._evicted))
+        self._gone = self._pools.devices.freed(asking, going | set(self._evicted))
         self._clock += 1
         self._stamp[:] = self._clock
 

@@ -89,10 +89,13 @@ class World:
             replace(node, residents=tuple(t for t in node.residents if t.status not in _LEAVING))
             for node in self.snapshot.nodes
         )
+        residents = [t for node in self.snapshot.nodes for t in node.residents]
+        gone = {t.key for t in residents if t.status in _LEAVING}
+        devices = self.snapshot.devices.without(self.snapshot.devices.freed(residents, gone))
         come = [
             Allocate(a.task, a.node, a.gang) if isinstance(a, Nominate) else a for a in self.actions
         ]
-        return World(replace(self.snapshot, nodes=nodes), come)
+        return World(replace(self.snapshot, nodes=nodes, devices=devices), come)
 
     @cached_property
     def promises(self) -> tuple[Placement, ...]:

@@ -51,7 +51,13 @@ def movable_tasks(problem: Problem, rules: RuleSet, asking: Bool, priority: I64)
         task = running.tasks[v]
         shape = task.shape
         plain = known.setdefault(id(shape), _is_plain(task))
-        may[v] = plain and task.is_movable and not task.cards and task.problem is None
+        may[v] = (
+            plain
+            and task.is_movable
+            and not task.cards
+            and not task.device_claims
+            and task.problem is None
+        )
     return may
 
 
