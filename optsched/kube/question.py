@@ -31,6 +31,9 @@ AT_LATEST_MS: Final = 60_000
 SOON_MS: Final = 5_000
 """The same for an answer that is not proved, after the first time; twice as long after each."""
 
+OTHERS_MS: Final = 1_000
+"""The same where somebody outside was asked, who may change his mind without a sign."""
+
 _PARTS: Final = tuple(
     part.name for part in fields(Snapshot) if part.name not in ("taken_ms", "nodes", "gangs")
 )

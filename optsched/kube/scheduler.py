@@ -339,6 +339,8 @@ class Scheduler:
         turn_ms = question.next_turn_ms(_waiting(snapshot, plan), now_ms, limit_ms)
         if turn_ms is not None:
             until_ms = min(until_ms, turn_ms)
+        if report.trace.answers and plan.pending:
+            until_ms = min(until_ms, now_ms + question.OTHERS_MS)
         return _Answer(snapshot, policy, plan, report.flaws, until_ms, times)
 
     def _tell(self, now_ms: int) -> None:

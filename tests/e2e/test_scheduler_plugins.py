@@ -1,0 +1,118 @@
+"""Rules from outside on a real API server: a Python file, and a service that is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kube.test_extender import Service
+from tests.support.api import until
+from tests.support.pages import ROOT
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+EXTENDER = """actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+  - name: extender
+    arguments:
+      extender.urlPrefix: {url}
+      extender.predicateVerb: predicate
+      extender.onSessionOpenVerb: onSessionOpen
+      extender.onSessionCloseVerb: onSessionClose
+- plugins:
+  - name: predicates
+"""
+OWN = """actions: "enqueue, allocate, backfill"
+pluginsDir: {folder}
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+  - name: predicates
+  - name: maintenance
+"""
+REPAIR = "lab.example/repair"
+
+
+def nodes_of(site: Site, gang: str, size: int) -> list[str]:
+    """Where the pods of a gang are, in order."""
+    pods = [site.api.get(f"/api/v1/namespaces/{site.name}/pods/{gang}-{i}") for i in range(size)]
+    return sorted(pod["spec"].get("nodeName", "") for pod in pods)
+
+
+def test_a_service_keeps_a_gang_off_a_node(site: Site) -> None:
+    """A14, K28: 2 nodes of 4 CPU, and one of them is refused by the service."""
+    shut, free = site.nodes(2)
+    refused = {shut}
+
+    def predicate(body):
+        name = body["node"]["Name"]
+        return {"errorMessage": "reserved for a demo" if name in refused else ""}
+
+    with Service(predicate=predicate).running() as service:
+        config = site.file("extender.conf", EXTENDER.format(url=service.url))
+        site.scheduler("--config", str(config))
+        site.gang("pair", 2)
+        site.await_bound("pair", 2)
+        assert nodes_of(site, "pair", 2) == [free, free]
+        site.gang("big", 6)
+        told = site.await_waits("big", "NotEnoughResources")
+        assert "1 node did not pass the extender (reserved for a demo)" in told["message"]
+        refused.clear()
+        site.await_bound("big", 6)
+        assert set(nodes_of(site, "big", 6)) == {shut, free}
+        verbs = service.verbs()
+    assert verbs[0] == "onSessionOpen"
+    assert "onSessionClose" in verbs
+
+
+def test_a_plugin_of_a_folder_decides_and_a_broken_one_changes_nothing(site: Site) -> None:
+    """A14: a Python file, named in the configuration, keeps pods with GPUs off a node."""
+    repair, free = site.nodes(2)
+    gpus = {"status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "4"}}}
+    for name in (repair, free):
+        site.api.patch(f"/api/v1/nodes/{name}/status", gpus)
+    site.api.patch(f"/api/v1/nodes/{repair}", {"metadata": {"labels": {REPAIR: "yes"}}})
+    folder = site.file("plugins.conf", "").parent / "plugins"
+    folder.mkdir()
+    text = (ROOT / "instances" / "examples" / "plugins" / "maintenance.py").read_text()
+    (folder / "maintenance.py").write_text(text)
+    config = site.file("own.conf", OWN.format(folder=folder))
+    asks = {"containers": [container("1")]}
+    scheduler = site.scheduler("--config", str(config))
+    site.gang("pair", 2, **asks)
+    site.await_bound("pair", 2)
+    assert nodes_of(site, "pair", 2) == [free, free]
+
+    (folder / "maintenance.py").write_text("PLUGIN = 3 / 0\n")
+    scheduler.await_metric(1, "optsched_policy_rejected")
+    assert "maintenance.py:1:1: can not be loaded: ZeroDivisionError" in scheduler.log
+    site.gang("next", 2, **asks)
+    site.await_bound("next", 2)
+    assert nodes_of(site, "next", 2) == [free, free]
+
+    broken = text.replace("return [", "return [").replace(
+        "cheap = [", "raise RuntimeError('no meter')\n        cheap = ["
+    )
+    (folder / "maintenance.py").write_text(broken)
+    scheduler.await_metric(0, "optsched_policy_rejected")
+    site.gang("last", 1, containers=[container("0")])
+    site.await_bound("last", 1)
+    until(lambda: scheduler.metric("optsched_plugin_failures_total"), "failures are counted")
+    assert "RuntimeError: no meter" in scheduler.log
+
+
+def container(gpus: str) -> dict[str, object]:
+    """A container with a CPU and some GPUs."""
+    return {
+        "name": "main",
+        "image": "none",
+        "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": gpus}},
+    }
