@@ -39,10 +39,11 @@ AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that is to go, and for whom."""
+    """A pod that is to go, and for whom; its gang, for the pod may be gone when that is asked."""
 
     eviction: Evict
     uid: str
+    gang: str = ""
 
     @property
     def ref(self) -> Ref:
@@ -154,9 +155,11 @@ class Evictor:
         self._writes.put(beside(ref, "moves"), StatusPatch(ref, body, part))
 
     def _begin(self, eviction: Evict) -> None:
+        task = self._cache.task(eviction.task)
         uid = self._cache.assume_leaving(eviction.task, eviction.node)
         if uid is not None:
-            self._victims[eviction.task] = Victim(eviction, uid)
+            gang = "" if task is None else task.gang
+            self._victims[eviction.task] = Victim(eviction, uid, gang)
             self._outbox.put(eviction.task, self._victims[eviction.task])
 
     async def _evict(self, victim: Victim) -> None:

@@ -64,8 +64,7 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
 def given_back(victim: Victim, cache: ClusterCache) -> Note | None:
     """A queue whose overuse has a limit gives something back; None where that is not why."""
     eviction = victim.eviction
-    task = cache.task(eviction.task)
-    group = None if task is None else cache.group(task.gang)
+    group = cache.group(victim.gang)
     queue = None if group is None else cache.queues.get(group.queue)
     if queue is None or eviction.action != RECLAIM or not queue.overuse_tolerance:
         return None

@@ -165,7 +165,7 @@ def test_a_queue_with_a_limit_is_told_that_it_gives_back(
     for obj in (lender, group("g", {"queue": "lab", "minMember": 1}), runs):
         objects.put(obj)
     objects.sync(cache)
-    note = given_back(Victim(Evict("ns/g-0", "n1", action, "ns/big"), "u"), cache)
+    note = given_back(Victim(Evict("ns/g-0", "n1", action, "ns/big"), "u", "ns/g"), cache)
     assert (note is not None) is told
     if note is not None:
         assert (str(note.about), note.uid, note.reason) == ("Queue lab", "u-q", "OveruseReclaimed")
