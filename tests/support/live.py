@@ -188,11 +188,11 @@ class Site:
         self.create(QUEUES, {**_named(SCHEDULING, "Queue", full), "spec": {"weight": 1, **spec}})
         return full
 
-    def priority(self, name: str, value: int) -> str:
+    def priority(self, name: str, value: int, **more: Any) -> str:
         """A priority class of this site; its full name."""
         full = f"{self.name}-{name}"
-        kind = {**_named("scheduling.k8s.io/v1", "PriorityClass", full), "value": value}
-        self.create(PRIORITIES, kind)
+        kind = _named("scheduling.k8s.io/v1", "PriorityClass", full)
+        self.create(PRIORITIES, {**kind, "value": value, **more})
         return full
 
     def apply(self, path: Path, *names: str) -> None:
@@ -398,9 +398,9 @@ class Site:
         what = f"{number} pods of {group} run"
         until(lambda: self.group_status(group).get("running") == number, what)
 
-    def events(self, name: str, reason: str = "") -> list[Raw]:
+    def events(self, name: str, reason: str = "", namespace: str = "") -> list[Raw]:
         """Events about an object, of a reason or of all."""
-        found = self.api.items(self._in("events"))
+        found = self.api.items(f"/api/v1/namespaces/{namespace or self.name}/events")
         return [
             event
             for event in found

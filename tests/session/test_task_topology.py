@@ -1,0 +1,65 @@
+"""Parameter servers and workers: how many pairs of them are on different nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.domain.cluster import Node
+from optsched.domain.task import TaskShape
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import load_policy
+from optsched.policy.policy import without_solver
+from optsched.session.session import Surroundings, run_session
+from tests.support.shared import shared
+from tests.support.small import cluster, gang
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.domain.cluster import Gang
+
+MI = 1 << 20
+PS, WORKER = ((("cpu", cpu), ("memory", mi * MI)) for cpu, mi in ((1000, 1000), (2000, 3800)))
+NEAR = {"volcano.sh/task-topology-affinity": "ps,worker"}
+FAR = {"volcano.sh/task-topology-anti-affinity": "ps"}
+ROLES = ("ps", "worker")
+
+
+def host(number: int) -> Node:
+    return Node(f"n{number}", (("cpu", 8000), ("memory", 16 * 1024 * MI), ("pods", 110)))
+
+
+def training(name: str, notes: dict[str, str], created_ms: int) -> Gang:
+    roles = (("ps", 2, TaskShape(PS)), ("worker", 4, TaskShape(WORKER)))
+    return gang(name, *roles, annotations=notes, created_ms=created_ms)
+
+
+def pairs_apart(gangs: Sequence[Gang], *, solver: bool) -> list[int]:
+    """Pairs of a parameter server and a worker on different nodes, by gang."""
+    policy = load_policy(str(shared("experiments", "conf", "tt.conf")), Path.read_text)
+    limits = Limits(budget_ms=None, num_workers=1)
+    around = Surroundings(solver=InProcess() if solver else None, limits=limits)
+    snapshot = cluster([host(i) for i in range(6)], gangs)
+    report = run_session(snapshot, policy if solver else without_solver(policy), around)
+    assert report.trace.violations == ()
+    node_of = report.plan.binds
+    found = []
+    for each in gangs:
+        nodes = {role: [node_of[t.key] for t in each.tasks if t.role == role] for role in ROLES}
+        found.append(sum(a != b for a in nodes["ps"] for b in nodes["worker"]))
+    return found
+
+
+@pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "greedy"])
+@pytest.mark.parametrize(("notes", "least"), [(NEAR | FAR, 4), (NEAR, 2)], ids=["apart", "near"])
+def test_the_fewest_pairs_are_apart_whoever_came_first(
+    notes: dict[str, str], least: int, solver: bool
+) -> None:
+    """A job takes 10 CPUs on nodes of 8: (ps, 2 workers) twice, or 2 ps with 3 workers, and one."""
+    for turn in range(3):
+        gangs = [training(f"tf{i}", notes, created_ms=(i + turn) % 3) for i in range(3)]
+        assert pairs_apart(gangs, solver=solver) == [least] * 3
