@@ -21,14 +21,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.domain.cluster import Queue
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
-    from optsched.rules.base import Greedy
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.base import GangLevel, Greedy
     from optsched.rules.ledger import Ledger
 
 
 class HierarchicalDrf(Drf):
     """Queues in the order of weighted shares where their paths part; full ones come last."""
+
+    def tells_apart(self, problem: Problem) -> Bool | None:
+        """See `Rule`: only the order serves the tree."""
+        return None
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
+        """No level: equal shares of jobs would contradict the weights of their queues."""
+        return ()
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
