@@ -23,7 +23,15 @@ tiers:
 - plugins: [{name: priority}, {name: gang}, {name: conformance}]
 - plugins: [{name: drf}, {name: predicates}, {name: capacity}, {name: nodeorder}]
 """
-
+TREE = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins:
+  - {name: drf, enableHierarchy: true}
+  - {name: predicates}
+  - {name: capacity}
+"""
 
 # --- ceilings, floors and shares -----------------------------------------------------------------
 
@@ -168,6 +176,26 @@ def test_the_queues_of_an_account_share_its_gpus(site: Site) -> None:
     site.gang("more", 1, queue="q-a2-u7", gpus=1)
     waits = site.await_waits("more", "QueueCapabilityExceeded")
     assert "queue q-a2, an ancestor" in waits["message"]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"a1": 24, "a2": 12, "b1": 24}, {"a1": 36, "b1": 24}],
+    ids=["all want more", "a team is idle"],
+)
+def test_departments_share_by_weight_and_then_their_teams(
+    site: Site, wanted: dict[str, int]
+) -> None:
+    """Q22: departments 3 and 2, teams 2, 1 and 1; 60 GPUs."""
+    site.nodes(10, cpus=8, gpus=6)
+    teams = {"a1": ("a", "1/3/2"), "a2": ("a", "1/3/1"), "b1": ("b", "1/2/1")}
+    for name, (department, weights) in teams.items():
+        queue, path = site.queue(name), f"root/{department}/{name}"
+        marks = {"volcano.sh/hierarchy": path, "volcano.sh/hierarchy-weights": weights}
+        site.api.patch(f"{QUEUES}/{queue}", {"metadata": {"annotations": marks}})
+    for name in wanted:
+        site.gang(name, 60, min_member=1, queue=f"{site.name}-{name}", gpus=1)
+    settle(site, begin(site, site.file("tree.conf", TREE)), wanted)
 
 
 def test_tenants_have_floors_ceilings_shares_and_priorities(site: Site) -> None:
