@@ -16,6 +16,8 @@ import numpy as np
 from optsched.api.wellknown import GPU_AVOID_TYPE, GPU_USE_TYPE, VGPU_MODE
 from optsched.domain.amounts import amount_of
 from optsched.domain.cards import ALL_CORES, CardUse
+from optsched.domain.task import TaskStatus
+from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.wording import counted
@@ -64,12 +66,12 @@ class Need(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What is taken of a card: memory, cores, tasks, whether one has it alone, its first cores."""
+    """What is taken of a card: memory, cores, tasks, those that have it alone, its first cores."""
 
     memory: int = 0
     cores: int = 0
     number: int = 0
-    is_alone: bool = False
+    owners: int = 0
     cores_before: int = 0
 
 
@@ -181,21 +183,31 @@ class DeviceShare(Rule):
     def held(self, node: Node) -> list[Used]:
         """What residents hold of the cards of a node; where nobody says, as they would be dealt."""
         used = [Used() for _ in node.cards]
+        for parts in self.holdings(node).values():
+            for taken in parts:
+                _take(used, taken)
+        return [u._replace(cores_before=u.cores) for u in used]
+
+    def holdings(self, node: Node) -> dict[str, list[Taken]]:
+        """The same by resident."""
+        used = [Used() for _ in node.cards]
         place = {card.key: i for i, card in enumerate(node.cards)}
-        told = [t for t in node.residents if any(u.key in place for u in t.cards)]
-        for task in told:
+        found: dict[str, list[Taken]] = {}
+        for task in node.residents:
             alone = any(need.is_alone for need in self.needs(task.shape))
             for use in (u for u in task.cards if u.key in place):
                 at = place[use.key]
                 # Whoever asks for numbers of cards has all of each of them.
                 memory = use.memory or (node.cards[at].memory if alone else 0)
-                _take(used, Taken(at, memory, use.cores, alone))
+                found.setdefault(task.key, []).append(Taken(at, memory, use.cores, alone))
+                _take(used, found[task.key][-1])
         for task in node.residents:
             needs = self.needs(task.shape)
-            if needs and not any(u.key in place for u in task.cards):
-                for taken in assign(node.cards, used, needs, task.shape) or ():
+            if needs and task.key not in found:
+                found[task.key] = assign(node.cards, used, needs, task.shape) or []
+                for taken in found[task.key]:
                     _take(used, taken)
-        return [u._replace(cores_before=u.cores) for u in used]
+        return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
@@ -279,7 +291,7 @@ def admits(card: Card, used: Used, need: Need) -> bool:
 
     Who asks for no cores may join any card that does not have all cores taken already.
     """
-    if used.number >= card.sharers or used.is_alone or (need.is_alone and used.number):
+    if used.number >= card.sharers or used.owners or (need.is_alone and used.number):
         return False
     if not need.cores and need.is_vgpu and used.cores_before >= ALL_CORES:
         return False
@@ -314,13 +326,14 @@ def _fits(
     return assign(cards, used, needs, shape) is not None
 
 
-def _take(used: list[Used], taken: Taken) -> None:
+def _take(used: list[Used], taken: Taken, sign: int = 1) -> None:
+    """Count what a task takes of a card; with sign -1 that it gives it back."""
     now = used[taken.at]
     used[taken.at] = Used(
-        now.memory + taken.memory,
-        now.cores + taken.cores,
-        now.number + 1,
-        now.is_alone or taken.is_alone,
+        now.memory + sign * taken.memory,
+        now.cores + sign * taken.cores,
+        now.number + sign,
+        now.owners + sign * taken.is_alone,
         now.cores_before,
     )
 
@@ -419,21 +432,49 @@ class _Cards:
 
 
 class _Live(Greedy):
-    """Cards as tasks come, dealt out in Volcano's order."""
+    """Cards as tasks come, dealt out in Volcano's order.
+
+    They are kept twice: as they are, and as they will be once everybody who leaves has left. What
+    is promised is dealt out of the latter where there is no room yet, and counts in both.
+    """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:
         self._rule = rule
         self._problem = problem
         self._shapes = problem.classes.shapes
         self._needs = [rule.needs(shape) for shape in self._shapes]
-        self._cards = [node.cards for node in problem.snapshot.nodes]
-        self._used = [rule.held(node) for node in problem.snapshot.nodes]
+        nodes = problem.snapshot.nodes
+        self._cards = [node.cards for node in nodes]
+        self._used = [rule.held(node) for node in nodes]
+        self._later = [list(used) for used in self._used]
         self._dealt: dict[tuple[int, int], list[list[Taken]]] = {}
         self._log: list[int] = []
-        self._views: dict[int, tuple[Bool, F64, int]] = {}
+        self._views: dict[tuple[int, bool], tuple[Bool, F64, int]] = {}
+        for n, node in enumerate(nodes):
+            leaving = [t for t in node.residents if t.status is TaskStatus.RELEASING]
+            for task in leaving if node.cards else ():
+                self._give_back(n, task.key, 1)
 
     def live_mask(self, task_class: int) -> Bool | None:
         return self._view(task_class)[0] if self._needs[task_class] else None
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        return self._view(task_class, later=True)[0] if self._needs[task_class] else None
+
+    def leaves(self, victim: int, sign: int) -> None:
+        running = running_tasks(self._problem)
+        node = int(running.node_of[victim])
+        if self._cards[node]:
+            self._log.append(node)
+            self._give_back(node, running.tasks[victim].key, sign)
+
+    def _give_back(self, node: int, task: str, sign: int) -> None:
+        """Count what a resident holds as free later on, or no more so."""
+        for taken in self._rule.holdings(self._problem.snapshot.nodes[node]).get(task, ()):
+            _take(self._later[node], taken, -sign)
+            now = self._later[node][taken.at]
+            before = now.cores_before - sign * taken.cores
+            self._later[node][taken.at] = now._replace(cores_before=before)
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if not self._needs[task_class]:
@@ -446,39 +487,35 @@ class _Live(Greedy):
                 self._take_back(node, task_class)
 
     def _put(self, node: int, task_class: int) -> None:
-        cards, used = self._cards[node], self._used[node]
+        cards, used, later = self._cards[node], self._used[node], self._later[node]
         needs, shape = self._needs[task_class], self._shapes[task_class]
-        found = assign(cards, used, needs, shape) or []
+        found = assign(cards, used, needs, shape) or assign(cards, later, needs, shape) or []
         for taken in found:
             _take(used, taken)
+            _take(later, taken)
         self._dealt.setdefault((node, task_class), []).append(found)
 
     def _take_back(self, node: int, task_class: int) -> None:
-        used = self._used[node]
-        for at, memory, cores, is_alone in self._dealt[node, task_class].pop():
-            now = used[at]
-            used[at] = now._replace(
-                memory=now.memory - memory,
-                cores=now.cores - cores,
-                number=now.number - 1,
-                is_alone=now.is_alone and not is_alone,
-            )
+        for taken in self._dealt[node, task_class].pop():
+            _take(self._used[node], taken, -1)
+            _take(self._later[node], taken, -1)
 
-    def _view(self, task_class: int) -> tuple[Bool, F64]:
-        if task_class not in self._views:
+    def _view(self, task_class: int, *, later: bool = False) -> tuple[Bool, F64]:
+        key = (task_class, later)
+        if key not in self._views:
             number = self._problem.num_nodes
-            self._views[task_class] = np.zeros(number, np.bool_), np.zeros(number), 0
+            self._views[key] = np.zeros(number, np.bool_), np.zeros(number), 0
             touched: Iterable[int] = range(number)
         else:
-            touched = set(self._log[self._views[task_class][2] :])
-        fits, points, _ = self._views[task_class]
+            touched = set(self._log[self._views[key][2] :])
+        fits, points, _ = self._views[key]
         for node in touched:
-            cards, used = self._cards[node], self._used[node]
+            cards, used = self._cards[node], (self._later if later else self._used)[node]
             needs, shape = self._needs[task_class], self._shapes[task_class]
             found = assign(cards, used, needs, shape)
             fits[node] = found is not None
             points[node] = self._rule.points(cards, used, found or ())
-        self._views[task_class] = fits, points, len(self._log)
+        self._views[key] = fits, points, len(self._log)
         return fits.copy(), points.copy()
 
 

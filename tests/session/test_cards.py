@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from optsched.domain.cards import CardRequest, CardUse
-from optsched.domain.decisions import Allocate
+from optsched.domain.cluster import GangPhase
+from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.task import TaskShape
 from optsched.formats.cards import bind_marks, card_uses
+from optsched.policy import parse_policy
 from optsched.rules.deviceshare import DeviceShare
 from optsched.rules.gang import Gang
 from optsched.rules.ruleset import RuleSet
 from optsched.session.cards import with_cards
+from optsched.session.session import run_session
+from tests.conformance.play import alone, solving
 from tests.rules.test_deviceshare import RULES, cards, host, random_cards, vgpu
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench
-from tests.support.small import cluster, gang
+from tests.support.small import cluster, gang, node, running
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Snapshot
+    from optsched.session.session import Surroundings
 
 
 @pytest.mark.parametrize("seed", range(20 * EFFORT))
@@ -36,9 +47,9 @@ def test_what_is_dealt_is_what_was_asked_for_and_no_card_gives_more_than_it_has(
         assert {u.cores for u in action.cards} == {asked.cores}
         for use in action.cards:
             used.setdefault((action.node, use.key), []).append(use)
-    for (node, key), uses in used.items():
-        (card,) = (c for c in snapshot.node_by_name[node].cards if c.key == key)
-        before = held[node][key]
+    for (name, key), uses in used.items():
+        (card,) = (c for c in snapshot.node_by_name[name].cards if c.key == key)
+        before = held[name][key]
         assert before.memory + sum(u.memory for u in uses) <= card.memory
         assert before.cores + sum(u.cores for u in uses) <= 100
         assert before.number + len(uses) <= card.sharers
@@ -78,3 +89,67 @@ def test_without_the_plugin_actions_stay_as_they_are() -> None:
     bench = Bench.of(cluster([host("n", *cards(500))], [gang("g", ("w", 1, vgpu()))]), rules)
     actions = bench.actions(bench.greedy())
     assert with_cards(bench.problem.snapshot, actions, rules) is actions
+
+
+# --- victims -------------------------------------------------------------------------------------
+
+CARDS_POLICY = """actions: enqueue, allocate, preempt, backfill
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+    enablePreemptable: false
+- plugins:
+  - name: predicates
+  - name: deviceshare
+    arguments: {deviceshare.VGPUEnable: true}
+"""
+MEMORY = "volcano.sh/vgpu-memory"
+
+
+def asking(memory: int) -> TaskShape:
+    request = (("cpu", 100), (MEMORY, memory))
+    return TaskShape(request, cards=(CardRequest(1, memory),))
+
+
+def crowded() -> Snapshot:
+    """Two cards, each with a task of little importance, and one of more that needs a whole card."""
+    low = gang("low", ("w", 2, asking(600)), least=1, priority=1)
+    tasks = tuple(
+        replace(running(t, "n"), cards=(CardUse(f"GPU-{i}", 600),)) for i, t in enumerate(low.tasks)
+    )
+    low = replace(low, tasks=tasks, phase=GangPhase.RUNNING)
+    high = gang("high", ("w", 1, asking(900)), priority=5)
+    made = node("n", 64, cards=cards(1000, 1000))
+    offered = (("cpu", 64000), ("pods", 110), (MEMORY, 2000))
+    return cluster([replace(made, allocatable=offered)], [low, high])
+
+
+@pytest.mark.parametrize("around", [alone(), solving()], ids=["pipeline", "cp-sat"])
+def test_victims_give_back_their_cards_in_the_session_that_evicts_them(
+    around: Surroundings,
+) -> None:
+    report = run_session(crowded(), parse_policy(CARDS_POLICY, "cards.conf"), around)
+    assert report.trace.violations == ()
+    evicted = [a.task for a in report.plan.actions if isinstance(a, Evict)]
+    assert len(evicted) == 1
+    assert [(a.task, a.node) for a in report.plan.actions if isinstance(a, Nominate)] == [
+        ("ns/high-w-0", "n")
+    ]
+    (leaves,) = evicted
+    (card,) = next(t for g in crowded().gangs for t in g.tasks if t.key == leaves).cards
+    assert card.memory == 600
+
+
+def test_what_is_promised_of_cards_is_given_to_nobody_else() -> None:
+    snapshot = crowded()
+    late = gang("late", ("w", 1, asking(400)), priority=0)
+    gangs = tuple(sorted((*snapshot.gangs, late), key=lambda g: g.key))
+    for around in (alone(), solving()):
+        policy = parse_policy(CARDS_POLICY, "cards.conf")
+        report = run_session(replace(snapshot, gangs=gangs), policy, around)
+        assert report.trace.violations == ()
+        binds = [a for a in report.plan.actions if isinstance(a, Allocate)]
+        gone = {a.task for a in report.plan.actions if isinstance(a, Evict)}
+        kept = next(t.cards[0].key for g in gangs for t in g.tasks if t.cards and t.key not in gone)
+        assert all(use.key == kept for a in binds for use in a.cards)
