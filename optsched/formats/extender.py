@@ -40,6 +40,9 @@ _STATUS: Final = {
 
 READY, NOT_READY = 1, 2
 
+MOST_WORDS: Final = 200
+"""Characters of what a service says that are told."""
+
 
 # --- what is sent --------------------------------------------------------------------------------
 
@@ -218,7 +221,7 @@ def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
     match verb:
         case Verb.PRIORITIZE:
             if found.get("errorMessage"):
-                raise ValueError(f"answered {found['errorMessage']!s:.200}")
+                raise ValueError(f"answered {_short(str(found['errorMessage']))}")
             return {"scores": _scores(found.get("nodeScore"))}
         case Verb.PREEMPTABLE | Verb.RECLAIMABLE:
             return {"status": _vote(found), "victims": _keys(found.get("victims"))}
@@ -239,11 +242,17 @@ def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
     """
     found = _object(raw)
     if isinstance(found.get("nodeErrors"), dict):
-        return {str(k): str(v) for k, v in found["nodeErrors"].items() if v}, True
+        return {str(k): _short(str(v)) for k, v in found["nodeErrors"].items() if v}, True
     message = found.get("errorMessage") or found.get("status") or ""
     if not isinstance(message, str):
         raise ValueError("answered something else than a text in errorMessage")
-    return ({node: message} if message else {}), False
+    return ({node: _short(message)} if message else {}), False
+
+
+def _short(message: str) -> str:
+    """A message that fits into a sentence."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    return plain if len(plain) <= MOST_WORDS else f"{plain[: MOST_WORDS - 1]}…"
 
 
 def _object(raw: bytes) -> Body:

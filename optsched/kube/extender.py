@@ -186,12 +186,12 @@ class Asking:
             log.warning("extender not told that a session begins: %s", e)
             self._shut = str(e)
 
-    def closed(self, plan: Plan) -> None:
-        """Tell the service what was decided, and that the session has ended."""
+    def closed(self, plan: Plan | None) -> None:
+        """Tell the service what was decided, if anything was, and that the session has ended."""
         task_by_key = {t.key: t for g in self._snapshot.gangs for t in g.tasks}
         told = [
             (Verb.ALLOCATE if isinstance(action, Allocate) else Verb.DEALLOCATE, action.task)
-            for action in plan.actions
+            for action in (() if plan is None else plan.actions)
             if isinstance(action, Allocate | Evict)
         ]
         calls = [
@@ -269,5 +269,7 @@ class Asking:
             return call.result(max(time_s, 0))
         except TimeoutError as e:
             call.cancel()
-            limit = format_duration_ms(round(max(time_s, 0.001) * 1000))
-            raise NoAnswer(f"did not answer within {limit}") from e
+            limit_ms = self._rule.service.timeout_ms
+            is_short = time_s * 1000 < limit_ms
+            limit = f"did not answer within {format_duration_ms(limit_ms)}"
+            raise NoAnswer(SPENT if is_short else limit) from e

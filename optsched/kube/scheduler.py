@@ -57,6 +57,9 @@ LOOK_S: Final = 1.0
 STUCK_S: Final = 120.0
 """A loop that has not come round for so long is dead."""
 
+MOST_FAULTS: Final = 100
+"""Faults of plugins that are told for one policy; those that differ in numbers count as others."""
+
 _BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
 
 log = logging.getLogger(__name__)
@@ -277,7 +280,7 @@ class Scheduler:
     def _report(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
             self._parts.metrics.plugin_failed(fault.plugin)
-            if fault not in self._faults:
+            if fault not in self._faults and len(self._faults) < MOST_FAULTS:
                 self._faults.add(fault)
                 log.error("%s", fault)
                 self._parts.on_fault(str(fault))
@@ -324,9 +327,13 @@ class Scheduler:
         """A session, with whom its rules may ask outside."""
         outside = self._extenders.opened(snapshot, policy)
         around = replace(around, outside=outside)
-        report = run_session(snapshot, policy, around, self._previous)
-        if outside is not None:
-            outside.closed(report.plan)
+        plan: Plan | None = None
+        try:
+            report = run_session(snapshot, policy, around, self._previous)
+            plan = report.plan
+        finally:
+            if outside is not None:
+                outside.closed(plan)
         return report
 
     def _kept(self, snapshot: Snapshot, policy: Policy, report: Report) -> _Answer:

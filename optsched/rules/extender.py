@@ -49,6 +49,9 @@ class _Heard:
     overused: dict[str, bool] = field(default_factory=dict)
     votes: dict[str, int] = field(default_factory=dict)
     ready: dict[tuple[str, int], bool] = field(default_factory=dict)
+    victims: dict[tuple[Verb, TaskShape, tuple[str, ...]], frozenset[str] | None] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,12 +214,14 @@ class Extender(Rule):
         """Keys of the victims that may go; None where the service has no say."""
         if not self.asks(verb) or not self.manages(task.shape.request):
             return None
-        reply = self.outside.ask(Question(verb, task, victims=victims))
-        status = self._status(reply)
-        if status == ABSTAIN:
-            return None
-        named = reply.fields.get("victims", ())
-        return frozenset(map(str, named)) if isinstance(named, list | tuple) else frozenset()
+        names = tuple(victim.key for victim in victims)
+        known, asked = self._heard.victims, (verb, task.shape, names)
+        if asked not in known:
+            reply = self.outside.ask(Question(verb, task, victims=victims))
+            named = reply.fields.get("victims", ())
+            allowed = map(str, named) if isinstance(named, list | tuple) else ()
+            known[asked] = None if self._status(reply) == ABSTAIN else frozenset(allowed)
+        return known[asked]
 
     # --- words -----------------------------------------------------------------------------------
 
@@ -266,7 +271,9 @@ def _texts(fields: Mapping[str, object], name: str) -> dict[str, str]:
 
 def _numbers(fields: Mapping[str, object], name: str) -> dict[str, float]:
     found = fields.get(name)
-    return {str(k): float(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {str(k): float(v) for k, v in found.items() if isinstance(v, int | float)}
 
 
 class _Votes(Greedy):

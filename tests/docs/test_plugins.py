@@ -23,7 +23,7 @@ def test_the_plugin_and_the_policy_are_those_of_the_files() -> None:
 
 def test_its_tests_run_and_pass(tmp_path: Path) -> None:
     (tmp_path / "maintenance.py").write_text(fences(PAGE, "python")[0])
-    (tmp_path / "test_maintenance.py").write_text(fences(PAGE, "python")[1])
+    (tmp_path / "test_maintenance.py").write_text(fences(PAGE, "python")[2])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from optsched.domain.cluster import Claim, Snapshot
+from optsched.domain.cluster import Claim, Gang, Owner, Snapshot
 from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.formats.encode import encode, write_bundle
 from optsched.formats.instances import read_instance
@@ -87,3 +87,35 @@ def test_a_wait_that_no_storage_class_can_ask_for_is_refused():
     claim = Claim("a/c", nodes=odd, waits_for_consumer=True)
     with pytest.raises(ValueError, match="allows labels by their values alone"):
         encode(Snapshot(0, claims={"a/c": claim}))
+
+
+def test_the_owner_of_a_gang_and_recorded_answers_come_back() -> None:
+    owner = Owner("batch.volcano.sh/v1alpha1", "Job", "train", "7")
+    gang = Gang("ns/g", owner=owner, uid="1")
+    answers = (("predicate ns/a", '{"refused": {}}'), ("jobReady ns/g 2", '{"failure": "late"}'))
+    found = assemble(encode(Snapshot(0, gangs=(gang,), answers=answers)))
+    assert found.problems == ()
+    assert found.snapshot.gangs[0].owner == owner
+    assert found.snapshot.answers == answers
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        3,
+        "text",
+        {"question": "a"},
+        {"question": "a", "reply": "[1]"},
+        {"question": 1, "reply": "{}"},
+        {"question": "a", "reply": "{"},
+    ],
+)
+def test_an_answer_that_is_none_is_told_and_the_others_stay(wrong: object) -> None:
+    good = ("a", "{}")
+    dump = {**encode(Snapshot(0, answers=(good,)))[0]}
+    dump["answers"] = [wrong, *dump["answers"]]
+    found = assemble([dump])
+    assert found.snapshot.answers == (good,)
+    (problem,) = found.problems
+    assert "answers[0]" in str(problem)
+    assert "it needs a question and a reply in JSON" in str(problem)

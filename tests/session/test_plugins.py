@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from optsched.cli.plugins import shelf_of
 from optsched.domain.cluster import GangPhase
 from optsched.domain.reasons import ReasonCode
 from optsched.engines.cpsat.model import Limits
@@ -16,6 +18,10 @@ from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
 from optsched.rules.ruleset import ActiveRule, RuleSet
 from optsched.session.session import Surroundings, run_session
+from optsched.study.emulated import EmulatedCluster
+from optsched.testing import RuleContract
+from tests.support.jobs import documents
+from tests.support.pages import ROOT, fences
 from tests.support.small import cluster, gang, node, running, shape
 
 EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)
@@ -133,6 +139,37 @@ def test_who_is_spared_stays(solver, rule) -> None:
         if getattr(a, "preemptor", "") == "ns/urgent"
     ]
     assert len(evictions) == (0 if isinstance(rule, Dear) else 1)
+
+
+def licences():
+    """The rule with rows of docs/plugins.md."""
+    found = {"__name__": __name__}
+    exec(fences(ROOT / "docs" / "plugins.md", "python")[1], found)
+    return found["Licences"](3)
+
+
+def test_rows_of_a_rule_are_optimised_over() -> None:
+    """The pipeline takes the older gang of two; with three licences the gang of three is better."""
+    older = gang("a", ("w", 2, shape(2)), created_ms=1)
+    larger = gang("b", ("w", 3, shape(2)), created_ms=2)
+    snapshot = three(older, larger)
+    greedy = decide(snapshot, licences(), SolverKind.NONE)
+    assert set(greedy.plan.binds) == {"ns/a-w-0", "ns/a-w-1"}
+    best = decide(snapshot, licences(), SolverKind.CPSAT)
+    assert set(best.plan.binds) == {f"ns/b-w-{i}" for i in range(3)}
+    (admission,) = (r for r in best.plan.certificate.levels if r.name.startswith("admission"))
+    assert (admission.value, admission.bound) == (6000, 6000)
+    assert best.trace.faults == greedy.trace.faults == ()
+    assert best.trace.violations == ()
+
+
+def test_the_rule_with_rows_passes_the_contract() -> None:
+    class TestLicences(RuleContract):
+        rule = licences()
+
+    suite = TestLicences()
+    for name in sorted(n for n in dir(suite) if n.startswith("test_")):
+        getattr(suite, name)()
 
 
 # --- rules that raise ----------------------------------------------------------------------------
@@ -261,3 +298,18 @@ def test_a_plugin_that_ends_the_program_does_not() -> None:
     report = decide(three(gang("a", ("w", 1, shape(3)))), rule, SolverKind.CPSAT)
     assert [f.error for f in report.trace.faults] == ["SystemExit: 3"]
     assert len(report.plan.binds) == 1
+
+
+# --- in a study ----------------------------------------------------------------------------------
+
+
+@both
+def test_a_plugin_of_a_folder_decides_in_an_emulated_cluster(solver) -> None:
+    examples = ROOT / "instances" / "examples"
+    policy = load_policy(str(examples / "maintenance.conf"), Path.read_text, shelf_of(None))
+    around = Surroundings(solver=InProcess(), limits=EXACT)
+    emulated = EmulatedCluster(replace(policy, solver=solver), around)
+    emulated.apply(documents(examples / "maintenance.yaml"))
+    emulated.advance(1000)
+    assert emulated.last_plan.binds == {"ml/eval": "gpu-3"}
+    assert "had GPUs in repair" in str(emulated.last_plan.pending["ml/train"])
