@@ -85,7 +85,7 @@ class Reservation(Rule):
             below = set(world.below(queue))
             gain = summed(taken_by(p.task) for p in bound if p.gang.queue in below)
             gangs = (g for g in world.snapshot.gangs if g.queue in below)
-            tasks = (t for g in gangs for t in g.tasks if t.status.is_standing)
+            tasks = (t for g in gangs for t in g.tasks if t.status.counts_for_queue)
             held = summed(taken_by(t) for t in tasks if _stays(t, booking, world))
             limit = dict(queue.capability)
             for resource, amount in kept:

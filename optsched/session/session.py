@@ -322,17 +322,21 @@ class _Session:
         means = MovingMeans(
             solver=self._around.solver,
             levels=self._policy.levels,
-            tiers_of=lambda problem: find_tiers(problem, self._policy),
+            tiers_of=lambda p: find_tiers(p, self._policy, self._reserved.heads(p)),
             left_ms=self._left_ms,
             limits=self._limits,
         )
         best = first.answers[0].decisions
+        with self._watch("consolidation"):
+            bare = compile_problem(replace(self._snapshot, bookings=()), first.problem)
         for _ in range(_TRIES):
             with self._watch("consolidation"):
-                found = consolidate(first.problem, self._rules, best, means)
+                found = consolidate(bare, self._rules, best, means)
             if not found.evictions:
                 return
-            snapshot = found.carried_out(self._snapshot)
+            # Who starts needs no booking any more; those of others hold.
+            bookings = tuple(b for b in self._snapshot.bookings if b.gang not in found.gains)
+            snapshot = found.carried_out(replace(self._snapshot, bookings=bookings))
             clearing = Clearing(found.evictions, results=found.results)
             again = self._round(snapshot, clearing, first.problem)
             asking, moving = found.unseated(again.problem, again.answers[0].decisions)
@@ -380,7 +384,9 @@ class _Session:
         for each, answer in ((r, a) for r in rounds for a in r.answers):
             with self._watch("verify"):
                 actions = self._actions(each, answer)
-                violations = verify_actions(self._snapshot, actions, self._rules)
+                bookings = each.problem.snapshot.bookings
+                before = replace(self._snapshot, bookings=bookings)
+                violations = verify_actions(before, actions, self._rules)
             if not violations:
                 return self._plan(each, answer, actions), tuple(found), kept
             found.extend(violations)

@@ -12,6 +12,7 @@ import pytest
 from optsched.domain.cluster import Budget, GangPhase, Queue
 from optsched.domain.decisions import Evict, LevelStatus
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
+from optsched.domain.task import TaskStatus
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
@@ -175,6 +176,62 @@ def test_a_gang_moves_its_surplus_or_as_a_whole() -> None:
     wants.append(gang("b", ("w", 1, shape(1, 2))))
     plan = decide(cluster(nodes, [elastic, rigid, *wants]))
     assert sorted(task[0] for task, _, _ in moves(plan)) in (["e", "e"], ["r", "r"])
+
+
+def test_pods_move_only_to_nodes_that_they_may_use() -> None:
+    nodes = [node(f"n{i}", cpu=8, gpu=2, labels={"pool": p}) for i, p in enumerate("aab")]
+    bound = shape(1, 1, node_selector=(("pool", "b"),))
+    free = runs(gang("free", ("w", 1, shape(1, 1))), "n0")
+    tied = runs(gang("tied", ("w", 1, bound)), "n2")
+    stuck = one("stuck", 1, "n1", is_movable=False)
+    wants = gang("wants", ("w", 1, shape(1, 2)))
+    # Only n0 can be cleared: nobody leaves n1, and pool b has one node.
+    (move,) = moves(decide(cluster(nodes, [free, tied, stuck, wants])))
+    assert move[:2] == ("free-w-0", "n0")
+    stays = replace(free, tasks=tuple(replace(t, is_movable=False) for t in free.tasks))
+    assert moves(decide(cluster(nodes, [stays, tied, stuck, wants]))) == []
+
+
+def test_the_highest_priority_comes_first() -> None:
+    gangs = [one(f"x{i}", 1, f"n{i}") for i in range(2)]
+    wants = [gang(n, ("w", 1, shape(1, 2)), priority=p) for n, p in (("a", 1), ("b", 2))]
+    plan = decide(cluster(pair_of_nodes(), [*gangs, *wants]))
+    assert {a.preemptor for a in plan.actions if isinstance(a, Evict)} == {"ns/b"}
+
+
+def test_several_resources_count() -> None:
+    """There are GPUs enough on both nodes, and CPUs only where two pods leave."""
+    nodes = [node("n0", cpu=4, gpu=4), node("n1", cpu=4, gpu=4)]
+    gangs = [runs(gang(f"c{i}", ("w", 1, shape(1))), f"n{i % 2}") for i in range(4)]
+    wants = gang("wants", ("w", 1, shape(4, 1)))
+    plan = decide(cluster(nodes, [*gangs, wants]))
+    assert len(moves(plan)) == 2
+    assert len({left for _, left, _ in moves(plan)}) == 1
+
+
+def test_room_that_others_were_promised_is_not_used() -> None:
+    gone = runs(gang("gone", ("w", 1, shape(1, 1))), "n1")
+    gone = replace(gone, tasks=(replace(gone.tasks[0], status=TaskStatus.RELEASING),))
+    waits = gang("waits", ("w", 1, shape(1, 2)))
+    waits = replace(waits, tasks=(replace(waits.tasks[0], nominated_node="n1"),))
+    wants = gang("wants", ("w", 1, shape(1, 2)))
+    before = cluster(pair_of_nodes(), [one("x", 1, "n0"), gone, waits, wants])
+    assert moves(decide(before)) == []
+
+
+def test_a_gang_that_grows_moves_nobody() -> None:
+    grows = gang("grows", ("w", 2, shape(1, 2)), least=1)
+    grows = replace(grows, tasks=(running(grows.tasks[0], "n2"), grows.tasks[1]))
+    nodes = [*pair_of_nodes(), node("n2", cpu=8, gpu=2)]
+    assert moves(decide(cluster(nodes, [*halves(), grows]))) == []
+
+
+def test_an_elastic_gang_gets_its_minimum_by_moves() -> None:
+    nodes = [node(f"n{i}", cpu=8, gpu=2) for i in range(4)]
+    gangs = [one(f"x{i}", 1, f"n{i}") for i in range(4)]
+    wants = gang("wants", ("w", 2, shape(1, 2)), least=1)
+    plan = decide(cluster(nodes, [*gangs, wants]))
+    assert len(moves(plan)) == 1
 
 
 def test_no_room_in_one_piece_however_much_moves() -> None:

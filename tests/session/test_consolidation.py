@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from optsched.domain.cluster import Gang, GangPhase, Queue
@@ -18,6 +19,7 @@ from optsched.rules.consolidation import Consolidation
 from optsched.rules.entitled import Entitled
 from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
+from tests.support.effort import EFFORT
 from tests.support.small import GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -179,6 +181,42 @@ def test_a_gang_that_moves_as_a_whole_comes_back_as_a_whole(late: int) -> None:
     assert sum(world.num_moved) == 2
     for _ in range(10):
         assert world.step().actions == ()
+
+
+def random_world(seed: int, late: int) -> World:
+    """Pods and gangs spread over four nodes at random, and gangs that want room."""
+    rng = np.random.default_rng(seed)
+    left = {f"n{i}": 4 for i in range(4)}
+    gangs: list[Gang] = []
+    for i in range(int(rng.integers(4, 10))):
+        where = [str(n) for n in rng.choice(list(left), int(rng.choice([1, 1, 1, 2])))]
+        if any(left[n] < where.count(n) for n in where):
+            continue
+        for n in where:
+            left[n] -= 1
+        least = int(rng.integers(1, len(where) + 1))
+        pair = grouped(f"g{i}", *where, least=least)
+        gangs.append(pair if len(where) > 1 else loner(f"p{i}", where[0], f"rs-{i % 2}"))
+    for i in range(int(rng.integers(1, 4))):
+        number, size = int(rng.choice([1, 2])), int(rng.choice([2, 3, 4]))
+        gangs.append(gang(f"want{i}", ("w", number, shape(1, size)), created_ms=i))
+    return World(nodes(4), gangs, [], late)
+
+
+@pytest.mark.parametrize("seed", range(20 * EFFORT))
+def test_whatever_moves_nobody_is_lost_and_it_ends(seed: int) -> None:
+    world = random_world(seed, late=seed % 3)
+    ran = sum(bool(t.node) for g in world.gangs.values() for t in g.tasks)
+    for _ in range(14):
+        world.step()
+    assert world.num_moved[-6:] == [0] * 6
+    tasks = [t for g in world.gangs.values() for t in g.tasks]
+    waits = [t for t in tasks if t.status is not TaskStatus.RUNNING]
+    assert all("want" in t.key for t in waits), "who ran runs"
+    assert sum("want" not in t.key for t in tasks) == ran
+    assert not any(MOVES in g.annotations for g in world.gangs.values())
+    for n in world.snapshot().nodes:
+        assert sum(dict(t.shape.request)[GPU] for t in n.residents) <= 4
 
 
 def moved_once(late: int = 100) -> World:
