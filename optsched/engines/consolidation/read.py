@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.engines.deal import deal
-from optsched.engines.victims.bids import lost_steps
+from optsched.engines.victims.facts import lost_steps
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.running import running_tasks
 

@@ -12,7 +12,8 @@ from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.problem.linear import Expression, LinearModel
 
 if TYPE_CHECKING:
-    from optsched.engines.victims.bids import Bid, Bidding, Lending, Reserve, Whole
+    from optsched.engines.victims.bars import Bars
+    from optsched.engines.victims.bid import Bid, Lending, Reserve, Whole
     from optsched.engines.victims.packing import Packed
     from optsched.problem.arrays import I64
 
@@ -45,7 +46,7 @@ class Encoded:
     place: I64
 
 
-def encode_bid(bid: Bid, packed: Packed | None, bidding: Bidding) -> Encoded:
+def encode_bid(bid: Bid, packed: Packed | None, bars: Bars) -> Encoded:
     """Write a bid as a model; `packed` is a known answer to start from."""
     model, groups = LinearModel(), bid.groups
     evict = model.add_variables(0, groups.count)
@@ -61,7 +62,7 @@ def encode_bid(bid: Bid, packed: Packed | None, bidding: Bidding) -> Encoded:
     if bid.is_tied.any():
         supplied = np.full(bid.allowed.shape, -1, np.int64)
         supplied[entry, node] = place
-        bidding.keep_apart(bid, model, supplied)
+        bars.keep_apart(bid, model, supplied)
     for reserve in bid.reserves:
         _reserve_rows(model, bid, reserve, evict, (entry, place))
     for lending in bid.lendings:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.engines.victims.bids import claims
+from optsched.engines.victims.bid import claims
 
 if TYPE_CHECKING:
-    from optsched.engines.victims.bids import Bid, Lending, Reserve
+    from optsched.engines.victims.bid import Bid, Lending, Reserve
     from optsched.problem.arrays import F64, I64, Bool
 
 _LATER = 1e-6

@@ -12,7 +12,8 @@ from optsched.rules.wording import amount_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.engines.victims.bids import Bid, Bidding, State
+    from optsched.engines.victims.bid import Bid, State
+    from optsched.engines.victims.bids import Bidding
     from optsched.problem.problem import Problem
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from optsched.domain.decisions import Evict, LevelResult, LevelStatus, Sense
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.sound import solve_soundly
-from optsched.engines.victims.bids import Bidding, State
+from optsched.engines.victims.bid import State
+from optsched.engines.victims.bids import Bidding
 from optsched.engines.victims.encode import START, TASKS, VICTIMS, encode_bid
 from optsched.engines.victims.packing import Packed, pack
 from optsched.engines.victims.refusal import refusal, withheld
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.reasons import Reason
     from optsched.engines.cpsat.solver import Solver
-    from optsched.engines.victims.bids import Bid
+    from optsched.engines.victims.bid import Bid
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
@@ -258,7 +259,7 @@ class _Stage:
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
         # What is packed does not look at who stands where.
         packed = None if bid.is_tied.any() else pack(bid)
-        encoded = encode_bid(bid, packed, self._bidding)
+        encoded = encode_bid(bid, packed, self._bidding.bars)
         left = self._means.left_ms()
         limits = self._means.limits
         if left is not None:
@@ -284,7 +285,7 @@ class _Stage:
         gang = bid.gang
         chosen = _choose(self._bidding, bid, found.evicted)
         state.evicted[chosen] = True
-        state.spent += self._bidding.covered(chosen)
+        state.spent += self._bidding.facts.covered(chosen)
         np.add.at(state.room, running.node_of[chosen], running.request[chosen])
         np.subtract.at(state.used, running.queue_of[chosen], running.request[chosen])
         entry, node = np.nonzero(found.placed)

@@ -1,0 +1,267 @@
+"""What a gang that stays out wants, and what may go to make room for it: values.
+
+Alike victims on one node are one group: single tasks of equal queue, priority, request and cost,
+or alike tasks of one gang. Groups are axis K; the gangs of victims that must keep a minimum or
+leave as a whole are axis J.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.problem.arrays import frozen
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64, Bool
+
+
+@dataclass(eq=False)
+class State:
+    """The cluster as far as it has been decided.
+
+    Attributes
+    ----------
+    room
+        (N, R) what a node will have free once everything that is leaving has left.
+    used
+        (Q, R) what each queue's own gangs hold, with what has been promised to them.
+    evicted
+        (V,) tasks that leave.
+    spent
+        Evictions that each disruption budget has paid for, in the snapshot's order.
+
+    """
+
+    room: I64
+    used: I64
+    evicted: Bool
+    spent: I64
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Axis K of alike victims.
+
+    Attributes
+    ----------
+    of_task, tasks
+        (V',) group and index on axis V of each candidate.
+    node, queue, priority, lost, count
+        (K,) where and whose they are, what losing one costs, how many there are.
+    gang
+        (K,) on axis J, -1 for tasks that may leave one by one.
+    role, part
+        (K,) number of the role in its gang, and of the smaller group in `Whole.parts`, -1 for none.
+    reclaimed, returned_last
+        (K,) whether they are another queue's, and one that does not give back before others.
+    queue_priority
+        (K,) of the queue that they are reclaimed from, from 0 upwards; 0 for the gang's own.
+    request
+        (K, R) what one of them holds.
+
+    """
+
+    of_task: I64
+    tasks: I64
+    node: I64
+    queue: I64
+    priority: I64
+    lost: I64
+    count: I64
+    gang: I64
+    role: I64
+    part: I64
+    reclaimed: Bool
+    returned_last: Bool
+    queue_priority: I64
+    request: I64
+
+    def __post_init__(self) -> None:
+        frozen(*vars(self).values())
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A smaller group of a gang of victims that keeps its size or leaves as a whole.
+
+    Attributes
+    ----------
+    policy
+        The one that makes the group, by its place in the gang's.
+    held, surplus
+        Tasks that run, and how many of them it can do without.
+
+    """
+
+    policy: int
+    held: int
+    surplus: int
+    may_leave: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A gang of victims that keeps its minimum or leaves as a whole.
+
+    Attributes
+    ----------
+    held, surplus
+        Tasks that run, and how many of them it can do without.
+    by_role
+        (role number, held, surplus) where a role has a minimum.
+    may_leave
+        Whether all its tasks may be evicted.
+    parts, spare_parts
+        Its smaller groups, and (policy, how many groups more there are than have to be).
+
+    """
+
+    gang: int
+    held: int
+    surplus: int
+    by_role: tuple[tuple[int, int, int], ...]
+    may_leave: bool
+    parts: tuple[Part, ...] = ()
+    spare_parts: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Σ weight · evicted over groups, and what the gang takes of a resource, are at most so much.
+
+    Attributes
+    ----------
+    resource
+        -1 where what the gang takes does not count.
+    is_claim
+        Whether it binds only where something is reclaimed.
+
+    """
+
+    groups: I64
+    weights: I64
+    most: int
+    resource: int = -1
+    is_claim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """A queue gives back only while it holds more than is due to it of something asked for.
+
+    Tasks that hold nothing of what is due to it are not kept back.
+
+    Attributes
+    ----------
+    queue, due
+        The lender or one above it, and (resource, amount) that it keeps.
+    groups
+        Victims of the lender that this is about, at least one.
+    options
+        (resource, size, all groups below, most): with a last victim that holds `size` of the
+        resource, everything evicted below the queue may hold `most`.
+
+    """
+
+    queue: int
+    due: tuple[tuple[int, int], ...]
+    groups: I64
+    options: tuple[tuple[int, int, I64, int], ...]
+
+
+class Barred(NamedTuple):
+    """Entries that come to some nodes (m,) only once all of some groups have left."""
+
+    entries: I64
+    nodes: I64
+    groups: I64
+
+
+@dataclass(frozen=True, eq=False)
+class Reserve:
+    """What queues claim of one resource, for their guarantees or for what they need.
+
+    Attributes
+    ----------
+    floor, used, parent_of
+        (Q,) guarantee, what is held, and the queue above, -1 at the top.
+    pool
+        What all claims of the top may be together, unless the gang adds nothing to them.
+    queue
+        The queue of the gang.
+
+    """
+
+    resource: int
+    floor: I64
+    used: I64
+    parent_of: I64
+    pool: int
+    queue: int
+
+
+@dataclass(frozen=True, eq=False)
+class Bid:
+    """What a gang wants and what may be taken for it.
+
+    Attributes
+    ----------
+    gang
+        Its number on axis G.
+    task_class, most, role
+        (E,) its entries: class, tasks, and the number of the role in `roles`.
+    need, need_role
+        Tasks that must come together, in all and by role; nothing once it runs.
+    request
+        (E, R) what a task asks for.
+    allowed
+        (E, N) nodes that an entry may use.
+    room
+        (N, R) what nodes will have free without evictions.
+    is_tied
+        (E,) entries whose tasks look at what else stands on nodes.
+    second
+        (N,) nodes that come after others that do as well.
+
+    """
+
+    gang: int
+    is_started: bool
+    task_class: I64
+    most: I64
+    role: I64
+    need: int
+    need_role: tuple[tuple[int, int], ...]
+    request: I64
+    allowed: Bool
+    room: I64
+    second: Bool
+    groups: Groups
+    wholes: tuple[Whole, ...]
+    limits: tuple[Limit, ...]
+    lendings: tuple[Lending, ...]
+    reserves: tuple[Reserve, ...]
+    barred: tuple[Barred, ...]
+    is_tied: Bool
+
+
+def claims(reserve: Reserve, used: I64) -> I64:
+    """(Q,) the larger of each queue's guarantee and of what it and those below it need."""
+    need = used.copy()
+    claim = np.zeros_like(used)
+    depth = np.zeros(len(used), np.int64)
+    at = reserve.parent_of.copy()
+    while (at >= 0).any():
+        depth += at >= 0
+        at = np.where(at >= 0, reserve.parent_of[at], -1)
+    for q in np.argsort(-depth, kind="stable").tolist():
+        claim[q] = max(reserve.floor[q], need[q])
+        if reserve.parent_of[q] >= 0:
+            need[reserve.parent_of[q]] += claim[q]
+    return claim
