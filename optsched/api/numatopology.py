@@ -55,7 +55,8 @@ class Numatopology:
     """The NUMA nodes of the node of the same name.
 
     policies: by manager, such as CPUManagerPolicy. reserved: quantities by resource, as written.
-    cpus: by number of the CPU. errors: fields that cannot be read; they are left out.
+    cpus: by number of the CPU. gpus: NUMA node by number of the GPU. errors: fields that cannot be
+    read; they are left out.
     """
 
     meta: ObjectMeta
@@ -63,6 +64,7 @@ class Numatopology:
     reserved: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, NumaResource] = field(default_factory=dict)
     cpus: Mapping[str, CpuPlace] = field(default_factory=dict)
+    gpus: Mapping[str, int] = field(default_factory=dict)
     pods: tuple[PodAllocation, ...] = ()
     errors: tuple[FieldError, ...] = ()
 
@@ -83,6 +85,7 @@ def parse_numatopology(obj: object) -> tuple[Numatopology | None, tuple[FieldErr
         reserved=spec.texts_by_name("resReserved"),
         resources={name: _resource(each) for name, each in spec.records_by_name("numares")},
         cpus={name: _cpu(each) for name, each in spec.records_by_name("cpuDetail")},
+        gpus={name: each.integer("numa") for name, each in spec.records_by_name("gpuDetail")},
         pods=tuple(_pod(each) for each in spec.records("podAllocations")),
         errors=tuple(errors),
     )

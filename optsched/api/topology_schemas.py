@@ -125,6 +125,15 @@ _NUMATOPOLOGY_SPEC: Final = record(
             core=_number("Its physical core.", minimum=0),
         ),
     ),
+    gpuDetail=mapping(
+        "Place of each GPU, by its number.",
+        record(
+            "Place of one GPU.",
+            numa=_number("Its NUMA node.", minimum=0),
+            busID=text("Its address on the PCI bus."),
+            deviceModel=text("What it is."),
+        ),
+    ),
     podAllocations=listing(
         "What pods hold of the resources above.",
         record(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from optsched.domain.booking import Booking
     from optsched.domain.cards import Card
     from optsched.domain.devices import Devices
+    from optsched.domain.numa import Numa
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector
     from optsched.domain.shards import Sharding
@@ -81,6 +82,8 @@ class Node:
         What is really in use, if that has been measured.
     cards
         GPUs that tasks share by memory and cores, in the order of the device plugin.
+    numa
+        What it is inside; None where nobody says.
     """
 
     name: str
@@ -93,6 +96,7 @@ class Node:
     residents: tuple[Task, ...] = ()
     load: Load | None = None
     cards: tuple[Card, ...] = ()
+    numa: Numa | None = None
 
     @property
     def offers(self) -> dict[str, int]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cards import CardUse
     from optsched.domain.devices import DeviceGrant
+    from optsched.domain.numa import NumaPart
     from optsched.domain.reasons import Reason
 
 
@@ -23,13 +24,14 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Bind a task to a node now, to cards of it and to devices that its claims get."""
+    """Bind a task to a node now: to cards, devices that its claims get, and parts of its cells."""
 
     task: str
     node: str
     gang: str
     cards: tuple[CardUse, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
+    numa: tuple[NumaPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

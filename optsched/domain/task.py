@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from optsched.domain.amounts import Amounts
     from optsched.domain.cards import CardRequest, CardUse
     from optsched.domain.devices import DeviceNeed
+    from optsched.domain.numa import NumaNeed, NumaPart
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm
 
@@ -169,6 +170,8 @@ class TaskShape:
         have their devices, those that do not exist.
     devices
         What its own claims, made for this one pod, have yet to get.
+    numa
+        What its containers have for themselves alone, one entry a container that has anything.
     notes
         (annotation, value) of the pod that rules look at, in order.
     preempts
@@ -190,6 +193,7 @@ class TaskShape:
     cards: tuple[CardRequest, ...] = ()
     device_claims: tuple[str, ...] = ()
     devices: tuple[DeviceNeed, ...] = ()
+    numa: tuple[NumaNeed, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     preempts: bool = True
     _hash: int = field(init=False, repr=False, compare=False, default=0)
@@ -211,6 +215,7 @@ class TaskShape:
             self.cards,
             self.device_claims,
             self.devices,
+            self.numa,
             self.notes,
             self.preempts,
         )
@@ -313,6 +318,8 @@ class Task:
         What it holds of shared GPUs, where that is known.
     device_claims
         Keys of all its ResourceClaims, in order.
+    numa
+        What was meant for it of the NUMA nodes of its node when it was bound.
     problem
         Why it can never be scheduled as it is (an unreadable quantity, say); None when it can.
     """
@@ -338,6 +345,7 @@ class Task:
     estimate_ms: int = 0
     cards: tuple[CardUse, ...] = ()
     device_claims: tuple[str, ...] = ()
+    numa: tuple[NumaPart, ...] = ()
     problem: Reason | None = None
 
     @property

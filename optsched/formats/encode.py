@@ -31,6 +31,7 @@ from optsched.formats.marks import (
     time_text,
 )
 from optsched.formats.nodegroups import affinity_fields
+from optsched.formats.numa import numa_spec
 from optsched.formats.shards import sharding_fields
 from optsched.formats.text import write_yaml
 from optsched.formats.upstream import group_name, is_upstream, scheduling_group_spec
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Owner, Queue, Quota, Snapshot
+    from optsched.domain.numa import Numa
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import NodeSelector
     from optsched.domain.shards import Shard
@@ -71,6 +73,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *_priority_classes(snapshot.gangs),
         *(_queue(queue) for queue in snapshot.queues),
         *(node_manifest(node) for node in snapshot.nodes),
+        *(_numatopology(node.name, node.numa) for node in snapshot.nodes if node.numa),
         *_claims(snapshot.claims.values()),
         *(_budget(budget) for budget in snapshot.budgets),
         *(_quota(quota) for quota in snapshot.quotas),
@@ -173,6 +176,13 @@ def node_manifest(node: Node) -> Manifest:
         spec={**cordoned, **({"taints": taints} if taints else {})},
         status={"allocatable": _amounts(node.allocatable), "conditions": [ready]},
     )
+
+
+def _numatopology(name: str, numa: Numa) -> Manifest:
+    if numa.problem:
+        marked = {"name": name, "annotations": {PROBLEM: numa.problem}}
+        return _manifest(kinds.NUMATOPOLOGY, marked)
+    return _manifest(kinds.NUMATOPOLOGY, {"name": name}, spec=numa_spec(numa))
 
 
 def _budget(budget: Budget) -> Manifest:

@@ -24,6 +24,7 @@ from optsched.formats.marks import (
     reason_text,
     time_text,
 )
+from optsched.formats.numa_pods import NEEDS, decision_marks, implied_needs, needs_text
 from optsched.formats.pods import OTHER_SCHEDULER, task_index
 from optsched.formats.upstream import group_name, is_upstream
 from optsched.formats.victims import is_preemptable
@@ -130,7 +131,7 @@ def is_missing(gang: Gang) -> bool:
 
 def _task_marks(task: Task, priority: int) -> dict[str, str]:
     """The annotations that say what labels and name of the pod do not say already."""
-    marks: dict[str, str] = dict(task.shape.notes)
+    marks: dict[str, str] = {}
     if task.role != task.labels.get(wellknown.TASK_SPEC, ""):
         marks[wellknown.TASK_SPEC] = task.role
     if task.index != task_index(ObjectMeta(task.name, labels=task.labels)):
@@ -140,13 +141,25 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
     marks |= _eviction_marks(task)
     if task.estimate_ms:
         marks[wellknown.RUNNING_ESTIMATE] = f"{task.estimate_ms}ms"
-    if task.shape.cards:
-        marks[CARDS] = request_text(task.shape.cards)
-    marks |= use_marks(task.cards)
-    if task.shape.device is not None:
-        marks[DEVICE] = device_text(task.shape.device)
     if task.problem is not None:
         marks[PROBLEM] = reason_text(task.problem)
+    return {
+        **marks,
+        **_shape_marks(task.shape),
+        **use_marks(task.cards),
+        **decision_marks(task.numa),
+    }
+
+
+def _shape_marks(shape: TaskShape) -> dict[str, str]:
+    """The annotations that say what containers ask for beyond the request of the pod."""
+    marks = dict(shape.notes)
+    if shape.cards:
+        marks[CARDS] = request_text(shape.cards)
+    if shape.numa != implied_needs(shape.request):
+        marks[NEEDS] = needs_text(shape.numa)
+    if shape.device is not None:
+        marks[DEVICE] = device_text(shape.device)
     return marks
 
 

@@ -31,6 +31,7 @@ from optsched.formats.marks import (
 )
 from optsched.formats.nodegroups import node_groups
 from optsched.formats.notes import NOTES
+from optsched.formats.numa_pods import NEEDS
 from optsched.formats.problems import sentence
 from optsched.formats.tolerance import tolerance
 from optsched.formats.topology import sub_group_rule, topology_request
@@ -61,6 +62,8 @@ POD_MARKS: Final = frozenset(
         CARDS,
         DEVICE,
         OWNER,
+        NEEDS,
+        wellknown.TOPOLOGY_DECISION,
         wellknown.GPU_INDEX,
         VGPU_IDS,
         wellknown.QUEUE_NAME,

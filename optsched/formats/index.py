@@ -37,6 +37,7 @@ READ_KINDS: Final = (
     kinds.PERSISTENT_VOLUME,
     kinds.STORAGE_CLASS,
     kinds.HYPER_NODE,
+    kinds.NUMATOPOLOGY,
     kinds.POD_DISRUPTION_BUDGET,
     kinds.RESOURCE_QUOTA,
     kinds.NODE_SHARD,
@@ -47,6 +48,7 @@ READ_KINDS: Final = (
 OPTIONAL_KINDS: Final = frozenset(
     {
         kinds.HYPER_NODE,
+        kinds.NUMATOPOLOGY,
         kinds.NODE_SHARD,
         *kinds.SCHEDULING_POD_GROUPS,
         *kinds.DEVICE_KINDS,

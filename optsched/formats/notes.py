@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api import wellknown
 from optsched.api.truth import is_true
+from optsched.domain.numa import Alignment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,10 +20,11 @@ _AS_THEY_ARE: Final = (
     wellknown.GPU_USE_TYPE,
     wellknown.GPU_AVOID_TYPE,
 )
-NOTES: Final = frozenset({*_AS_THEY_ARE, wellknown.REVOCABLE_ZONE})
+_READ_FURTHER: Final = (wellknown.REVOCABLE_ZONE, wellknown.NUMA_TOPOLOGY_POLICY)
+NOTES: Final = frozenset({*_AS_THEY_ARE, *_READ_FURTHER})
 """Those that end up in `TaskShape.notes`."""
 
-_READ: Final = (*_AS_THEY_ARE, wellknown.REVOCABLE_ZONE, wellknown.PREEMPTABLE)
+_READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
 
 
 def written(annotations: Mapping[str, str]) -> tuple[str | None, ...]:
@@ -41,4 +43,7 @@ def notes(annotations: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     implied = zone is None and is_true(annotations.get(wellknown.PREEMPTABLE))
     if zone == ANY_ZONE or implied:
         found[wellknown.REVOCABLE_ZONE] = ANY_ZONE
+    numa = annotations.get(wellknown.NUMA_TOPOLOGY_POLICY, "")
+    if numa not in ("", Alignment.NONE):
+        found[wellknown.NUMA_TOPOLOGY_POLICY] = numa
     return tuple(sorted(found.items()))

@@ -15,6 +15,7 @@ from optsched.domain.task import Task, TaskStatus
 from optsched.formats.cards import card_uses
 from optsched.formats.deviceclaims import ClaimBook, claim_keys
 from optsched.formats.marks import PROBLEM, marked_device, marked_reason
+from optsched.formats.numa_pods import numa_parts
 from optsched.formats.priorities import Priorities
 from optsched.formats.problems import sentence
 from optsched.formats.recent import Recent
@@ -136,6 +137,7 @@ class PodDecoder:
             estimate_ms=estimate_ms(meta, spec, remarks),
             cards=card_uses(meta.annotations, shape.request, remarks),
             device_claims=claims,
+            numa=numa_parts(meta.annotations, remarks),
             problem=_problem(meta, errors),
         )
         return task, (*errors, *remarks)

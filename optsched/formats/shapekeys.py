@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.formats.cards import CARDS
 from optsched.formats.marks import DEVICE
 from optsched.formats.notes import written
+from optsched.formats.numa_pods import NEEDS
 
 if TYPE_CHECKING:
     from optsched.api.meta import ObjectMeta
@@ -31,7 +32,7 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
     try:
         spec, status = pod.get("spec"), pod.get("status")
         spec, status = {} if spec is None else spec, {} if status is None else status
-        marks = (*map(meta.annotations.get, (DEVICE, CARDS)), *written(meta.annotations))
+        marks = (*map(meta.annotations.get, (DEVICE, CARDS, NEEDS)), *written(meta.annotations))
         parts = (*_asked(spec), _related(spec, meta), _held(status), marks)
         return marshal.dumps(parts, _FORMAT)
     except (AttributeError, TypeError, ValueError):

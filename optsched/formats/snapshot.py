@@ -34,6 +34,7 @@ from optsched.formats.groups import (
 )
 from optsched.formats.index import NAMESPACE_LABEL, READ_KINDS, ObjectIndex
 from optsched.formats.nodes import parse_node
+from optsched.formats.numa import parse_numa
 from optsched.formats.pods import (
     IMPLICIT_PREFIX,
     DecodeOptions,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from optsched.api.nodeshard import NodeShard
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
     from optsched.domain.shards import Sharding
+    from optsched.domain.numa import Numa
     from optsched.domain.task import Task
     from optsched.domain.topology import Topology
     from optsched.formats.problems import ObjectProblem
@@ -362,15 +364,25 @@ class _Assembly:
         for task in self._tasks:
             if task.status.holds_resources:
                 residents.setdefault(task.node, []).append(task)
+        numa = self._numa()
         found: list[Node] = []
         for key, entry in self._index.of(kinds.NODE).items():
             node, errors = parse_node(entry.obj)
             self._report(kinds.NODE, key, errors, entry.where)
             if node is not None:
                 here = sorted(residents.pop(node.name, ()), key=lambda task: task.key)
-                found.append(replace(node, residents=tuple(here)))
+                found.append(replace(node, residents=tuple(here), numa=numa.get(node.name)))
         self._report_homeless(residents)
         return tuple(found)
+
+    def _numa(self) -> dict[str, Numa]:
+        found: dict[str, Numa] = {}
+        for key, entry in self._index.of(kinds.NUMATOPOLOGY).items():
+            name, numa, errors = parse_numa(entry.obj)
+            self._report(kinds.NUMATOPOLOGY, key, errors, entry.where)
+            if numa is not None:
+                found[name] = numa
+        return found
 
     def _report_homeless(self, residents: Mapping[str, Sequence[Task]]) -> None:
         for task in (task for tasks in residents.values() for task in tasks):

@@ -17,6 +17,7 @@ from optsched.domain.task import (
 )
 from optsched.formats.cards import VGPU_PERCENT, card_requests
 from optsched.formats.notes import notes
+from optsched.formats.numa_pods import numa_needs
 from optsched.formats.requests import is_sidecar, pod_request
 from optsched.formats.schemas import POD
 from optsched.formats.selectors import label_selector, node_selector, node_term, with_label_keys
@@ -60,6 +61,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         claims=_claims(spec, meta),
         preempts=spec.text("preemptionPolicy") != "Never",
         cards=card_requests(pod, meta.annotations),
+        numa=numa_needs(spec, meta.annotations),
         notes=notes(meta.annotations),
     )
     # Some lists are gone through more than once, each time with the same complaints.

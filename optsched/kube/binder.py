@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from optsched.domain.decisions import Allocate
 from optsched.domain.reasons import ReasonCode
 from optsched.formats.cards import bind_marks
+from optsched.formats.numa_pods import decision_marks
 from optsched.kube.backoff import Backoff, Steps
 from optsched.kube.errors import (
     ApiError,
@@ -177,8 +178,11 @@ class LiveBinder:
     def _begin(self, gang: str, allocated: Sequence[Allocate]) -> None:
         attempt, now = _Attempt(gang, len(allocated)), self._around.clock.monotonic()
         for action in allocated:
-            uid = self._cache.assume(action.task, action.node, action.cards, action.devices)
+            uid = self._cache.assume(
+                action.task, action.node, action.cards, action.devices, action.numa
+            )
             marks = bind_marks(action.cards, action.node, self._around.clock.now_ms())
+            marks |= decision_marks(action.numa)
             bind = Bind(action.task, uid, action.node, gang, marks, action.devices)
             self._queue.append(_Job(bind, attempt, now))
 

@@ -32,6 +32,7 @@ from optsched.formats.groups import (
 )
 from optsched.formats.index import NAMESPACE_LABEL, READ_KINDS
 from optsched.formats.nodes import parse_node
+from optsched.formats.numa import parse_numa
 from optsched.formats.pods import IMPLICIT_PREFIX, DecodeOptions
 from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.quotas import parse_quota
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from optsched.domain.cards import CardUse
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
     from optsched.domain.devices import DeviceGrant
+    from optsched.domain.numa import Numa, NumaPart
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
     from optsched.kube.ports import Raw
@@ -124,6 +126,7 @@ class ClusterCache:
         self._uids: dict[tuple[Kind, str], str] = {}
         self._bare_nodes: dict[str, Node] = {}
         self._devices = DeviceShelf()
+        self._numa: dict[str, Numa] = {}
         self._raw: dict[Kind, dict[str, Raw]] = {
             kind: {} for kind in (kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *_STORAGE)
         }
@@ -168,13 +171,14 @@ class ClusterCache:
         node: str,
         cards: tuple[CardUse, ...] = (),
         devices: tuple[DeviceGrant, ...] = (),
+        numa: tuple[NumaPart, ...] = (),
     ) -> str:
         """Count a pending task as bound until a watch or `forget` says otherwise; its uid."""
         self.version += 1
         for grant in devices:
             if grant.devices:
                 self._devices.assume(task, node, grant)
-        return self._pods.assume(task, ToBeBound(node, cards))
+        return self._pods.assume(task, ToBeBound(node, cards, numa))
 
     def assume_leaving(self, task: str, node: str) -> str | None:
         """Count a task that runs on a node as on its way out; its uid, None where it runs not."""
@@ -328,8 +332,8 @@ class ClusterCache:
             case _ if kind in self._scheduling_groups:
                 self._put_scheduling_group(kind, key, parse_scheduling_group(obj)[0])
                 return
-            case kinds.HYPER_NODE:
-                self._put_hypernode(key, obj)
+            case kinds.HYPER_NODE | kinds.NUMATOPOLOGY:
+                self._put_topology(kind, key, obj)
                 return
             case _ if kind in self._plain:
                 store, parse = self._plain[kind]
@@ -350,8 +354,8 @@ class ClusterCache:
                 self._topology.drop_node(key)
                 self._pods.touched_nodes.add(key)
                 return
-            case kinds.HYPER_NODE:
-                self._topology.drop(key)
+            case kinds.HYPER_NODE | kinds.NUMATOPOLOGY:
+                self._put_topology(kind, key, None)
                 return
             case kinds.POD_GROUP:
                 _keep(self._groups, key, None)
@@ -376,8 +380,17 @@ class ClusterCache:
         else:
             self._topology.drop_node(name)
 
-    def _put_hypernode(self, name: str, obj: Raw) -> None:
-        hypernode = parse_hypernode(obj)[0]
+    def _put_topology(self, kind: Kind, name: str, obj: Raw | None) -> None:
+        if kind == kinds.HYPER_NODE:
+            self._put_hypernode(name, obj)
+            return
+        numa = None if obj is None else parse_numa(obj)[1]
+        if self._numa.get(name) != numa:
+            _keep(self._numa, name, numa)
+            self._pods.touched_nodes.add(name)
+
+    def _put_hypernode(self, name: str, obj: Raw | None) -> None:
+        hypernode = None if obj is None else parse_hypernode(obj)[0]
         if hypernode is None:
             self._topology.drop(name)
         else:
@@ -485,7 +498,8 @@ class ClusterCache:
                 self._nodes.remove(name)
                 continue
             here = sorted(self._pods.on_node(name), key=lambda task: task.key)
-            self._nodes.set(name, replace(node, residents=tuple(here)))
+            numa = self._numa.get(name)
+            self._nodes.set(name, replace(node, residents=tuple(here), numa=numa))
         touched.clear()
 
     def _refresh_queues(self) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cards import CardUse
     from optsched.domain.devices import DeviceClaim
+    from optsched.domain.numa import NumaPart
     from optsched.formats.pods import DecodeOptions
     from optsched.formats.priorities import Priorities
     from optsched.kube.ports import Raw
@@ -24,17 +25,19 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ToBeBound:
-    """A pending task is about to be bound to a node, and to cards of it."""
+    """A pending task is about to be bound to a node, and to parts of it."""
 
     node: str
     cards: tuple[CardUse, ...] = ()
+    numa: tuple[NumaPart, ...] = ()
 
     def of(self, told: Task) -> Task:
         """The task as it counts."""
         shape = told.shape
         if told.device_claims:
             shape = replace(shape, device_claims=(), devices=())
-        return replace(told, shape=shape, status=TaskStatus.BOUND, node=self.node, cards=self.cards)
+        bound = replace(told, shape=shape, status=TaskStatus.BOUND, node=self.node)
+        return replace(bound, cards=self.cards, numa=self.numa)
 
     def is_open(self, told: Task) -> bool:
         """Whether the server has yet to say how it ends."""

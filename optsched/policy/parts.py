@@ -326,6 +326,7 @@ LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
         "usage",
         "network-topology-aware",
         "extender",
+        "numa-aware",
     ),
 }
 """Levels that are nothing without one of these plugins."""

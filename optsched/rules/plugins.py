@@ -29,6 +29,7 @@ from optsched.rules.network_topology import NetworkTopology
 from optsched.rules.node_affinity import NodeAffinity
 from optsched.rules.nodegroup import NodeGroup
 from optsched.rules.nodeorder import NodeOrder
+from optsched.rules.numa_aware import NumaAware, NumaPolicies
 from optsched.rules.outside import Verb
 from optsched.rules.overcommit import Overcommit
 from optsched.rules.pod_affinity import PodAffinity
@@ -615,6 +616,12 @@ _AVAILABLE = (
         _extender,
     ),
     Plugin(
+        "numa-aware",
+        "pods get CPUs and GPUs of as few NUMA nodes as they ask for",
+        (_weight("weight", 1, "weight of the score"),),
+        lambda a: (NumaPolicies(), NumaAware(_whole(a, "weight", 1))),
+    ),
+    Plugin(
         "fragmentation",
         "leaves free GPUs where typical tasks can use them",
         (_weight("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
@@ -624,7 +631,6 @@ _AVAILABLE = (
 
 _NOT_YET = {
     "rescheduling": "moving pods off busy nodes",
-    "numa-aware": "NUMA topology",
 }
 
 PLUGINS: dict[str, Plugin] = {

@@ -1,4 +1,4 @@
-"""Which shared GPUs and devices the tasks of a plan get: told to whoever hands them out."""
+"""Which parts of their nodes the tasks of a plan get: told to others when they are bound."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from optsched.domain.decisions import Allocate
 from optsched.rules.device_claims import DeviceClaims
 from optsched.rules.deviceshare import DeviceShare
+from optsched.rules.numa_aware import NumaAware
 from optsched.rules.world import World
 
 if TYPE_CHECKING:
@@ -15,25 +16,34 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Action
     from optsched.domain.devices import DeviceGrant
+    from optsched.domain.numa import NumaPart
     from optsched.rules.ruleset import RuleSet
 
 
 def with_cards(
     snapshot: Snapshot, actions: tuple[Action, ...], rules: RuleSet
 ) -> tuple[Action, ...]:
-    """The actions with the cards and devices of tasks that ask for some, as far as rules deal."""
+    """The actions with the parts of their nodes that tasks get, as far as rules deal them."""
     world = World(snapshot, actions)
     cards: dict[str, tuple[CardUse, ...]] = {}
     devices: dict[str, tuple[DeviceGrant, ...]] = {}
+    numa: dict[str, tuple[NumaPart, ...]] = {}
     for active in rules.active:
         if isinstance(active.rule, DeviceShare):
             cards = active.rule.deal(world)
         elif isinstance(active.rule, DeviceClaims):
             devices = active.rule.deal(world)
-    if not cards and not devices:
+        elif isinstance(active.rule, NumaAware):
+            numa = active.rule.deal(world)
+    if not cards and not devices and not numa:
         return actions
     return tuple(
-        replace(a, cards=cards.get(a.task, ()), devices=devices.get(a.task, ()))
+        replace(
+            a,
+            cards=cards.get(a.task, ()),
+            devices=devices.get(a.task, ()),
+            numa=numa.get(a.task, ()),
+        )
         if isinstance(a, Allocate)
         else a
         for a in actions

@@ -215,7 +215,7 @@ def test_actions_need_no_spaces(text: str) -> None:
 def test_other_spellings_of_names_mean_the_same(alias: str) -> None:
     policy = load(SHORT.format(alias))
     assert policy.tiers[0][0].name == "numa-aware"
-    assert warnings(policy) == ["plugin numa-aware is not available yet and has no effect"]
+    assert warnings(policy) == []
 
 
 def test_plugins_of_jobs_are_passed_over() -> None:

@@ -81,6 +81,8 @@ ABOUT: dict[str, frozenset[str]] = {
     "nodeorder": frozenset({"preferred_nodes", "tolerations"}),
     "binpack": frozenset(),
     "maintenance": frozenset(),
+    "numa-policy": frozenset({"numa"}),
+    "numa-aware": frozenset({"numa"}),
 }
 """The constraints of tasks that matter to a rule; one that is not listed meets all of them."""
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
 from optsched.domain.cluster import Claim, GangPhase, Queue, QueueState
 from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.domain.numa import Alignment, Numa, NumaCell, NumaNeed
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.domain.task import (
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import DataObject, DrawFn
 
-    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.domain.cluster import Gang, Node, Snapshot
     from optsched.domain.decisions import Action
     from optsched.domain.task import TaskShape
 
@@ -311,6 +313,45 @@ def test_parts_of_gpus_that_do_not_fit_a_device() -> None:
     assert binding(snapshot, {"g-w-0": "n0", "g-w-1": "n0"}) == {("gpu-shares", "node n0")}
 
 
+def inside(policy: Alignment, *free: int) -> Node:
+    """A node of cells with four CPUs each, of which so many are free."""
+    cells = tuple(NumaCell(i, 4, free_cpus=number) for i, number in enumerate(free))
+    return node("n0", 4 * len(free), numa=Numa(policy, cells))
+
+
+def alone(cpus: int, policy: str = "") -> TaskShape:
+    notes = ((NUMA_TOPOLOGY_POLICY, policy),) if policy else ()
+    return shape(cpus, numa=(NumaNeed(cpus),), notes=notes)
+
+
+@pytest.mark.parametrize(
+    ("policy", "free", "what", "expected"),
+    [
+        (Alignment.SINGLE, (2, 4), alone(3), set()),
+        (Alignment.SINGLE, (2, 2), alone(3), {("numa-aware", "node n0")}),
+        (Alignment.RESTRICTED, (2, 2), alone(3), {("numa-aware", "node n0")}),
+        (Alignment.RESTRICTED, (4, 2), alone(5), set()),
+        (Alignment.RESTRICTED, (4, 0), alone(5), {("numa-aware", "node n0")}),
+        (Alignment.BEST_EFFORT, (2, 2), alone(3), set()),
+        (Alignment.SINGLE, (4, 4), alone(3, "restricted"), {("numa-policy", "task ns/g-w-0")}),
+        (Alignment.NONE, (4, 4), alone(3, "restricted"), {("numa-policy", "task ns/g-w-0")}),
+    ],
+)
+def test_cpus_that_no_numa_node_has(
+    policy: Alignment, free: tuple[int, ...], what: TaskShape, expected: set[tuple[str, str]]
+) -> None:
+    snapshot = cluster([inside(policy, *free)], [many("g", 1, what)])
+    assert binding(snapshot, {"g-w-0": "n0"}) == expected
+
+
+def test_tasks_that_fit_numa_nodes_one_by_one_only() -> None:
+    snapshot = cluster([inside(Alignment.SINGLE, 4, 3)], [many("g", 3, alone(2))])
+    assert binding(snapshot, {"g-w-0": "n0", "g-w-1": "n0", "g-w-2": "n0"}) == set()
+    more = cluster([inside(Alignment.SINGLE, 3, 3)], [many("g", 3, alone(2))])
+    found = binding(more, {"g-w-0": "n0", "g-w-1": "n0", "g-w-2": "n0"})
+    assert found == {("numa-aware", "node n0")}
+
+
 def test_a_whole_gpu_of_which_parts_are_taken() -> None:
     made = [many("part", 1, shape(0, device=DeviceRequest(1, 300))), many("g", 1, shape(0, gpu=1))]
     snapshot = cluster([node("n0", gpu=1), node("n1", gpu=1)], made)
@@ -418,6 +459,7 @@ THEMES = (
     frozenset({"device"}),
     frozenset({"host_ports"}),
     frozenset({"claims", "node_selector", "tolerations"}),
+    frozenset({"numa"}),
 )
 
 

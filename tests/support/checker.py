@@ -321,6 +321,26 @@ class Checker:
             for b in other.task.shape.host_ports
         )
 
+    # numa_aware.md
+    def has_policies(self) -> bool:
+        return all(
+            not _asked_policy(p.task.shape) or _asked_policy(p.task.shape) == _policy(p.node)
+            for p in self.new
+        )
+
+    def fits_cells(self) -> bool:
+        for node, held, come in self.filled():
+            if _policy(node) in ("restricted", "single-numa-node"):
+                places_gpus = any(cell.gpus for cell in node.numa.cells)
+                needs = [
+                    (need.cpus, need.gpus if places_gpus else 0)
+                    for task in come
+                    for need in task.shape.numa
+                ]
+                if not _deal_cells(node, needs, _free_cells(node, {t.key for t in held})):
+                    return False
+        return True
+
     # --- pod_affinity.md -------------------------------------------------------------------------
 
     def selects(self, term: PodTerm, task: Task) -> bool:
@@ -482,6 +502,58 @@ def _collide(a: HostPort, b: HostPort) -> bool:
     return same and (a.address == b.address or "0.0.0.0" in (a.address, b.address))
 
 
+def _asked_policy(shape: TaskShape) -> str:
+    found = dict(shape.notes).get("volcano.sh/numa-topology-policy", "none")
+    return "" if found == "none" or not shape.numa else found
+
+
+def _policy(node: Node) -> str:
+    usable = node.numa is not None and not node.numa.problem
+    return node.numa.alignment.value if usable else "none"
+
+
+def _free_cells(node: Node, there: set[str]) -> list[tuple[int, int]]:
+    """CPUs and GPUs by cell; every resident is known to the agent here."""
+    free = [[cell.free_cpus, cell.free_gpus] for cell in node.numa.cells]
+    place = {cell.number: at for at, cell in enumerate(node.numa.cells)}
+    for hold in (h for h in node.numa.holds if h.key not in there):
+        for part in hold.parts:
+            free[place[part.cell]][0] += part.cpus
+            free[place[part.cell]][1] += part.gpus
+    return [(cpus, gpus) for cpus, gpus in free]
+
+
+def _deal_cells(node: Node, needs: list[tuple[int, int]], free: list[tuple[int, int]]) -> bool:
+    """Whether some way to split up the needs over cells pleases the kubelet."""
+    if not needs:
+        return True
+    everywhere = range(len(free))
+    for cpus in product(*(range(c + 1) for c, _ in free)):
+        for gpus in product(*(range(g + 1) for _, g in free)):
+            if (sum(cpus), sum(gpus)) != needs[0] or not _pleases(node, needs[0], (cpus, gpus)):
+                continue
+            left = [(free[d][0] - cpus[d], free[d][1] - gpus[d]) for d in everywhere]
+            if _deal_cells(node, needs[1:], left):
+                return True
+    return False
+
+
+def _pleases(
+    node: Node, need: tuple[int, int], taken: tuple[tuple[int, ...], tuple[int, ...]]
+) -> bool:
+    cells = range(len(node.numa.cells))
+    sets = [{d for d in cells if m >> d & 1} for m in range(1, 1 << len(cells))]
+    around = []
+    for which in (0, 1):
+        has = [(c.cpus, c.gpus)[which] for c in node.numa.cells]
+        able = [s for s in sets if sum(has[d] for d in s) >= need[which]]
+        size = 1 if _policy(node) == "single-numa-node" else min(map(len, able), default=0)
+        used = {d for d in cells if taken[which][d]}
+        fitting = [s for s in able if len(s) == size and used <= s]
+        around.append(fitting if need[which] else [set(cells)])
+    return any(s & t for s, t in product(*around))
+
+
 CHECKS: dict[str, Callable[[Checker], bool]] = {
     "fits": Checker.fits,
     "gpu-shares": Checker.shares_gpus,
@@ -497,5 +569,7 @@ CHECKS: dict[str, Callable[[Checker], bool]] = {
     "host-ports": Checker.keeps_ports,
     "pod-affinity": Checker.keeps_relations,
     "topology-spread": Checker.is_spread,
+    "numa-policy": Checker.has_policies,
+    "numa-aware": Checker.fits_cells,
 }
 """By the name of the rule: whether a plan keeps it."""

@@ -6,12 +6,14 @@ Nothing is wrong with any object, names are few, and every answer can be listed.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
 from optsched.domain.amounts import amounts, total
 from optsched.domain.cluster import (
     Budget,
@@ -33,6 +35,7 @@ from optsched.domain.devices import (
     Devices,
     PooledDevice,
 )
+from optsched.domain.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
 from optsched.domain.shards import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.domain.task import PodTerm, SpreadTerm, Task, TaskStatus
@@ -73,6 +76,7 @@ CONSTRAINTS = frozenset(
         "device",
         "sharding",
         "devices",
+        "numa",
     }
 )
 """Fields of a shape that rules look at, besides what it requests, and whether there are shards."""
@@ -85,6 +89,7 @@ _STATUSES = (
 _CLAIMS = tuple(f"{namespace}/c{i}" for namespace in NAMESPACES for i in range(2))
 _OPEN = (*[QueueState.OPEN] * 19, QueueState.CLOSED)
 _ZONES = ((ZONE, "x"), (ZONE, "y"), (ZONE, "x"), (ZONE, "y"), ())
+_POLICIES = ("", "", "", *Alignment)
 _MARKS = ((), (), ("app", "x"), ("app", "3"))
 
 
@@ -117,7 +122,19 @@ def _shapes(namespace: str, about: frozenset[str]) -> SearchStrategy[list[TaskSh
     if "devices" in about:
         claiming = _with_devices(namespace)
         each = st.builds(lambda shape, more: replace(shape, **more), each, claiming)
+    if "numa" in about:
+        each = st.builds(_alone, each, _one_of(_POLICIES), st.booleans())
     return st.lists(each, min_size=1, max_size=3)
+
+
+def _alone(shape: TaskShape, policy: str, is_guaranteed: bool) -> TaskShape:
+    """The shape of a pod whose whole CPUs are its own, if it is Guaranteed, as its GPUs are."""
+    asked = dict(shape.request)
+    cpus = asked.get(CPU, 0) // 1000 if is_guaranteed and asked.get(CPU, 0) % 1000 == 0 else 0
+    gpus = asked.get(GPU, 0)
+    needs = (NumaNeed(cpus, gpus),) if cpus or gpus else ()
+    notes = ((NUMA_TOPOLOGY_POLICY, policy),) if policy else ()
+    return replace(shape, numa=needs, notes=notes)
 
 
 def _selectors() -> SearchStrategy[LabelSelector | None]:
@@ -357,6 +374,7 @@ class _Contest:
         room = dict(_amounts(*(self._from(*each) for each in self.rooms)))
         room[PODS] = self._from(*self.pods)
         offered = {r: held.get(r, 0) + room.get(r, 0) for r in held.keys() | room.keys()}
+        numa = self._numa(here) if "numa" in self._about else None
         labels = [pair for pair in (self._from(*_ZONES), self._from(*_MARKS)) if pair]
         return Node(
             name,
@@ -366,7 +384,33 @@ class _Contest:
             ready=bool(self._from(*[1] * 19, 0)),
             unschedulable=bool(self._from(*[0] * 19, 1)),
             residents=tuple(sorted(here, key=lambda task: task.key)),
+            numa=numa,
         )
+
+    def _numa(self, here: list[Task]) -> Numa | None:
+        """One or two cells, of which everybody who is there has said what they hold."""
+        policy = self._from(None, *Alignment)
+        if policy is None:
+            return None
+        holds: list[NumaHold] = []
+        held: Counter[tuple[int, str]] = Counter()
+        for task in (t for t in here if t.shape.numa):
+            (need,), cell = task.shape.numa, self._from(0, 1)
+            holds.append(NumaHold(task.key, "", (NumaPart(cell, need.cpus, need.gpus),)))
+            held[cell, CPU] += need.cpus
+            held[cell, GPU] += need.gpus
+        has_gpus = self._from(0, 1)
+        cells = []
+        for cell in range(2):
+            cpus, gpus = self._from(0, 1, 2), self._from(0, 1) * has_gpus
+            reserved, more = self._from(0, 0, 1), held[cell, GPU] * has_gpus
+            total = held[cell, CPU] + cpus + reserved
+            cells.append(NumaCell(cell, total, reserved, cpus, more + gpus, gpus))
+        return Numa(policy, tuple(cells), tuple(holds) if has_gpus else _without_gpus(holds))
+
+
+def _without_gpus(holds: list[NumaHold]) -> tuple[NumaHold, ...]:
+    return tuple(replace(h, parts=tuple(replace(p, gpus=0) for p in h.parts)) for h in holds)
 
 
 @st.composite
