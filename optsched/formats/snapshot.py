@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
     from optsched.api.nodeshard import NodeShard
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
-    from optsched.domain.shards import Sharding
     from optsched.domain.numa import Numa
+    from optsched.domain.shards import Sharding
     from optsched.domain.task import Task
     from optsched.domain.topology import Topology
     from optsched.formats.problems import ObjectProblem
