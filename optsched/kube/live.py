@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import LEASE, POD
+from optsched.api.kinds import CONFIG_MAP, LEASE, POD
 from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.formats.pods import DecodeOptions
 from optsched.kube import notices
@@ -57,6 +57,9 @@ LAST_WORDS_S: Final = 2.0
 
 TURN_S: Final = 5.0
 """How long events wait behind binds at most."""
+
+POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
+"""Names the ConfigMap that is mounted as the policy: NAMESPACE/NAME."""
 
 log = logging.getLogger(__name__)
 
@@ -198,6 +201,7 @@ class _Live:
             clock=self._clock,
             solver=self._solver,
             on_fault=self._on_fault,
+            on_advice=self._on_advice,
         )
 
     # --- running ---------------------------------------------------------------------------------
@@ -285,6 +289,11 @@ class _Live:
     def _on_fault(self, fault: str) -> None:
         self._note_own("PluginFailed", fault)
 
+    def _on_advice(self, advice: str) -> None:
+        about = policy_object(os.environ)
+        if about is not None:
+            self._events.note(Note(about, "", EventType.WARNING, "ReclaimMissing", advice, advice))
+
     def _note_own(self, reason: str, message: str) -> None:
         """An event about the scheduler itself."""
         about = _own_object(self._settings.election, os.environ)
@@ -299,6 +308,12 @@ def _own_object(election: Election | None, environment: Mapping[str, str]) -> Re
     if election is not None:
         return Ref(LEASE, election.namespace, election.name)
     return Ref(LEASE, "default", COMPONENT)
+
+
+def policy_object(environment: Mapping[str, str]) -> Ref | None:
+    """The ConfigMap that the policy comes from, where the environment says so."""
+    namespace, slash, name = environment.get(POLICY_CONFIG_MAP, "").partition("/")
+    return Ref(CONFIG_MAP, namespace, name) if slash and namespace and name else None
 
 
 def _identity() -> str:

@@ -61,6 +61,8 @@ MOST_FAULTS: Final = 100
 """Faults of plugins that are told for one policy; those that differ in numbers count as others."""
 
 _BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
+_RECLAIMS: Final = frozenset({"reclaim", "gangreclaim"})
+"""Actions that give back what queues have lent."""
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,8 @@ class AlwaysLeading:
 class Parts:
     """What a scheduler works with; each part is run by whoever made it.
 
-    `on_fault` is told what went wrong in a plugin, once for each policy.
+    `on_fault` is told what went wrong in a plugin, `on_advice` what is likely not meant so, once
+    for each policy.
     """
 
     cache: ClusterCache
@@ -98,6 +101,7 @@ class Parts:
     clock: Clock
     solver: SolverKeeper
     on_fault: Callable[[str], None] = lambda _: None
+    on_advice: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +139,7 @@ class Scheduler:
         self._beat_s = parts.clock.monotonic()
         self._was_leading = False
         self._lacks_shard = False
+        self._is_advised = False
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -263,7 +268,8 @@ class Scheduler:
     async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
         began_s = self._parts.clock.monotonic()
         if self._answer is None or self._answer.policy is not policy:
-            self._prepare(snapshot, policy)
+            self._prepare()
+        self._advise(snapshot, policy)
         report = await self._decide(snapshot, policy)
         if report is None:
             return
@@ -285,20 +291,27 @@ class Scheduler:
                 log.error("%s", fault)
                 self._parts.on_fault(str(fault))
 
-    def _prepare(self, snapshot: Snapshot, policy: Policy) -> None:
-        """What is done once for a policy: queues that have to exist, advice on its actions."""
+    def _prepare(self) -> None:
+        """What is done once for a policy: queues that have to exist."""
         self._faults.clear()
+        self._is_advised = False
         for creation in BUILTIN_QUEUES:
             if creation.ref.name not in self._parts.cache.queues:
                 self._parts.writes.put(creation.ref, creation)
+
+    def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
+        """Say once for a policy that nothing is given back although queues are reclaimable."""
+        if self._is_advised or _RECLAIMS.intersection(policy.actions):
+            return
         names = [q.name for q in snapshot.queues if q.reclaimable and q.name not in _BUILTIN]
-        if names and "reclaim" not in policy.actions:
-            log.warning(
-                "queues such as %s are reclaimable, but the actions of %s lack `reclaim`: "
-                "what they lend is not given back before it is free",
-                names[0],
-                policy.source,
+        if names:
+            self._is_advised = True
+            advice = (
+                f"queues such as {names[0]} are reclaimable, but the actions of {policy.source} "
+                "lack `reclaim`: what they lend is not given back before it is free"
             )
+            log.warning(advice)
+            self._parts.on_advice(advice)
 
     async def _decide(self, snapshot: Snapshot, policy: Policy) -> Report | None:
         """A session, by the greedy pipeline alone if it fails; None if that fails, too."""

@@ -163,6 +163,10 @@ class Greedy:
         """Order of gangs in a queue."""
         raise NotImplementedError
 
+    def comes_first(self, gang: int) -> bool:
+        """Whether a gang is served before all others, whatever the order of queues."""
+        raise NotImplementedError
+
     def is_overused(self, queue: int) -> bool:
         """Whether a queue gets nothing more in this session."""
         raise NotImplementedError

@@ -1,10 +1,12 @@
-"""Pods that keep the cluster alive are never evicted.
+"""Pods that keep the cluster alive come first and are never evicted.
 
-Mathematics: models/formulation/conformance.md. Volcano: `pkg/scheduler/plugins/conformance`.
+Mathematics: models/formulation/conformance.md. Volcano: `pkg/scheduler/plugins/conformance`, which
+has the second half only; its documentation promises both.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,7 @@ from optsched.rules.base import Greedy, Rule, Violation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.task import Task
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -28,7 +31,7 @@ none above half of it (Kubernetes `pkg/apis/scheduling/types.go`)."""
 
 
 class Conformance(Rule):
-    """No pod of `kube-system` is evicted, and none of a system priority class."""
+    """Pods of `kube-system` and of system priority classes come first, and none is evicted."""
 
     name = "conformance"
 
@@ -49,10 +52,14 @@ class Conformance(Rule):
 
 
 class _Sparing(Greedy):
-    """Leaves out tasks that keep the cluster alive."""
+    """Leaves out tasks that keep the cluster alive, and has their gangs served before others."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
+        self._is_system = [is_system_gang(gang) for gang in problem.snapshot.gangs]
+
+    def comes_first(self, gang: int) -> bool:
+        return self._is_system[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         return self._others(victims)
@@ -68,3 +75,22 @@ class _Sparing(Greedy):
 def is_system(task: Task) -> bool:
     """Whether a task keeps the cluster alive."""
     return task.namespace == SYSTEM_NAMESPACE or task.priority >= SYSTEM_PRIORITY
+
+
+def is_system_gang(gang: Gang) -> bool:
+    """Whether any task of a gang keeps the cluster alive."""
+    if gang.namespace == SYSTEM_NAMESPACE or gang.priority >= SYSTEM_PRIORITY:
+        return True
+    return any(task.priority >= SYSTEM_PRIORITY for task in gang.tasks)
+
+
+def system_first(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with gangs that keep the cluster alive at a system priority, at least.
+
+    The very same snapshot where all of them are.
+    """
+    low = [g for g in snapshot.gangs if g.priority < SYSTEM_PRIORITY and is_system_gang(g)]
+    if not low:
+        return snapshot
+    raised = {gang.key: replace(gang, priority=SYSTEM_PRIORITY) for gang in low}
+    return replace(snapshot, gangs=tuple(raised.get(g.key, g) for g in snapshot.gangs))

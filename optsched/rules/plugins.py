@@ -374,7 +374,12 @@ def _extender(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 _AVAILABLE = (
     Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(), SubGroups())),
     Plugin("priority", "more important gangs first", (), lambda _: (Priority(),)),
-    Plugin("conformance", "system pods are never evicted", (), lambda _: (Conformance(),)),
+    Plugin(
+        "conformance",
+        "system pods first, and never evicted",
+        (),
+        lambda _: (Conformance(),),
+    ),
     Plugin("cdp", "a cooldown before eviction", (), lambda _: (Cooldown(),)),
     Plugin("pdb", "disruption budgets", (), lambda _: (Budgets(),)),
     Plugin("drf", "gangs with a small dominant share first", (), _drf),

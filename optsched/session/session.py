@@ -29,6 +29,7 @@ from optsched.problem.decisions import Decisions
 from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.rules.base import NodeLevel
+from optsched.rules.conformance import SYSTEM_PRIORITY, system_first
 from optsched.rules.consolidation import CONSOLIDATE, Consolidation
 from optsched.rules.contained import Fault, Faults, PluginFailure
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
@@ -194,6 +195,8 @@ class _Session:
     def __init__(self, snapshot: Snapshot, policy: Policy, surroundings: Surroundings) -> None:
         self._given = snapshot
         held, self._unheld = hold_guarantees(kept_places(snapshot).snapshot)
+        if policy.rules.find("conformance") is not None:
+            held = system_first(held)
         self._snapshot = held if _has_gangs(policy) else without_gangs(held)
         self._faults = Faults()
         self._outside = Recorder(surroundings.outside or Recording(snapshot.answers))
@@ -489,13 +492,19 @@ def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> T
     """Tiers by the priorities that the policy knows, of queues before those of gangs.
 
     `heads` are gangs that have waited for too long and whose turn has come.
+    Gangs that keep the cluster alive come before both.
     """
     knows = policy.rules.find("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
+    spares = policy.rules.find("conformance") is not None
+    is_system = (problem.priority >= SYSTEM_PRIORITY) & spares
+    priority = np.where(is_system, problem.priority, priority)
     if policy.admission is Admission.BY_WEIGHT:
         return weighted_tier(problem, priority)
     has_order = any(policy.rules.has(name, Face.QUEUE_ORDER) for name in ("capacity", "proportion"))
     of_queue = np.append(problem.queues.priority, 0)[problem.queue_of] if has_order else None
+    if of_queue is not None:
+        of_queue = np.where(is_system, SYSTEM_PRIORITY, of_queue)
     return priority_tiers(problem, priority, policy.budgets.starvation_after_ms, of_queue, heads)
 
 

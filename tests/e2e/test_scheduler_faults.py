@@ -148,3 +148,25 @@ def test_a_budget_that_forbids_everything_is_told_and_the_rest_is_bound(site: Si
         f"; 1 pod that could make room stays because of the disruption budget {site.name}/keep"
     )
     assert site.story.num_bound("kept") == 1
+
+
+@pytest.mark.parametrize("actions", ["enqueue, allocate", "enqueue, allocate, reclaim"])
+def test_queues_that_lend_without_reclaim_are_told_of_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch, actions: str
+) -> None:
+    """G10: a line in the log, and an event on the ConfigMap that the policy comes from."""
+    monkeypatch.setenv("POLICY_CONFIG_MAP", f"{site.name}/policy")
+    tiers = "tiers: [{plugins: [{name: gang}, {name: predicates}, {name: proportion}]}]"
+    conf = site.file("policy.conf", f'actions: "{actions}"\n{tiers}\n')
+    queue = site.queue("lends", reclaimable=True)
+    scheduler = site.scheduler("--config", str(conf))
+    site.nodes(1)
+    site.gang("innocent", 1, queue=queue)
+    site.await_bound("innocent", 1)
+    if "reclaim" in actions:
+        assert "lack `reclaim`" not in scheduler.log
+        return
+    (event,) = until(lambda: site.events("policy", "ReclaimMissing"), "the ConfigMap is told")
+    assert event["involvedObject"]["kind"] == "ConfigMap"
+    assert event["message"].startswith("queues such as ")
+    assert scheduler.log.count(event["message"]) == 1

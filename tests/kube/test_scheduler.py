@@ -66,6 +66,7 @@ class Plant:
         self.metrics = Metrics()
         self.is_leading = True
         self.faults: list[str] = []
+        self.advice: list[str] = []
         self.plugin = ""
         self.policy = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}]}]\n"
         ways = waiting(FakeClock())
@@ -91,6 +92,7 @@ class Plant:
             clock=self.clock,
             solver=SolverKeeper(NoSolver(), ways),
             on_fault=self.faults.append,
+            on_advice=self.advice.append,
         )
         self.scheduler = Scheduler(parts)
 
@@ -352,4 +354,54 @@ async def test_queues_that_lend_without_reclaim_are_remarked(
     plant = Plant(tmp_path, node(), queue("team", reclaimable=True))
     async with plant.at_work():
         await plant.sessions(1)
-    assert "queues such as team are reclaimable" in caplog.text
+    assert plant.advice == [
+        "queues such as team are reclaimable, but the actions of policy.conf lack `reclaim`: what "
+        "they lend is not given back before it is free"
+    ]
+    assert plant.advice[0] in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_queue_that_comes_later_is_remarked_once(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), queue("kept", reclaimable=False))
+    async with plant.at_work():
+        await plant.sessions(1)
+        assert plant.advice == []
+        for number, name in enumerate(("team", "lab"), 2):
+            plant.tell(queue(name, reclaimable=True))
+            await plant.sessions(number)
+    assert [text.partition(" are ")[0] for text in plant.advice] == ["queues such as team"]
+
+
+@pytest.mark.asyncio
+async def test_metrics_of_a_queue_end_with_its_jobs_and_with_the_queue(tmp_path: Path) -> None:
+    spec = {"minMember": 2, "queue": "team"}
+    plant = Plant(tmp_path, node(), queue("team"), group("g", spec), *members("a", "b"))
+
+    def figures() -> dict[str, float]:
+        families = text_string_to_metric_families(plant.metrics.exposition().decode())
+        found = (sample for family in families for sample in family.samples)
+        return {
+            sample.name.removeprefix("volcano_queue_"): sample.value
+            for sample in found
+            if sample.labels.get("queue_name") == "team" and "resource" not in sample.labels
+        }
+
+    async with plant.at_work():
+        await until(lambda: plant.node_of("b") == "n1")
+        plant.tell(*(running_pod(name) for name in ("a", "b")))
+        await until(lambda: figures().get("allocated_milli_cpu") == 2000)
+        assert figures()["request_milli_cpu"] == 2000
+        plant.tell(*(running_pod(name, "Succeeded") for name in ("a", "b")))
+        await until(lambda: figures()["allocated_milli_cpu"] == 0)
+        left = figures()
+        assert left.pop("weight") == 1
+        assert set(left.values()) == {0}
+        del plant.api.objects[Ref(QUEUE, "", "team")]
+        plant.tell()
+        await until(lambda: figures() == {})
+
+
+def running_pod(name: str, phase: str = "Running") -> dict[str, Any]:
+    mark = {"scheduling.k8s.io/group-name": "g"}
+    return pod(name, {"nodeName": "n1"}, {"phase": phase}, annotations=mark)

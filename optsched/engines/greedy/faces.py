@@ -12,7 +12,7 @@ from optsched.rules.base import Greedy, KeyReach
 from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
@@ -43,6 +43,7 @@ class Faces:
         self._open = [(a, greedy) for a, greedy in opened if greedy is not None]
         self._queue_keys: list[Callable[[int], tuple[float, ...]]] = self._having("queue_key")
         self._gang_keys: list[Callable[[int], tuple[float, ...]]] = self._having("gang_key")
+        self._firsts: list[Callable[[int], bool]] = self._having("comes_first")
         self._overused: list[Callable[[int], bool]] = self._having("is_overused")
         self._rooms: list[Callable[[int, int], int]] = self._having("room")
         self._may_start: list[Callable[[int], bool]] = self._having("may_start")
@@ -135,6 +136,14 @@ class Faces:
     def gang_key(self, gang: int) -> tuple[float, ...]:
         """Order of the gangs of a queue, smallest first."""
         return tuple(part for key in self._gang_keys for part in key(gang))
+
+    def waves(self, gangs: Iterable[int]) -> Iterator[list[int]]:
+        """Gangs that are served before all others, then the others."""
+        first: list[int] = []
+        rest: list[int] = []
+        for gang in gangs:
+            (first if any(asks(gang) for asks in self._firsts) else rest).append(gang)
+        yield from (wave for wave in (first, rest) if wave)
 
     def is_overused(self, queue: int) -> bool:
         """Whether any rule says that a queue gets nothing more."""

@@ -23,7 +23,7 @@ from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from optsched.engines.greedy.book import Book
     from optsched.engines.greedy.lines import Key
@@ -111,6 +111,22 @@ class _Pipeline:
         keys = (self._faces.queue_key, self._gang_key)
         return Lines(self._problem, *keys, self._faces.queue_key_reach)
 
+    def _turns(self, gangs: Iterable[int]) -> Iterator[int]:
+        """Gangs in the order of their turns, each once."""
+        for wave in self._faces.waves(gangs):
+            lines = self._lines()
+            lines.fill(wave)
+            yield from lines.turns(lambda _: False)
+
+    def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
+        """Place gangs turn by turn: the minimum at once, then one more task a turn."""
+        for wave in self._faces.waves(gangs):
+            lines = self._lines()
+            lines.fill(wave)
+            for gang in lines.turns(is_closed):
+                if self._take_turn(gang, lines) and self._placing.cursor(gang).has_more:
+                    lines.rejoin(gang)
+
     # --- enqueue ---------------------------------------------------------------------------------
 
     def enqueue(self) -> None:
@@ -124,10 +140,8 @@ class _Pipeline:
             and (queue := int(self._problem.queue_of[i])) >= 0
             and queue not in closed
         ]
-        lines = self._lines()
-        lines.fill(waiting)
         shut: set[int] = set()
-        for gang in lines.turns(lambda _: False):
+        for gang in self._turns(waiting):
             queue = int(self._problem.queue_of[gang])
             if queue not in shut and self._is_expected(gang):
                 self._enqueued[gang] = True
@@ -155,11 +169,7 @@ class _Pipeline:
 
     def allocate(self) -> None:
         """Place gangs turn by turn: the minimum at once, then one more task a turn."""
-        lines = self._lines()
-        lines.fill(self._candidates())
-        for gang in lines.turns(self._faces.is_overused):
-            if self._take_turn(gang, lines) and self._placing.cursor(gang).has_more:
-                lines.rejoin(gang)
+        self._serve(self._candidates(), self._faces.is_overused)
 
     def _candidates(self) -> list[int]:
         gangs = self._problem.open_gangs
@@ -259,15 +269,9 @@ class _Pipeline:
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]
         asked = problem.classes.request[:, but_pods].sum(axis=1)
         asking = np.unique(problem.gang_of[asked[problem.task_class] > 0])
-        lines = self._lines()
-        lines.fill(
-            gang
-            for gang in np.setdiff1d(self._candidates(), asking).tolist()
-            if self._placing.cursor(gang).has_more
-        )
-        for gang in lines.turns(lambda _: False):
-            if self._take_turn(gang, lines) and self._placing.cursor(gang).has_more:
-                lines.rejoin(gang)
+        empty = np.setdiff1d(self._candidates(), asking).tolist()
+        left = (gang for gang in empty if self._placing.cursor(gang).has_more)
+        self._serve(left, lambda _: False)
 
     def decisions(self) -> Decisions:
         """What has been decided."""
