@@ -20,7 +20,7 @@ from optsched.policy.problem import PolicyError, Problem, Severity
 from optsched.rules.base import Rule
 from optsched.rules.contained import HARMFUL, OWN_FACES
 from optsched.rules.faces import Face
-from optsched.rules.plugins import ALIASES, JOB_PLUGINS, PLUGINS, Argument, Plugin
+from optsched.rules.plugins import ALIASES, JOB_PLUGINS, PLUGINS, Argument, Kind, Plugin
 from optsched.rules.ruleset import RuleSet
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
 
 def completed(plugin: Plugin, origin: str) -> Plugin:
     """A user's plugin, built from its own arguments alone, with those left out at their default."""
-    defaults = {a.name: a.default for a in plugin.arguments if not a.name.endswith("*")}
+    defaults = dict(_defaults(plugin.arguments))
     build = plugin.build
 
     def built(given: Mapping[str, Value]) -> tuple[Rule, ...]:
@@ -203,6 +203,17 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
         return (rules,) if isinstance(rules, Rule) else tuple(rules)  # type: ignore[arg-type]
 
     return replace(plugin, build=built, origin=origin)
+
+
+def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
+    """What arguments are unless they are given, those that a mapping holds by dotted names."""
+    for argument in arguments:
+        if argument.name.endswith("*"):
+            continue
+        if argument.kind is not Kind.MAPPING:
+            yield argument.name, argument.default
+        for name, default in _defaults(argument.fields):
+            yield f"{argument.name}.{name}", default
 
 
 def _is_of(argument: Argument, name: str) -> bool:
@@ -248,15 +259,29 @@ def _wrong_arguments(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 
         yield f"the argument {name} comes twice", ""
 
 
-def wrong_rules(plugin: Plugin, arguments: Mapping[str, Value]) -> str:
-    """Why a user's plugin brings no rules that could be used; empty where it does."""
+def rules_of(
+    plugin: Plugin, arguments: Mapping[str, Value], taken: Mapping[str, str]
+) -> tuple[str, ...] | str:
+    """Names of the rules that a user's plugin brings; a text where they can not be used.
+
+    taken: the plugins of users by the names of their rules, as far as a policy has named them.
+    """
     if plugin.build is None:
-        return ""
+        return ()
     try:
         rules = plugin.build(arguments)
     except HARMFUL as e:
         return f"does not accept these arguments: {_error(e)}"
-    return next(filter(None, map(_wrong_rule, rules)), "") or _alike(rules)
+    for rule in rules:
+        if wrong := _wrong_rule(rule):
+            return wrong
+    names = tuple(rule.name for rule in rules)
+    for name in names:
+        if name in taken:
+            return f"the rule name {name} is taken by plugin {taken[name]}"
+        if names.count(name) > 1:
+            return f"two of its rules are called {name}"
+    return names
 
 
 def _wrong_rule(rule: object) -> str:
@@ -276,12 +301,6 @@ def _wrong_rule(rule: object) -> str:
     if strangers:
         return f"{kind} overrides {strangers[0]}, which is not for plugins"
     return ""
-
-
-def _alike(rules: Iterable[Rule]) -> str:
-    names = [r.name for r in rules]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    return f"two of its rules are called {twice[0]}" if twice else ""
 
 
 def _rule_names() -> frozenset[str]:

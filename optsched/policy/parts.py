@@ -24,7 +24,7 @@ from optsched.policy.access import (
     whole_of,
 )
 from optsched.policy.actions import ACTIONS, NEED_SOLVER
-from optsched.policy.catalogue import BUILT_IN, wrong_rules
+from optsched.policy.catalogue import BUILT_IN, rules_of
 from optsched.policy.policy import SolverKind, TierPlugin
 from optsched.policy.problem import nearest
 from optsched.rules.faces import DEFAULT_FACES, Face
@@ -166,6 +166,8 @@ class TierReader:
         Where each plugin is named.
     is_complete
         Whether every entry could be read, so that what is missing can be told.
+    rule_owners
+        The plugins of users by the names of their rules.
 
     """
 
@@ -174,6 +176,7 @@ class TierReader:
     catalogue: Catalogue = BUILT_IN
     spots: dict[str, Spot] = field(default_factory=dict)
     is_complete: bool = True
+    rule_owners: dict[str, str] = field(default_factory=dict)
 
     def read(self, node: Node) -> tuple[tuple[TierPlugin, ...], ...]:
         """The tiers of a policy."""
@@ -210,10 +213,12 @@ class TierReader:
             self._check_patterns(given["resources"].node)
         if not plugin.origin:
             return TierPlugin(plugin.name, arguments, faces)
-        wrong = wrong_rules(plugin, dict(arguments))
-        if wrong:
+        found = rules_of(plugin, dict(arguments), self.rule_owners)
+        if isinstance(found, str):
             where = f"{owner} of {plugin.origin}"
-            self.findings.error(fields["name"].node.spot, f"{where}: {wrong}")
+            self.findings.error(fields["name"].node.spot, f"{where}: {found}")
+        else:
+            self.rule_owners |= dict.fromkeys(found, plugin.name)
         return TierPlugin(plugin.name, arguments, faces, plugin)
 
     def _plugin(self, node: Node) -> Plugin | None:

@@ -85,6 +85,42 @@ def test_its_arguments_are_checked_like_any_other(tmp_path: Path) -> None:
     )
 
 
+NESTED = """
+    from optsched.plugin import Argument, Kind, Plugin, Rule
+
+    class Told(Rule):
+        name = "told"
+
+        def __init__(self, arguments):
+            self.arguments = dict(arguments)
+
+    LIMITS = (Argument("cpu", Kind.NUMBER, 80, ""), Argument("mem", Kind.NUMBER, 90, ""))
+    PLUGIN = Plugin(
+        "quiet",
+        "keeps what it is told",
+        (
+            Argument("limits", Kind.MAPPING, "", "", fields=LIMITS),
+            Argument("zone.*", Kind.HOURS, "", ""),
+            Argument("names", Kind.NAMES, "", ""),
+        ),
+        Told,
+    )
+"""
+
+
+def test_it_is_built_from_its_own_arguments_with_their_defaults(tmp_path: Path) -> None:
+    given = (
+        "    arguments:\n      limits: {mem: 50}\n      names: [a, b]\n      zone.x: 1:00-2:00\n"
+    )
+    policy = parse_policy(CONF + given, "a.conf", shelf(tmp_path, quiet=NESTED))
+    assert policy.rules.active[-1].rule.arguments == {
+        "limits.cpu": 80,
+        "limits.mem": 50,
+        "names": "a,b",
+        "zone.x": "1:00-2:00",
+    }
+
+
 def test_a_policy_may_name_the_folder_itself(tmp_path: Path) -> None:
     shelf(tmp_path, quiet=GOOD)
     (tmp_path.parent / "lab.conf").write_text(f"pluginsDir: {tmp_path.name}\n{CONF}")
@@ -213,6 +249,17 @@ def test_all_bad_files_are_told_at_once(tmp_path: Path) -> None:
 def test_two_files_can_not_share_a_name(tmp_path: Path) -> None:
     text = told(shelf(tmp_path, a=GOOD, b=GOOD))
     assert "b.py:14:1: the name quiet is taken by a.py:14" in text
+
+
+def test_two_plugins_can_not_share_a_rule(tmp_path: Path) -> None:
+    other = GOOD.replace('"quiet",', '"still",')
+    text = told(shelf(tmp_path, a=GOOD, b=other), CONF + "  - name: still\n")
+    assert "plugin still of b.py:14: the rule name quiet is taken by plugin quiet" in text
+
+
+def test_a_plugin_can_not_have_two_rules_of_one_name(tmp_path: Path) -> None:
+    twice = GOOD.replace('Quiet(arguments["hours"])', "(Quiet(1), Quiet(2))")
+    assert "two of its rules are called quiet" in told(shelf(tmp_path, a=twice))
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
