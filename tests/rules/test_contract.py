@@ -23,9 +23,11 @@ from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.tiers import priority_tiers
+from optsched.rules.extender import Extender
 from optsched.rules.ledger import Ledger
 from optsched.rules.levels import LEVELS, build_levels
 from optsched.rules.outcome import Outcome
+from optsched.rules.outside import Question, Reply, Verb
 from optsched.rules.plugins import PLUGINS
 from optsched.rules.ruleset import RuleSet
 from optsched.rules.verify import verify_actions
@@ -40,9 +42,14 @@ from tests.support.small import best_values
 from tests.test_plugin import load_example
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hypothesis.strategies import DataObject, DrawFn
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.domain.cluster import Node, Snapshot
+    from optsched.domain.task import Task
+    from optsched.problem.arrays import F64
+    from optsched.problem.problem import Problem
     from optsched.rules.base import Rule
 
 PAGES = ROOT / "models" / "formulation"
@@ -53,7 +60,33 @@ OF_PLUGINS = {
     if plugin.build is not None
     for rule in plugin.build({})
 }
-OF_USERS = {"maintenance": load_example().Maintenance()}
+
+
+class Fickle:
+    """Refuses some nodes to some shapes and likes others."""
+
+    def ask(self, question: Question) -> Reply:
+        size = len(question.task.shape.request) + len(question.task.shape.tolerations)
+        names = [n.name for n in question.nodes]
+        if question.verb is Verb.PRIORITIZE:
+            return Reply({"scores": {n: float(len(n) + i) for i, n in enumerate(names)}})
+        return Reply({"refused": {n: "a whim" for n in names if sum(map(ord, n)) % 3 == size % 3}})
+
+
+class Asked(Extender):
+    """A service that is asked anew about each cluster."""
+
+    def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
+        self._heard.refusals.clear()
+        return super().refusals(task, nodes)
+
+    def class_score(self, problem: Problem, task_class: int) -> F64 | None:
+        self._heard.scores.clear()
+        return super().class_score(problem, task_class)
+
+
+ASKED = Asked(paths=((Verb.PREDICATE, "p"), (Verb.PRIORITIZE, "s")), outside=Fickle())
+OF_USERS = {"maintenance": load_example().Maintenance(), "extender-asked": ASKED}
 OWN = {**ALWAYS, **OF_PLUGINS}
 RULES = {**OWN, **OF_USERS}
 GANG = RULES["gang"]
