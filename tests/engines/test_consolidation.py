@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from optsched.domain.cluster import Budget, GangPhase, Queue
-from optsched.domain.decisions import Evict, LevelStatus
+from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
 from optsched.domain.task import TaskStatus
+from optsched.engines.consolidation import stage
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
@@ -240,6 +241,20 @@ def test_no_room_in_one_piece_however_much_moves() -> None:
     assert moves(decide(cluster(pair_of_nodes(), [*full, wants]))) == []
 
 
+def test_where_too_many_may_move_the_best_nodes_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two pods have to leave n0, one any other node; nobody looks further than one pod."""
+    monkeypatch.setattr(stage, "MOST_MOVABLE", 1)
+    nodes = [node(f"n{i}", cpu=16, gpu=4) for i in range(3)]
+    gangs = [one(f"x{i}", 1, n) for i, n in enumerate(("n0", "n0", "n1", "n2"))]
+    wants = gang("wants", ("w", 1, shape(1, 4)))
+    plan = decide(cluster(nodes, [*gangs, wants]))
+    assert [left for _, left, _ in moves(plan)] == ["n1"]
+    (level,) = (r for r in plan.certificate.levels if r.name == "moves")
+    assert (level.value, level.bound, level.status) == (1, None, LevelStatus.FEASIBLE)
+
+
 # --- every way there is --------------------------------------------------------------------------
 
 
@@ -319,15 +334,31 @@ def best(snapshot: Snapshot, must: set[str]) -> tuple[int, int]:
     return found
 
 
+def assert_fits_at_the_end(snapshot: Snapshot, plan: Plan) -> None:
+    """Counted anew from the actions alone: no node holds more GPUs than it has."""
+    size = {t.key: gpus(t) for g in snapshot.gangs for t in g.tasks}
+    at = {t.key: t.node for g in snapshot.gangs for t in g.tasks if t.node}
+    for action in plan.actions:
+        if isinstance(action, Evict):
+            assert at[action.task] == action.node
+            at[action.task] = action.to
+        elif isinstance(action, Allocate | Nominate):
+            assert action.task not in at
+            at[action.task] = action.node
+    for n in snapshot.nodes:
+        assert sum(size[key] for key, where in at.items() if where == n.name) <= 4
+
+
 @pytest.mark.parametrize("seed", range(60 * EFFORT))
 def test_as_few_move_as_can_be(seed: int) -> None:
     snapshot = random_fragments(np.random.default_rng(seed))
     without = decide(snapshot, "enqueue, allocate, backfill")
-    must = {a.gang for a in without.actions if hasattr(a, "gang") and hasattr(a, "node")}
+    must = {a.gang for a in without.actions if isinstance(a, Allocate | Nominate)}
     plan = decide(snapshot)
-    gain = {a.gang for a in plan.actions if hasattr(a, "node") and hasattr(a, "gang")}
+    gain = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
     value = sum(gpus(t) for g in snapshot.gangs if g.key in gain for t in g.tasks)
     assert (value, len(moves(plan))) == best(snapshot, must)
+    assert_fits_at_the_end(snapshot, plan)
     for level in plan.certificate.levels:
         if level.name == "moves":
             assert (level.value, level.status) == (len(moves(plan)), LevelStatus.OPTIMAL)

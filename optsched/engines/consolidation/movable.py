@@ -61,6 +61,26 @@ def movable_tasks(problem: Problem, rules: RuleSet, asking: Bool, priority: I64)
     return may
 
 
+def nearest(problem: Problem, may: Bool, asking: Bool, most: int) -> Bool:
+    """(V,) of some tasks about so many: those on the nodes that lack the least for who asks.
+
+    Nodes that lack nothing need not be cleared, and come last.
+    """
+    running = running_tasks(problem)
+    room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
+    lacking = np.full(problem.num_nodes, np.inf)
+    classes = np.unique(problem.task_class[asking[problem.gang_of]])
+    for request in problem.classes.request[classes]:
+        asked = np.flatnonzero(request)
+        share = (np.maximum(request - room, 0)[:, asked] / request[asked]).max(axis=1)
+        lacking = np.minimum(lacking, np.where(share > 0, share, np.inf))
+    held = np.bincount(running.node_of[may], minlength=problem.num_nodes)
+    order = np.lexsort((np.arange(problem.num_nodes), held, lacking))
+    chosen = np.zeros(problem.num_nodes, np.bool_)
+    chosen[order[np.cumsum(held[order]) <= most]] = True
+    return may & chosen[running.node_of]
+
+
 def _is_free(gang: Gang) -> bool:
     """Whether a gang's tasks may go to any node, and none of them waits."""
     if gang.problem is not None or gang.topology is not None or gang.sub_groups:

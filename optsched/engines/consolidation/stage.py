@@ -14,7 +14,7 @@ import numpy as np
 from optsched.domain.decisions import Evict, LevelResult, LevelStatus, Sense
 from optsched.domain.moves import is_successor, moved, nominated, successor_of
 from optsched.engines.consolidation.encode import MOVES, WhatIf, broken_entries, encode, form_of
-from optsched.engines.consolidation.movable import lay_out, movable_tasks, tied_tasks
+from optsched.engines.consolidation.movable import lay_out, movable_tasks, nearest, tied_tasks
 from optsched.engines.consolidation.read import read
 from optsched.engines.encode import incumbent_values
 from optsched.engines.portfolio import promised_gangs, settle, tied_gangs
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _ABOVE = ("guarantee", "admission")
 """Levels that moves are worth; for what comes below nobody is disturbed."""
+
+MOST_MOVABLE = 4000
+"""Running tasks that are looked at; where more may move, those on the most promising nodes."""
 
 _TRIES = 4
 """How often those who could not come back are left out before no more is tried."""
@@ -193,12 +196,15 @@ class _Pass:
         tie nodes to one another, so that there may not be the time to look at all of them.
         """
         may = self._movable(asking, priority)
+        is_all = int(may.sum()) <= MOST_MOVABLE
+        if not is_all:
+            may = nearest(self._problem, may, asking, MOST_MOVABLE)
         alone = may & self._leaves_alone()
         some = self._try(self._what_if(alone, asking, priority)) if alone.any() else None
         if (alone == may).all():
-            return _told_of(some, some)
+            return _told_of(some, some, is_all=is_all)
         rest = self._try(self._what_if(may, asking, priority))
-        return _told_of(some, rest)
+        return _told_of(some, rest, is_all=is_all)
 
     def _movable(self, asking: Bool, priority: I64) -> Bool:
         problem, running = self._problem, running_tasks(self._problem)
@@ -363,14 +369,14 @@ def _gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _told_of(some: _Found | None, everything: _Found | None) -> Consolidation:
-    """The better of two answers, with what the wider model proves about it."""
+def _told_of(some: _Found | None, everything: _Found | None, *, is_all: bool) -> Consolidation:
+    """The better of two answers, with what the wider model proves if that saw all that may move."""
     known = [found for found in (some, everything) if found is not None]
     best = max(known, key=lambda found: found.rank, default=None)
     if best is None or not best.consolidation.evictions:
         return Consolidation()
     bound = None
-    if everything is not None and everything.gain == best.gain:
+    if is_all and everything is not None and everything.gain == best.gain:
         bound = None if everything.bound is None else max(everything.bound, 0)
     number = len(best.consolidation.evictions)
     status = LevelStatus.OPTIMAL if number == bound else LevelStatus.FEASIBLE
