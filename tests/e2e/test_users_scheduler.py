@@ -89,17 +89,16 @@ def test_scores_spread_or_pack(site: Site, plugin: str, num_nodes: int) -> None:
 
 
 def test_pods_of_the_system_go_first_and_are_never_evicted(site: Site) -> None:
-    """S14."""
+    """S14: both want the whole node, and wait at once."""
     site.nodes(1)
-    high = site.priority("high", 1000)
-    scheduler = begin(site, conf("seed-full"))
+    urgent = site.priority("urgent", 1000)
+    site.gang("urgent", 1, cpus=4, priorityClassName=urgent)
     path = "/api/v1/namespaces/kube-system/pods"
     container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "4"}}}
     spec = {"schedulerName": site.name, "containers": [container]}
     name = f"{site.name}-system"
     site.create(path, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
-    scheduler.await_metric(1, "volcano_schedule_attempts_total", result="scheduled")
-    site.gang("urgent", 1, priorityClassName=high)
+    scheduler = begin(site, conf("seed-full"))
     site.await_waits("urgent", "NotEnoughResources")
     settle(site, scheduler, {"urgent": 0})
     assert site.api.get(f"{path}/{name}")["status"]["phase"] == "Running"
