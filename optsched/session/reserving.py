@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from optsched.domain.cluster import GangPhase
 from optsched.domain.task import TaskStatus
 from optsched.engines.greedy.reserving import Wishes, make_bookings
 from optsched.problem.compile import compile_problem
@@ -38,12 +39,22 @@ class Reserved:
         All of them, also those of gangs that can start now.
     problem
         What was compiled on the way; makes compiling the snapshot cheaper.
+    outside
+        Keys of gangs that have waited for too long for their pods to be created, in order.
 
     """
 
     snapshot: Snapshot
     bookings: tuple[Booking, ...] = ()
     problem: Problem | None = None
+    outside: tuple[str, ...] = ()
+
+    def late(self, problem: Problem) -> list[int]:
+        """Numbers of the gangs `outside`."""
+        if not self.outside:
+            return []
+        number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
+        return [number[key] for key in self.outside]
 
     def heads(self, problem: Problem) -> list[int]:
         """Numbers of the gangs whose turn has come, in order."""
@@ -80,15 +91,17 @@ def reserve(
 
     """
     snapshot = replace(snapshot, bookings=()) if snapshot.bookings else snapshot
-    waiting = _bypassed(snapshot, policy) if policy.reservations else []
+    late = _bypassed(snapshot, policy) if policy.reservations else []
+    outside = tuple(g.key for g in late if _is_outside(g, snapshot, policy))
+    waiting = [g for g in late if _may_start(g)]
     if not waiting:
-        return Reserved(snapshot, (), previous)
+        return Reserved(snapshot, (), previous, outside)
     before = () if previous is None else previous.snapshot.bookings
     problem = compile_problem(replace(snapshot, bookings=before), previous)
     wishes = _wishes(problem, policy, waiting)
     bookings = make_bookings(problem, policy.rules, wishes) if wishes.gangs else ()
     kept = [b for b in bookings if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms]
-    return Reserved(replace(snapshot, bookings=tuple(kept)), bookings, problem)
+    return Reserved(replace(snapshot, bookings=tuple(kept)), bookings, problem, outside)
 
 
 def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
@@ -101,7 +114,7 @@ def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
         due = None if sla is None else sla.due_ms(gang)
         return gang.waiting_since_ms < late or (due is not None and due <= snapshot.taken_ms)
 
-    waiting = [g for g in snapshot.gangs if is_due(g) and _may_start(g)]
+    waiting = [g for g in snapshot.gangs if is_due(g)]
     knows = policy.rules.find("priority") is not None
     return sorted(waiting, key=lambda g: (-g.priority if knows else 0, g.waiting_since_ms, g.key))
 
@@ -114,6 +127,18 @@ def _may_start(gang: Gang) -> bool:
     return bool(waits) and not any(t.nominated_node for t in waits)
 
 
+def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
+    """Whether it waits for its pods to be created, and others are to wait for it meanwhile."""
+    if gang.phase is not GangPhase.PENDING or gang.is_implicit or gang.tasks:
+        return False
+    return is_held(_late_by(gang, snapshot.taken_ms, policy))
+
+
+def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
+    """For how long it has waited beyond what others have to; 0 where only its sla is over."""
+    return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
+
+
 def _wishes(problem: Problem, policy: Policy, waiting: Sequence[Gang]) -> Wishes:
     number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
     lines = FifoLines(problem, lambda _: False)
@@ -122,9 +147,9 @@ def _wishes(problem: Problem, policy: Policy, waiting: Sequence[Gang]) -> Wishes
         for gang in waiting
         if problem.shape_of[g := number[gang.key]] >= 0 and lines.ahead(g) == NOBODY
     ]
-    now, after = problem.snapshot.taken_ms, policy.budgets.starvation_after_ms
-    since = (now - int(problem.waiting_since_ms[g]) - after for g in gangs)
-    may_hold = (g for g, waited in zip(gangs, since, strict=True) if is_held(waited))
+    now = problem.snapshot.taken_ms
+    domain = problem.snapshot.gangs
+    may_hold = (g for g in gangs if is_held(_late_by(domain[g], now, policy)))
     return Wishes(gangs, frozenset(may_hold), policy.reservations)
 
 

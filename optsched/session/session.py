@@ -282,6 +282,7 @@ class _Session:
             tier_of=tiers.of if self._optimises else None,
             seats=seats,
             gated=not self._optimises,
+            late=self._reserved.late(problem),
         )
         decisions = run_greedy(problem, self._policy.rules, options)
         return replace(judge(problem, decisions, levels, NO_SOLVER), final=tuple(seats))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from optsched.domain.cluster import GangPhase, Queue
+from optsched.domain.cluster import Gang, GangPhase, Queue
+from optsched.domain.decisions import Enqueue
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
@@ -21,8 +22,6 @@ from tests.support.virtual import Virtual, lasting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from optsched.domain.cluster import Gang
 
 MODEL = """
 apiVersion: optsched.io/v1alpha1
@@ -192,6 +191,35 @@ def test_a_gang_that_could_never_start_reserves_nothing(engine):
     plan = cluster.step(100 * SECOND)
     assert cluster.bookings == ()
     assert "reserved" not in plan.pending["ns/vast"].message
+
+
+# --- pods that do not exist yet -------------------------------------------------------------------
+
+
+def asking(name: str, cpus: int) -> Gang:
+    """A PodGroup whose pods are created once it has been let in."""
+    least = (("cpu", cpus * 1000),)
+    return Gang(f"ns/{name}", min_member=1, min_resources=least, phase=GangPhase.PENDING)
+
+
+@engines
+def test_small_jobs_are_not_let_in_past_a_large_one_for_ever(engine):
+    text = MODEL.replace("ENGINE", engine).replace("{name: drf}", "{name: overcommit}, {name: drf}")
+    cluster = world(engine)
+    cluster.policy = parse_policy(text, "m")
+    cluster.arrive(gang("old", ("w", 1, shape(60))))
+    cluster.step(1 * SECOND)
+    cluster.arrive(asking("large", 120))
+    cluster.step(2 * SECOND)
+    cluster.arrive(asking("small", 20))
+    before, after = cluster.step(50 * SECOND), cluster.step(100 * SECOND)
+    assert [a.gang for a in before.actions if isinstance(a, Enqueue)] == ["ns/small"]
+    assert [a for a in after.actions if isinstance(a, Enqueue)] == []
+    later = cluster.step(63 * SECOND + HOLD_MS)
+    assert [a.gang for a in later.actions if isinstance(a, Enqueue)] == ["ns/small"]
+    del cluster.gangs["ns/old"]
+    last = cluster.step(64 * SECOND + HOLD_MS)
+    assert "ns/large" in [a.gang for a in last.actions if isinstance(a, Enqueue)]
 
 
 # --- a little simulation -------------------------------------------------------------------------

@@ -20,10 +20,11 @@ from optsched.engines.greedy.placing import Placing
 from optsched.problem.decisions import Decisions
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.fifo import NOBODY, FifoLines
+from optsched.rules.let_in import least_resources
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.engines.greedy.book import Book
     from optsched.engines.greedy.lines import Key
@@ -50,6 +51,9 @@ class GreedyOptions:
     gated
         Whether a gang in phase Pending takes part only once it has been enqueued, although its
         pods exist.
+    late
+        Gangs that have waited for too long to be enqueued, in order: they are asked first, and what
+        the first of them that is refused needs is counted as if it were let in.
 
     """
 
@@ -57,6 +61,7 @@ class GreedyOptions:
     tier_of: I64 | None = None
     seats: Mapping[int, Seats] = field(default_factory=dict)
     gated: bool = True
+    late: Sequence[int] = ()
 
 
 def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Decisions:
@@ -99,6 +104,7 @@ class _Pipeline:
         )
         self._enqueued = np.zeros(problem.num_gangs, np.bool_)
         self._refused = np.zeros(problem.num_gangs, np.bool_)
+        self._shut: set[int] = set()
         self._promised: set[int] = set()
         self._lines_in_order = FifoLines(problem, lambda g: self._placing.ledger.gang_placed[g] > 0)
         self._tier = None if options.tier_of is None else options.tier_of.tolist()
@@ -140,16 +146,34 @@ class _Pipeline:
             and (queue := int(self._problem.queue_of[i])) >= 0
             and queue not in closed
         ]
-        shut: set[int] = set()
-        for gang in self._turns(waiting):
-            queue = int(self._problem.queue_of[gang])
-            if queue not in shut and self._is_expected(gang):
-                self._enqueued[gang] = True
+        late = [gang for gang in self._options.late if gang in waiting]
+        is_set_aside = False
+        for gang in late:
+            if not self._let_in(gang) and not is_set_aside and self._could_fit(gang):
                 self._faces.enqueued(gang)
-                continue
-            self._refused[gang] = True
-            if self._problem.snapshot.queues[queue].is_fifo:
-                shut.add(queue)
+                is_set_aside = True
+        for gang in self._turns(gang for gang in waiting if gang not in late):
+            self._let_in(gang)
+
+    def _let_in(self, gang: int) -> bool:
+        """Enqueue a gang if there may be room; in strict order nobody is after one that waits."""
+        queue = int(self._problem.queue_of[gang])
+        if queue not in self._shut and self._is_expected(gang):
+            self._enqueued[gang] = True
+            self._faces.enqueued(gang)
+            return True
+        self._refused[gang] = True
+        if self._problem.snapshot.queues[queue].is_fifo:
+            self._shut.add(queue)
+        return False
+
+    def _could_fit(self, gang: int) -> bool:
+        """Whether what a gang needs is less than the cluster and its queues could ever give."""
+        problem, queues = self._problem, self._problem.queues
+        least = least_resources(problem)[gang]
+        above = queues.subtree[:, problem.queue_of[gang]]
+        within = (least <= queues.capability[above]).all() and (least <= problem.total).all()
+        return bool(within)
 
     def _is_expected(self, gang: int) -> bool:
         asks = self._problem.snapshot.gangs[gang].min_resources
