@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
+from optsched.domain.decisions import PPM, Allocate, Evict, LevelStatus, Nominate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from optsched.domain.reasons import Reason
 
 MOST_ROWS = 50
+_FEWEST_SHARES = 2
 _COLOURS = {
     LevelStatus.OPTIMAL: "green",
     LevelStatus.FEASIBLE: "yellow",
@@ -93,6 +94,27 @@ def show_certificate(console: Console, certificate: Certificate) -> None:
     console.print(table)
     console.print(f"{_verdict(certificate)} ({certificate.engine}, {certificate.seconds:.2f} s)")
     console.print(f"stopped: {certificate.stopped}", style="dim")
+    _show_shares(console, certificate)
+
+
+def _show_shares(console: Console, certificate: Certificate) -> None:
+    """What queues hold against their ideals, where there are queues to compare."""
+    if len(certificate.shares) < _FEWEST_SHARES:
+        return
+    table = Table(title="shares", title_justify="left", box=None, pad_edge=False)
+    table.add_column("queue")
+    for heading in ("share", "ideal", "distance"):
+        table.add_column(heading, justify="right")
+    for each in certificate.shares:
+        parts = (_percent(each.share), _percent(each.ideal), _percent(each.distance, "+"))
+        table.add_row(each.queue, *parts)
+    console.print()
+    console.print(table)
+
+
+def _percent(ppm: int, sign: str = "") -> str:
+    permille = round(1000 * ppm / PPM)
+    return f"{permille / 10:{sign}.1f}%"
 
 
 def _level(level: LevelResult) -> tuple[str, str, str, str, str]:

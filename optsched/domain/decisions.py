@@ -104,6 +104,30 @@ class LevelResult:
         return None if self.bound is None else abs(self.bound - self.value)
 
 
+PPM = 1_000_000
+"""Shares are told in millionths of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """What a queue holds after a plan, and what it would hold if tasks could be cut as one likes.
+
+    Attributes
+    ----------
+    share, ideal
+        Dominant shares in millionths of the cluster.
+    """
+
+    queue: str
+    share: int
+    ideal: int
+
+    @property
+    def distance(self) -> int:
+        """How far it is from its ideal; above zero where it holds more."""
+        return self.share - self.ideal
+
+
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """How far a plan is from the best there is, and who says so.
@@ -120,6 +144,8 @@ class Certificate:
         Why the search ended.
     relaxed
         Rules that the bounds leave out.
+    shares
+        Of the queues that ask for something, by name.
     """
 
     levels: tuple[LevelResult, ...]
@@ -127,6 +153,7 @@ class Certificate:
     seconds: float
     stopped: str
     relaxed: tuple[str, ...] = ()
+    shares: tuple[QueueShare, ...] = ()
 
     @property
     def is_proved(self) -> bool:

@@ -24,6 +24,7 @@ from optsched.domain.decisions import (
     LevelStatus,
     Nominate,
     Plan,
+    QueueShare,
     Sense,
 )
 from optsched.domain.devices import DeviceGrant, DeviceId
@@ -79,6 +80,13 @@ _LEVEL: Final = record(
     bound=_whole("What no plan can go beyond that keeps the values above; null: unknown.", "null"),
     status=text("How good the value is known to be.", enum=[each.value for each in LevelStatus]),
 )
+_SHARE: Final = record(
+    "What a queue holds after the plan, in millionths of the cluster.",
+    ("queue", "share", "ideal"),
+    queue=text("Its name."),
+    share=_whole("The largest part of any resource that it holds."),
+    ideal=_whole("What that would be if tasks could be cut as one likes."),
+)
 _CERTIFICATE: Final = record(
     "How far the plan is from the best there is, and who says so.",
     ("levels", "engine", "seconds", "stopped", "relaxed", "proved"),
@@ -91,6 +99,7 @@ _CERTIFICATE: Final = record(
     },
     stopped=text("Why the search ended."),
     relaxed=texts("Rules that the bounds leave out."),
+    shares=listing("Of the queues that ask for something, by name.", _SHARE),
     proved=boolean("Whether nothing better exists: all levels OPTIMAL, nothing relaxed."),
 )
 _CARD: Final = record(
@@ -276,6 +285,9 @@ def _encode_certificate(certificate: Certificate) -> dict[str, Any]:
         "seconds": certificate.seconds,
         "stopped": certificate.stopped,
         "relaxed": list(certificate.relaxed),
+        "shares": [
+            {"queue": s.queue, "share": s.share, "ideal": s.ideal} for s in certificate.shares
+        ],
         "proved": certificate.is_proved,
     }
 
@@ -381,12 +393,17 @@ def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
         seconds=_seconds(fields),
         stopped=fields.text("stopped"),
         relaxed=fields.texts("relaxed"),
+        shares=tuple(_share(each) for each in fields.records("shares")),
     )
     proved = fields.boolean("proved")
     if len(errors) == before and proved is not certificate.is_proved:
         right = json.dumps(certificate.is_proved)
         fields.reject("proved", proved, _NOT_PROVED.format(right))
     return certificate
+
+
+def _share(fields: Fields) -> QueueShare:
+    return QueueShare(fields.text("queue"), fields.integer("share"), fields.integer("ideal"))
 
 
 def _level(fields: Fields) -> LevelResult:

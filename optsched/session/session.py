@@ -34,7 +34,9 @@ from optsched.rules.consolidation import CONSOLIDATE, Consolidation
 from optsched.rules.contained import Fault, Faults, PluginFailure
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.faces import Face
+from optsched.rules.fairness import queue_shares
 from optsched.rules.levels import build_levels
+from optsched.rules.outcome import Outcome
 from optsched.rules.outside import Recorder, Recording
 from optsched.rules.verify import verify_actions
 from optsched.session.accused import accused
@@ -447,6 +449,7 @@ class _Session:
             seconds=self._watch.total,
             stopped=answer.stopped,
             relaxed=answer.relaxed,
+            shares=queue_shares(Outcome(each.problem, answer.decisions), self._policy.rules),
         )
 
 

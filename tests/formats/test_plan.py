@@ -21,6 +21,7 @@ from optsched.domain.decisions import (
     LevelStatus,
     Nominate,
     Plan,
+    QueueShare,
     Sense,
 )
 from optsched.domain.devices import DeviceGrant, DeviceId
@@ -50,6 +51,7 @@ CERTIFICATE = Certificate(
     seconds=0.25,
     stopped="the time is up",
     relaxed=("spread",),
+    shares=(QueueShare("team", 250_000, 300_000),),
 )
 EXAMPLE = Plan(
     actions=(

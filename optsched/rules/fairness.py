@@ -1,0 +1,187 @@
+"""What queues hold against what they would hold if tasks could be cut as one likes.
+
+Mathematics: models/formulation/fairness.md. The ideal is the lexicographic max-min of dominant
+shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5):
+every queue gets a part of what it asks for, and none can get more unless one that has less by its
+weight gets less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import PPM, QueueShare
+from optsched.problem.arrays import UNLIMITED
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.rules.outcome import Outcome
+    from optsched.rules.ruleset import RuleSet
+
+SHARING = ("proportion", "capacity", "drf")
+"""Rules with which shares of queues mean anything."""
+
+_TINY = 1e-12
+
+
+def queue_shares(outcome: Outcome, rules: RuleSet) -> tuple[QueueShare, ...]:
+    """The share of every queue that asks for something, by name.
+
+    None where no rule is about shares. A share is the largest part of the cluster that the queue
+    holds of any resource but places for pods.
+    """
+    if not any(rules.find(name) is not None for name in SHARING):
+        return ()
+    problem = outcome.problem
+    view = problem.derived(_view)
+    ideal = ideal_parts(problem, rules) * view.dominant
+    held = _dominant(view, outcome.queue_allocated)
+    asking = np.flatnonzero(view.dominant > 0)
+    names = problem.queues.names
+    return tuple(
+        QueueShare(names[q], int(np.rint(held[q] * PPM)), int(np.rint(ideal[q] * PPM)))
+        for q in asking.tolist()
+    )
+
+
+def ideal_parts(problem: Problem, rules: RuleSet) -> F64:
+    """(Q,) the part of what each queue asks for that it would hold in the ideal."""
+    view = problem.derived(_view)
+    filling = _Filling(view.use, view.limit, _floors(problem, view))
+    first, second = _weights(problem, rules)
+    for weight in (first, second):
+        rising = (weight > 0) & (view.dominant > 0)
+        speed = np.where(rising, weight / np.maximum(view.dominant, _TINY), 0.0)
+        filling.fill(speed)
+    return filling.part
+
+
+# --- what is asked, and what limits it -----------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """Limits of what queues get, one row each.
+
+    Attributes
+    ----------
+    use, limit
+        (K, Q) what a queue takes of a limit with all that it asks for, and (K,) the limit.
+    total
+        (R,) what the cluster has; 0 for places for pods.
+    dominant
+        (Q,) share of each queue with all that it asks for.
+
+    """
+
+    use: F64
+    limit: F64
+    total: F64
+    dominant: F64
+
+
+def _view(problem: Problem) -> _View:
+    queues = problem.queues
+    demand = queues.requested.astype(np.float64)
+    total = problem.total.astype(np.float64)
+    if problem.index(PODS) >= 0:
+        total[problem.index(PODS)] = 0
+    free = np.maximum(total - problem.foreign[problem.ready].sum(axis=0), 0)
+    counted = np.flatnonzero(total > 0)
+    rows, limits = [demand[:, counted].T], [free[counted]]
+    for q, r in np.argwhere(queues.capability < UNLIMITED).tolist():
+        rows.append(np.where(queues.subtree[q], demand[:, r], 0.0)[None])
+        limits.append(np.array([queues.capability[q, r]], np.float64))
+    view = _View(np.concatenate(rows), np.concatenate(limits), total, np.zeros(len(demand)))
+    return _View(view.use, view.limit, total, _dominant(view, queues.requested))
+
+
+def _dominant(view: _View, amounts: I64) -> F64:
+    """(Q,) the largest part of the cluster that amounts (Q, R) are."""
+    parts = np.where(view.total > 0, amounts / np.maximum(view.total, 1), 0.0)
+    largest: F64 = parts.max(axis=1, initial=0.0)
+    return largest
+
+
+def _floors(problem: Problem, view: _View) -> F64:
+    """(Q,) the part of what it asks for that a queue is guaranteed."""
+    queues = problem.queues
+    named = (queues.guarantee > 0) & (queues.requested > 0)
+    parts = np.where(named, queues.guarantee / np.maximum(queues.requested, 1), np.inf)
+    least = parts.min(axis=1, initial=np.inf)
+    return np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
+
+
+def _weights(problem: Problem, rules: RuleSet) -> tuple[F64, F64]:
+    """(Q,) twice: by what queues share first, and what the others share that is left.
+
+    With `capacity` those that deserve something share by that.
+    """
+    weight = problem.queues.weight.astype(np.float64)
+    if rules.find("capacity") is None:
+        return weight, np.zeros_like(weight)
+    deserved = _dominant(problem.derived(_view), problem.queues.deserved)
+    if not deserved.any():
+        return weight, np.zeros_like(weight)
+    return deserved, np.where(deserved > 0, 0.0, weight)
+
+
+# --- filling -------------------------------------------------------------------------------------
+
+
+class _Filling:
+    """Raises what queues get together until limits stop them one after the other.
+
+    Attributes
+    ----------
+    part
+        (Q,) the part of what it asks for that each queue has.
+
+    """
+
+    def __init__(self, use: F64, limit: F64, floor: F64) -> None:
+        self._use = use
+        self._limit = limit
+        self.part = floor.copy()
+
+    def fill(self, speed: F64) -> None:
+        """Raise queues (Q,) at their speeds; one that has more already waits for the others."""
+        level, stopped = 0.0, speed <= 0
+        for _ in range(3 * len(speed) + len(self._limit) + 1):
+            rising = ~stopped & (self.part <= speed * level + _TINY)
+            step = min(self._to_limit(rising, speed), _least(self._ends(stopped, speed, level)))
+            if not np.isfinite(step):
+                return
+            self.part = np.where(rising, self.part + step * speed, self.part)
+            level += step
+            stopped |= self._is_stopped(rising)
+
+    def _to_limit(self, rising: Bool, speed: F64) -> float:
+        """How far the level may rise until a limit is reached."""
+        growth = self._use @ np.where(rising, speed, 0.0)
+        left = np.maximum(self._limit - self._use @ self.part, 0.0)
+        binding = growth > 0
+        return _least(left[binding] / growth[binding])
+
+    def _ends(self, stopped: Bool, speed: F64, level: float) -> F64:
+        """How far it may rise until a queue has all that it asks for, or one joins the others."""
+        going = ~stopped
+        whole = 1.0 / speed[going] - level
+        joins = self.part[going] / speed[going] - level
+        ends = np.concatenate([whole, joins])
+        return ends[ends > _TINY]
+
+    def _is_stopped(self, rising: Bool) -> Bool:
+        used = self._use @ self.part
+        full = used >= self._limit - _TINY * np.maximum(self._limit, 1.0)
+        held: Bool = (self._use[full] > 0).any(axis=0) & rising
+        return held | (self.part >= 1.0 - _TINY)
+
+
+def _least(values: F64) -> float:
+    return float(values.min()) if len(values) else float("inf")
