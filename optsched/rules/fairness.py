@@ -40,7 +40,7 @@ def queue_shares(outcome: Outcome, rules: RuleSet) -> tuple[QueueShare, ...]:
     problem = outcome.problem
     view = problem.derived(_view)
     ideal = ideal_parts(problem, rules) * view.dominant
-    held = _dominant(view, outcome.queue_allocated)
+    held = _dominant(view.total, outcome.queue_allocated)
     asking = np.flatnonzero(view.dominant > 0)
     names = problem.queues.names
     return tuple(
@@ -66,7 +66,7 @@ def ideal_parts(problem: Problem, rules: RuleSet) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """Limits of what queues get, one row each.
+    """Limits of what queues get that can be reached, one row each.
 
     Attributes
     ----------
@@ -97,13 +97,14 @@ def _view(problem: Problem) -> _View:
     for q, r in np.argwhere(queues.capability < UNLIMITED).tolist():
         rows.append(np.where(queues.subtree[q], demand[:, r], 0.0)[None])
         limits.append(np.array([queues.capability[q, r]], np.float64))
-    view = _View(np.concatenate(rows), np.concatenate(limits), total, np.zeros(len(demand)))
-    return _View(view.use, view.limit, total, _dominant(view, queues.requested))
+    use, limit = np.concatenate(rows), np.concatenate(limits)
+    binds = use.sum(axis=1) > limit
+    return _View(use[binds], limit[binds], total, _dominant(total, queues.requested))
 
 
-def _dominant(view: _View, amounts: I64) -> F64:
+def _dominant(total: F64, amounts: I64) -> F64:
     """(Q,) the largest part of the cluster that amounts (Q, R) are."""
-    parts = np.where(view.total > 0, amounts / np.maximum(view.total, 1), 0.0)
+    parts = np.where(total > 0, amounts / np.maximum(total, 1), 0.0)
     largest: F64 = parts.max(axis=1, initial=0.0)
     return largest
 
@@ -125,7 +126,7 @@ def _weights(problem: Problem, rules: RuleSet) -> tuple[F64, F64]:
     weight = problem.queues.weight.astype(np.float64)
     if rules.find("capacity") is None:
         return weight, np.zeros_like(weight)
-    deserved = _dominant(problem.derived(_view), problem.queues.deserved)
+    deserved = _dominant(problem.derived(_view).total, problem.queues.deserved)
     if not deserved.any():
         return weight, np.zeros_like(weight)
     return deserved, np.where(deserved > 0, 0.0, weight)
