@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from optsched.domain.cluster import GangPhase
+from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.engines.greedy.reserving import Wishes, make_bookings
 from optsched.problem.compile import compile_problem
@@ -63,11 +64,13 @@ class Reserved:
         return [number[b.gang] for b in self.bookings if b.start_ms <= now and not b.is_open]
 
     def told(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Reasons of gangs with bookings, with what they may expect."""
+        """Reasons of gangs with bookings, with what they may expect; not of those being seated."""
         return {
             b.gang: replace(reason, message=f"{reason.message}; {expectation(b)}")
             for b in self.bookings
-            if (reason := pending.get(b.gang)) is not None and self._is_ahead(b)
+            if (reason := pending.get(b.gang)) is not None
+            and reason.code is not ReasonCode.WAITING
+            and self._is_ahead(b)
         }
 
     def _is_ahead(self, booking: Booking) -> bool:

@@ -97,6 +97,30 @@ def test_nobody_moves_unless_the_policy_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("actions", "action"),
+    [
+        ("allocate, consolidation, preempt", "consolidation"),
+        ("allocate, preempt, consolidation", "preempt"),
+        ("allocate, consolidation", "consolidation"),
+        ("allocate, preempt", "preempt"),
+    ],
+)
+def test_what_the_policy_names_first_is_tried_first(actions: str, action: str) -> None:
+    wants = gang("wants", ("w", 1, shape(1, 2)), priority=1)
+    plan = decide(cluster(pair_of_nodes(), [*halves(), wants]), actions)
+    (eviction,) = (a for a in plan.actions if isinstance(a, Evict))
+    assert eviction.action == action
+    assert bool(eviction.to) == (action == "consolidation")
+
+
+def test_who_can_not_move_is_evicted_after_all() -> None:
+    gangs = halves(is_movable=False)
+    wants = gang("wants", ("w", 1, shape(1, 2)), priority=1)
+    plan = decide(cluster(pair_of_nodes(), [*gangs, wants]), "allocate, consolidation, preempt")
+    assert [a.action for a in plan.actions if isinstance(a, Evict)] == ["preempt"]
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"is_movable": False},

@@ -230,6 +230,20 @@ def moved_once(late: int = 100) -> World:
     return world
 
 
+def test_who_has_waited_for_long_gets_room_by_moves_and_needs_no_booking() -> None:
+    gangs = [loner("x", "n0"), loner("y", "n1"), gang("want", ("w", 1, shape(1, 2)))]
+    world = World(nodes(2, gpu=2), gangs, [], 0)
+    world.round = 1000
+    plan = world.step()
+    assert sum(isinstance(a, Evict) for a in plan.actions) == 1
+    assert plan.pending["ns/want"].message == (
+        "room is kept for it on nodes where pods are about to leave"
+    )
+    for _ in range(4):
+        world.step()
+    world.assert_all_run()
+
+
 def test_what_is_on_its_way_is_told_of_nobody() -> None:
     gangs = [loner("x", "n0"), loner("y", "n1"), gang("want", ("w", 1, shape(1, 2)))]
     world = World(nodes(2, gpu=2), gangs, [], 100)
