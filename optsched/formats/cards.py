@@ -6,16 +6,19 @@ Volcano: `pkg/scheduler/api/devices/nvidia/gpushare` and `…/vgpu` (`decodeNode
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.domain.cards import Card, CardRequest, CardUse
+from optsched.formats.geometries import geometries_of, geometry_marks, marked_geometries
 from optsched.units import FieldError, QuantityError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
+    from optsched.formats.geometries import GeometryTable
 
 GPU_MEMORY: Final = "volcano.sh/gpu-memory"
 GPU_NUMBER: Final = "volcano.sh/gpu-number"
@@ -32,6 +35,7 @@ HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
 _NVIDIA: Final = "NVIDIA"
 _DELETED: Final = "Deleted"
+_KEY: Final = re.compile(r"\[([^\[\]]*)\]$")
 _NOT_A_CARD: Final = (
     "holds no GPU in this part: write UUID,sharers,memory,model,health,mode with a colon after each"
 )
@@ -42,15 +46,21 @@ _NOT_A_NUMBER: Final = "is not a number of a GPU: write numbers with commas betw
 
 
 def node_cards(
-    annotations: Mapping[str, str], offered: Amounts, errors: list[FieldError]
+    annotations: Mapping[str, str],
+    offered: Amounts,
+    table: GeometryTable,
+    errors: list[FieldError],
 ) -> tuple[Card, ...]:
     """The cards of a node: numbered ones by its resources, vGPUs by their register.
+
+    table: how MIG may cut GPUs, by model.
 
     A node whose device plugin has left (`Deleted` in the handshake) has no vGPUs.
     """
     cards = list(_numbered(annotations, dict(offered), errors))
     if not annotations.get(HANDSHAKE, "").startswith(_DELETED):
-        cards += _registered(annotations, errors)
+        marked = marked_geometries(annotations)
+        cards += _registered(annotations, table if marked is None else marked, errors)
     return tuple(cards)
 
 
@@ -65,7 +75,9 @@ def _numbered(
         yield Card(str(i), memory // number, is_healthy=i not in ill)
 
 
-def _registered(annotations: Mapping[str, str], errors: list[FieldError]) -> Iterable[Card]:
+def _registered(
+    annotations: Mapping[str, str], table: GeometryTable, errors: list[FieldError]
+) -> Iterable[Card]:
     text = annotations.get(wellknown.NODE_VGPU_REGISTER, "")
     for part in (p for p in text.split(":") if p.strip()):
         fields = part.strip().split(",")
@@ -75,7 +87,9 @@ def _registered(annotations: Mapping[str, str], errors: list[FieldError]) -> Ite
             continue
         key, sharers, memory, model, health = fields[:5]
         mode = MIG if fields[5:] == [MIG] else HAMI_CORE
-        yield Card(key, int(memory), int(sharers), mode, model, health.lower() == "true")
+        healthy = health.lower() == "true"
+        cut = geometries_of(model, table) if mode == MIG else ()
+        yield Card(key, int(memory), int(sharers), mode, model, healthy, cut)
 
 
 def node_marks(cards: Sequence[Card]) -> dict[str, str]:
@@ -85,6 +99,7 @@ def node_marks(cards: Sequence[Card]) -> dict[str, str]:
     vgpus = [c for c in cards if c.is_vgpu]
     if vgpus:
         marks[wellknown.NODE_VGPU_REGISTER] = "".join(map(_register, vgpus))
+        marks |= geometry_marks(vgpus)
     return marks
 
 
@@ -151,7 +166,7 @@ def card_uses(
     for container, text in enumerate(annotations.get(VGPU_IDS, "").split(";")):
         found = (part.split(",") for part in text.split(":"))
         uses += [
-            CardUse(f[0], int(f[2]), int(f[3]), container)
+            CardUse(_KEY.sub("", f[0]), int(f[2]), int(f[3]), container, _instance(f[0]))
             for f in found
             if len(f) >= 4 and all(map(_is_count, f[2:4]))
         ]
@@ -166,7 +181,8 @@ def use_marks(uses: Sequence[CardUse]) -> dict[str, str]:
     if vgpus:
         of_container = [""] * (1 + max(u.container for u in vgpus))
         for u in vgpus:
-            of_container[u.container] += f"{u.key},{_NVIDIA},{u.memory},{u.cores}:"
+            key = f"{u.key}[{u.instance}]" if u.instance else u.key
+            of_container[u.container] += f"{key},{_NVIDIA},{u.memory},{u.cores}:"
         marks[VGPU_IDS] = ";".join(of_container)
     return marks
 
@@ -185,6 +201,12 @@ def bind_marks(uses: Sequence[CardUse], node: str, now_ms: int) -> dict[str, str
             "volcano.sh/bind-time": str(now_ms // 1000),
         }
     return marks
+
+
+def _instance(text: str) -> str:
+    """The slice in the name of a GPU such as `GPU-0[group1-3]`; empty where there is none."""
+    found = _KEY.search(text)
+    return found[1] if found else ""
 
 
 # --- numbers -------------------------------------------------------------------------------------

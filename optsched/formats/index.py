@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
+from optsched.formats.geometries import CONFIG_FILE
 from optsched.formats.marks import API_VERSION, time_text
 from optsched.formats.pods import DEFAULT_NAMESPACE
 from optsched.formats.problems import ObjectProblem, problems_of
@@ -96,7 +97,8 @@ class ObjectIndex:
         self.taken_ms: int | None = None
         self.answers: list[tuple[str, str]] = []
         self.sharding: Sharding | None = None
-        self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in READ_KINDS}
+        read = (*READ_KINDS, kinds.CONFIG_MAP)
+        self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in read}
         for position, obj in enumerate(objects):
             self._file(obj, position, where[position] if where else "")
 
@@ -120,7 +122,7 @@ class ObjectIndex:
             return
         version, name = str(obj["apiVersion"]), str(obj["kind"])
         kind = kinds.find_kind(version, name)
-        if kind in self._entries:
+        if kind in self._entries and (kind != kinds.CONFIG_MAP or _says_geometries(obj)):
             self._add(kind, obj, position, where)
         elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
             self._read_dump(obj, where)
@@ -172,6 +174,12 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
+
+
+def _says_geometries(obj: dict[str, Any]) -> bool:
+    """Whether a ConfigMap is read: the one that says how MIG may cut GPUs."""
+    data = obj.get("data")
+    return isinstance(data, dict) and CONFIG_FILE in data
 
 
 def _completed(

@@ -16,6 +16,7 @@ from optsched.units import MAX_ON_NODE
 
 if TYPE_CHECKING:
     from optsched.domain.amounts import Amounts
+    from optsched.formats.geometries import GeometryTable
     from optsched.units import FieldError
 
 GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
@@ -24,8 +25,12 @@ GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
 _TOO_MUCH: Final = f"is more than a machine can have: write at most {MAX_ON_NODE}"
 
 
-def parse_node(obj: object) -> tuple[Node | None, tuple[FieldError, ...]]:
+def parse_node(
+    obj: object, table: GeometryTable = ()
+) -> tuple[Node | None, tuple[FieldError, ...]]:
     """The node, and every field of it that has no reading; None only without a name.
+
+    table: how MIG may cut GPUs, by model.
 
     A resource whose amount has no reading offers nothing, and a node whose taints have none takes
     no pods. Without any condition a node counts as ready, for manifests written by hand have none.
@@ -49,7 +54,7 @@ def parse_node(obj: object) -> tuple[Node | None, tuple[FieldError, ...]]:
         unschedulable=spec.boolean("unschedulable"),
         gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
         load=marked_load(meta.annotations, errors),
-        cards=node_cards(meta.annotations, allocatable, errors),
+        cards=node_cards(meta.annotations, allocatable, table, errors),
     )
     return node, tuple(errors)
 

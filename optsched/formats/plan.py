@@ -109,6 +109,7 @@ _CARD: Final = record(
     memory=_whole("In the units of the device plugin."),
     cores=_whole("Hundredths of its cores."),
     container=_whole("Which of the containers that ask for GPUs has it, from 0."),
+    instance=text("The slice that MIG has cut, as geometry-position; empty for none."),
 )
 _DEVICE: Final = record(
     "A device that a claim gets.",
@@ -251,7 +252,9 @@ def _encode_parts(
 
 
 def _encode_card(use: CardUse) -> list[Any]:
-    return [{"gpu": use.key, "memory": use.memory, "cores": use.cores, "container": use.container}]
+    fields = {"gpu": use.key, "memory": use.memory, "cores": use.cores}
+    cut = {"instance": use.instance} if use.instance else {}
+    return [{**fields, "container": use.container, **cut}]
 
 
 def _encode_grant(grant: DeviceGrant) -> list[Any]:
@@ -350,8 +353,8 @@ def _parts(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
 
 
 def _card(fields: Fields) -> CardUse:
-    numbers = (fields.integer(n) for n in ("memory", "cores", "container"))
-    return CardUse(fields.text("gpu"), *numbers)
+    memory, cores, container = (fields.integer(n) for n in ("memory", "cores", "container"))
+    return CardUse(fields.text("gpu"), memory, cores, container, fields.text("instance"))
 
 
 def _grants(parts: Iterator[Fields]) -> tuple[DeviceGrant, ...]:

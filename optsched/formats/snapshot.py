@@ -24,6 +24,7 @@ from optsched.formats.deviceclaims import (
     parse_device_class,
     parse_slice,
 )
+from optsched.formats.geometries import parse_geometries
 from optsched.formats.groups import (
     Loner,
     gang_of_group,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from optsched.domain.shards import Sharding
     from optsched.domain.task import Task
     from optsched.domain.topology import Topology
+    from optsched.formats.geometries import GeometryTable
     from optsched.formats.problems import ObjectProblem
 
 Parsed = TypeVar("Parsed")
@@ -359,7 +361,17 @@ class _Assembly:
             self._report(kinds.HYPER_NODE, name, remarks, listed[name].where)
         return topology
 
+    def _geometries(self) -> GeometryTable:
+        """How MIG may cut GPUs; of several ConfigMaps that say it, the first that fits counts."""
+        found: GeometryTable = ()
+        for key, entry in self._index.of(kinds.CONFIG_MAP).items():
+            table, errors = parse_geometries(entry.obj)
+            self._report(kinds.CONFIG_MAP, key, errors, entry.where)
+            found += table
+        return found
+
     def _nodes(self) -> tuple[Node, ...]:
+        table = self._geometries()
         residents: dict[str, list[Task]] = {}
         for task in self._tasks:
             if task.status.holds_resources:
@@ -367,7 +379,7 @@ class _Assembly:
         numa = self._numa()
         found: list[Node] = []
         for key, entry in self._index.of(kinds.NODE).items():
-            node, errors = parse_node(entry.obj)
+            node, errors = parse_node(entry.obj, table)
             self._report(kinds.NODE, key, errors, entry.where)
             if node is not None:
                 here = sorted(residents.pop(node.name, ()), key=lambda task: task.key)

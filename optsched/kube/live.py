@@ -28,6 +28,7 @@ from optsched.kube.events import COMPONENT, EventRecorder, EventType, Note
 from optsched.kube.evictor import Evictor
 from optsched.kube.evictor import Surroundings as EvictorSurroundings
 from optsched.kube.follower import Follower
+from optsched.kube.geometries import GeometryReader
 from optsched.kube.lease import Elector, LeaseTimes
 from optsched.kube.metrics import Metrics
 from optsched.kube.outbox import Outbox
@@ -39,6 +40,7 @@ from optsched.kube.solving import SolverKeeper
 from optsched.kube.waiting import Waiting
 from optsched.kube.writes import Write, writer
 from optsched.policy.policy import SolverKind
+from optsched.rules.deviceshare import DeviceShare
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
@@ -226,6 +228,8 @@ class _Live:
             on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
         )
         yield follower.run()
+        reader = GeometryReader(self._client, self._cache, self._waiting, self._geometries_in)
+        yield reader.run()
         yield self._binder.run()
         yield self._evictor.run()
         yield self._writes.run()
@@ -233,6 +237,12 @@ class _Live:
         if self._elector is not None:
             yield self._elector.run(_report_election)
         yield self._solver.run()
+
+    def _geometries_in(self) -> tuple[str, str] | None:
+        """The ConfigMap with the geometries of MIG, where the policy shares GPUs that way."""
+        rules = (active.rule for active in self._policies.current().rules.active)
+        shares = (rule for rule in rules if isinstance(rule, DeviceShare) and rule.by_vgpu)
+        return next((rule.geometries_in for rule in shares), None)
 
     async def _drain(self) -> None:
         log.info("stopping: %d binds are left", self._binder.num_waiting)

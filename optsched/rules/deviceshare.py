@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import combinations, product
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from optsched.rules.world import World
 
 GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
-UNSUPPORTED = "mig"
-"""Cards in this mode are cut by geometries, which are not known here: they take nothing."""
+MIG = "mig"
+"""Cards in this mode are cut by geometries; one of which none is known takes nothing."""
 
 TOP = 100.0
 
@@ -65,14 +65,22 @@ class Need(NamedTuple):
         return self.memory or card.memory * self.percent // 100
 
 
+Slice: TypeAlias = tuple[int, int]
+"""Geometry of a card and kind of slice in it, by their places."""
+
+
 class Used(NamedTuple):
-    """What is taken of a card: memory, cores, tasks, those that have it alone, its first cores."""
+    """What is taken of a card: memory, cores, tasks, those that have it alone, its first cores.
+
+    slices: how many are taken of each kind, as ((geometry, kind), number), in order.
+    """
 
     memory: int = 0
     cores: int = 0
     number: int = 0
     owners: int = 0
     cores_before: int = 0
+    slices: tuple[tuple[Slice, int], ...] = ()
 
 
 class Taken(NamedTuple):
@@ -82,6 +90,7 @@ class Taken(NamedTuple):
     memory: int
     cores: int
     is_alone: bool
+    slice: Slice | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,8 @@ class DeviceShare(Rule):
         Which requests count: `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`.
     prefers, weight
         The score of nodes.
+    geometries_in
+        Namespace and name of the ConfigMap with the geometries of MIG, for whoever reads it.
 
     """
 
@@ -105,6 +116,7 @@ class DeviceShare(Rule):
     by_vgpu: bool = False
     prefers: Prefers = Prefers.NONE
     weight: int = 0
+    geometries_in: tuple[str, str] = ("kube-system", "volcano-vgpu-device-config")
 
     def needs(self, shape: TaskShape) -> tuple[Need, ...]:
         """What a shape asks for of shared cards."""
@@ -136,9 +148,10 @@ class DeviceShare(Rule):
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             asking = [t for t in placed if self.needs(t.shape)]
+            positions = _Positions(node)
             for key, taken in (self._dealt(node, asking) or {}).items():
                 found[key] = tuple(
-                    CardUse(node.cards[t.at].key, t.memory, t.cores, container)
+                    CardUse(node.cards[t.at].key, t.memory, t.cores, container, positions.of(t))
                     for container, t in taken
                 )
         return found
@@ -197,9 +210,14 @@ class DeviceShare(Rule):
             alone = any(need.is_alone for need in self.needs(task.shape))
             for use in (u for u in task.cards if u.key in place):
                 at = place[use.key]
+                card = node.cards[at]
                 # Whoever asks for numbers of cards has all of each of them.
-                memory = use.memory or (node.cards[at].memory if alone else 0)
-                found.setdefault(task.key, []).append(Taken(at, memory, use.cores, alone))
+                memory = use.memory or (card.memory if alone else 0)
+                cut = _slice_of(card, use.instance)
+                # A slice that no geometry knows leaves no room on its card.
+                alone_here = alone or (card.mode == MIG and cut is None)
+                taken = Taken(at, memory, use.cores, alone_here, cut)
+                found.setdefault(task.key, []).append(taken)
                 _take(used, found[task.key][-1])
         for task in node.residents:
             needs = self.needs(task.shape)
@@ -272,7 +290,7 @@ def _wanted(need: Need) -> str:
 
 def usable(card: Card, need: Need, shape: TaskShape) -> bool:
     """Whether a card is of a kind that a need may take, whatever is free of it."""
-    if card.is_vgpu is not need.is_vgpu or not card.is_healthy or card.mode == UNSUPPORTED:
+    if card.is_vgpu is not need.is_vgpu or not card.is_healthy:
         return False
     notes = dict(shape.notes)
     if need.is_vgpu and notes.get(VGPU_MODE, card.mode) != card.mode:
@@ -295,8 +313,73 @@ def admits(card: Card, used: Used, need: Need) -> bool:
         return False
     if not need.cores and need.is_vgpu and used.cores_before >= ALL_CORES:
         return False
-    has_cores = used.cores + need.cores <= ALL_CORES
-    return has_cores and used.memory + need.memory_of(card) <= card.memory
+    if used.cores + need.cores > ALL_CORES:
+        return False
+    if card.mode == MIG:
+        return bool(slices(card, used, need))
+    return used.memory + need.memory_of(card) <= card.memory
+
+
+def slices(card: Card, used: Used, need: Need) -> list[Slice]:
+    """Kinds of slices that would do for a need: of the geometry in use, the smallest first.
+
+    Where none is in use, those of all geometries, in the order of these. Of two in use, which
+    happens while one is about to be given up, there is nothing to be had.
+    """
+    taken = dict(used.slices)
+    cut = {geometry for geometry, _ in taken}
+    if len(cut) > 1:
+        return []
+    found = [
+        (g, instance.memory, kind)
+        for g, geometry in enumerate(card.geometries)
+        if g in cut or not cut
+        for kind, instance in enumerate(geometry.instances)
+        if instance.memory >= need.memory_of(card) and taken.get((g, kind), 0) < instance.number
+    ]
+    return [(g, kind) for g, _, kind in sorted(found)]
+
+
+def ways(card: Card, at: int, used: Used, need: Need) -> list[Taken]:
+    """What a need may take of a card that admits it, in Volcano's order."""
+    if card.mode != MIG:
+        return [Taken(at, need.memory_of(card), need.cores, need.is_alone)]
+    return [
+        Taken(at, card.geometries[g].instances[kind].memory, need.cores, need.is_alone, (g, kind))
+        for g, kind in slices(card, used, need)
+    ]
+
+
+def _slice_of(card: Card, instance: str) -> Slice | None:
+    """The slice that `geometry-position` names."""
+    name, _, position = instance.rpartition("-")
+    for g, geometry in enumerate(card.geometries):
+        place = geometry.place(position) if geometry.name == name else None
+        if place is not None:
+            return g, place[0]
+    return None
+
+
+class _Positions:
+    """Positions of slices on the cards of a node, those of residents taken."""
+
+    def __init__(self, node: Node) -> None:
+        self._cards = node.cards
+        uses = (use for task in node.residents for use in task.cards)
+        self._taken = {(use.key, use.instance) for use in uses if use.instance}
+
+    def of(self, taken: Taken) -> str:
+        """A free one for what is taken, as `geometry-position`; empty where nothing is cut."""
+        if taken.slice is None:
+            return ""
+        card, (g, kind) = self._cards[taken.at], taken.slice
+        geometry = card.geometries[g]
+        for number in range(geometry.instances[kind].number):
+            name = f"{geometry.name}-{geometry.position(kind, number)}"
+            if (card.key, name) not in self._taken:
+                self._taken.add((card.key, name))
+                return name
+        return ""
 
 
 def assign(
@@ -312,7 +395,7 @@ def assign(
         for at in range(len(cards))[:: -1 if need.is_vgpu else 1]:
             card = cards[at]
             if left and usable(card, need, shape) and admits(card, after[at], need):
-                found.append(Taken(at, need.memory_of(card), need.cores, need.is_alone))
+                found.append(ways(card, at, after[at], need)[0])
                 _take(after, found[-1])
                 left -= 1
         if left:
@@ -329,12 +412,16 @@ def _fits(
 def _take(used: list[Used], taken: Taken, sign: int = 1) -> None:
     """Count what a task takes of a card; with sign -1 that it gives it back."""
     now = used[taken.at]
+    slices_now = dict(now.slices)
+    if taken.slice is not None:
+        slices_now[taken.slice] = slices_now.get(taken.slice, 0) + sign
     used[taken.at] = Used(
         now.memory + sign * taken.memory,
         now.cores + sign * taken.cores,
         now.number + sign,
         now.owners + sign * taken.is_alone,
         now.cores_before,
+        tuple(sorted((s, n) for s, n in slices_now.items() if n)),
     )
 
 
@@ -352,16 +439,23 @@ def _deal(
         return None
     need, may = wanted[first]
     room = [i for i, card in enumerate(cards) if may[i] and admits(card, used[i], need)]
-    for chosen in combinations(room, need.number):
-        taken = [Taken(i, need.memory_of(cards[i]), need.cores, need.is_alone) for i in chosen]
+    for taken in _choices(cards, used, need, room):
         after = list(used)
         for each in taken:
             _take(after, each)
         rest = _deal(cards, tuple(after), wanted, first + 1, dead)
         if rest is not None:
-            return [taken, *rest]
+            return [list(taken), *rest]
     dead.add((first, used))
     return None
+
+
+def _choices(
+    cards: Sequence[Card], used: Sequence[Used], need: Need, room: Iterable[int]
+) -> Iterator[tuple[Taken, ...]]:
+    """Every way to give a need cards that have room for it."""
+    for chosen in combinations(room, need.number):
+        yield from product(*(ways(cards[i], i, used[i], need) for i in chosen))
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -377,6 +471,7 @@ class _Cards:
         self._cores: list[list[tuple[int, int]]] = [[] for _ in node.cards]
         self._sharing: list[list[int]] = [[] for _ in node.cards]
         self._owning: list[list[int]] = [[] for _ in node.cards]
+        self._cut: dict[int, dict[Slice, list[int]]] = {}
 
     def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
         """Deal the tasks of classes on this node, then bound what cards give."""
@@ -400,17 +495,47 @@ class _Cards:
         model.add_rows(0, np.append(dealt, tasks), factors, lower=0, upper=0)
         for at, variable in zip(open_cards, dealt.tolist(), strict=True):
             model.add_rows(0, [variable, tasks], [1, -1], upper=0)
-            self._memory[at].append((variable, need.memory_of(self._cards[at])))
+            if self._cards[at].mode == MIG:
+                self._add_slices(at, need, variable)
+            else:
+                self._memory[at].append((variable, need.memory_of(self._cards[at])))
             self._cores[at].append((variable, need.cores))
             (self._owning if need.is_alone else self._sharing)[at].append(variable)
 
+    def _add_slices(self, at: int, need: Need, variable: int) -> None:
+        """Every task on a card that is cut has one slice: Σ over kinds of w = v."""
+        model, card = self._form.model, self._cards[at]
+        kinds = slices(card, self._used[at], need)
+        counts = [card.geometries[g].instances[kind].number for g, kind in kinds]
+        chosen = model.add_variables(0, np.array(counts, np.int64))
+        factors = np.append(np.ones(len(chosen), np.int64), -1)
+        model.add_rows(0, np.append(chosen, variable), factors, lower=0, upper=0)
+        of_card = self._cut.setdefault(at, {})
+        for kind, each in zip(kinds, chosen.tolist(), strict=True):
+            of_card.setdefault(kind, []).append(each)
+
+    def _bound_slices(self, at: int) -> None:
+        """One geometry a card, and of each kind no more than it has: Σ w ≤ free·q, Σ q ≤ 1."""
+        model, card, of_card = self._form.model, self._cards[at], self._cut.get(at, {})
+        taken = dict(self._used[at].slices)
+        in_use: dict[int, int] = {}
+        for (g, kind), variables in of_card.items():
+            if g not in in_use:
+                (in_use[g],) = model.add_variables(0, 1).tolist()
+            free = card.geometries[g].instances[kind].number - taken.get((g, kind), 0)
+            factors = [*[1] * len(variables), -free]
+            model.add_rows(0, [*variables, in_use[g]], factors, upper=0)
+        if in_use:
+            model.add_rows(0, list(in_use.values()), 1, upper=1)
+
     def _most(self, at: int, need: Need) -> int:
         card, used = self._cards[at], self._used[at]
-        memory = need.memory_of(card)
+        memory = 0 if card.mode == MIG else need.memory_of(card)
         most = min(card.sharers - used.number, int(self._form.problem.classes.num_pending.sum()))
         return min(most, (card.memory - used.memory) // memory) if memory else most
 
     def _bound(self, at: int, card: Card) -> None:
+        self._bound_slices(at)
         model, used, owner = self._form.model, self._used[at], int(self._alone[at])
         for terms, free in (
             (self._memory[at], card.memory - used.memory),

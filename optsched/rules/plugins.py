@@ -336,6 +336,10 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             by_vgpu=bool(arguments.get(f"{_SHARE}VGPUEnable", False)),
             prefers=Prefers(str(arguments.get(f"{_SHARE}SchedulePolicy", Prefers.NONE))),
             weight=_whole(arguments, f"{_SHARE}ScheduleWeight", 0),
+            geometries_in=(
+                str(arguments.get(f"{_SHARE}KnownGeometriesCMNamespace", "kube-system")),
+                str(arguments.get(f"{_SHARE}KnownGeometriesCMName", "volcano-vgpu-device-config")),
+            ),
         ),
     )
 
@@ -600,7 +604,15 @@ _AVAILABLE = (
                     ("AscendHAMiVNPUEnable", "Ascend NPUs"),
                 )
             ),
-            _later(Argument(f"{_SHARE}KnownGeometriesCM*", Kind.ANY, "", "geometries of MIG")),
+            Argument(
+                f"{_SHARE}KnownGeometriesCMName",
+                Kind.ANY,
+                "volcano-vgpu-device-config",
+                "the ConfigMap that says how MIG may cut GPUs",
+            ),
+            Argument(
+                f"{_SHARE}KnownGeometriesCMNamespace", Kind.ANY, "kube-system", "its namespace"
+            ),
             _later(Argument(f"{_SHARE}GPUExclusiveRules", Kind.ANY, "", "who shares with nobody")),
         ),
         _deviceshare,

@@ -47,6 +47,40 @@ def bound(site: Site) -> list[dict[str, str]]:
     return [told for pod in "abc" if (told := annotations(site, pod))]
 
 
+GEOMETRIES = """nvidia:
+  knownMigGeometries:
+  - models: [A30]
+    allowedGeometries:
+    - group: halves
+      geometries: [{name: 2g.12gb, memory: 12288, count: 2}]
+"""
+
+
+def test_a_gpu_is_cut_by_the_geometries_of_the_config_map(site: Site) -> None:
+    (node,) = site.nodes(1)
+    cut = REGISTER.replace("hami-core", "mig").replace("Tesla T4", "A30")
+    register = {"metadata": {"annotations": {"volcano.sh/node-vgpu-register": cut}}}
+    site.api.patch(f"/api/v1/nodes/{node}", register)
+    offered = {**OFFERED, "volcano.sh/vgpu-memory": "24576"}
+    status = {"status": {"capacity": offered, "allocatable": offered}}
+    site.api.patch(f"/api/v1/nodes/{node}/status", status)
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "geometries"},
+        "data": {"device-config.yaml": GEOMETRIES},
+    }
+    site.api.post(f"/api/v1/namespaces/{site.name}/configmaps", config_map)
+    named = f"""      deviceshare.KnownGeometriesCMName: geometries
+      deviceshare.KnownGeometriesCMNamespace: {site.name}
+"""
+    site.scheduler("--config", str(site.file("cut.conf", POLICY + named)))
+    halves(site, "a", "b", "c")
+    until(lambda: len(bound(site)) == 2, "two of three are bound")
+    told = sorted(a["volcano.sh/vgpu-ids-new"] for a in bound(site))
+    assert told == [f"GPU-a[halves-{i}],NVIDIA,12288,0:" for i in range(2)]
+
+
 def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
     (node,) = site.nodes(1)
     register = {"metadata": {"annotations": {"volcano.sh/node-vgpu-register": REGISTER}}}

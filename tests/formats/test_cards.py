@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from optsched.domain.cards import NO_LIMIT, Card, CardRequest, CardUse
+from optsched.formats.cards import use_marks
 from optsched.formats.encode import encode
 from optsched.formats.nodes import parse_node
 from optsched.formats.pods import DecodeOptions, PodDecoder
 from optsched.formats.snapshot import assemble
+from tests.formats.objects import thing
 
 REGISTER = (
     "GPU-a,10,49140,NVIDIA-NVIDIA GeForce RTX 4090,true,hami-core:"
@@ -147,6 +149,63 @@ def test_an_index_without_reading_is_a_remark() -> None:
     task, (remark,) = read(pod({"cpu": "1"}, annotations={"volcano.sh/gpu-index": "first"}))
     assert task.problem is None
     assert "volcano.sh/gpu-index" in remark.path
+
+
+GEOMETRIES = """nvidia:
+  resourceCountName: volcano.sh/vgpu-number
+  knownMigGeometries:
+  - models: [A30]
+    allowedGeometries:
+    - group: group1
+      geometries: [{name: 1g.6gb, memory: 6144, count: 4}]
+    - group: group2
+      geometries: [{name: 2g.12gb, memory: 12288, count: 1}, {name: 1g.6gb, memory: 6144, count: 2}]
+"""
+CUT = "GPU-m,10,24576,NVIDIA-A30,true,mig:"
+
+
+def config_map(text: str = GEOMETRIES) -> dict[str, Any]:
+    return {**thing("v1", "ConfigMap", "c", "kube-system"), "data": {"device-config.yaml": text}}
+
+
+def test_geometries_come_from_a_config_map() -> None:
+    there = node({"volcano.sh/node-vgpu-register": CUT + REGISTER})
+    assembled = assemble([there, config_map(), thing("v1", "ConfigMap", "other", "ns")])
+    assert assembled.problems == ()
+    assert assembled.ignored == {"v1 ConfigMap": 1}
+    card, *others = assembled.snapshot.nodes[0].cards
+    assert [g.name for g in card.geometries] == ["group1", "group2"]
+    assert card.geometries[1].place("2") == (1, 1)
+    assert card.geometries[1].place("3") is None
+    assert card.geometries[1].position(1, 1) == 2
+    assert not any(other.geometries for other in others)
+    assert assemble(encode(assembled.snapshot)).snapshot == assembled.snapshot
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("nvidia: 3", "nvidia"),
+        ("nvidia: {knownMigGeometries: 3}", "knownMigGeometries"),
+        (GEOMETRIES.replace("count: 4", "count: 0"), "count"),
+        (GEOMETRIES.replace("memory: 6144, count: 4", "memory: x, count: 4"), "memory"),
+        (GEOMETRIES.replace("group: group1", "group: 7"), "group"),
+        ("nvidia: [", "device-config.yaml"),
+    ],
+)
+def test_geometries_without_a_reading_are_named(text: str, path: str) -> None:
+    there = node({"volcano.sh/node-vgpu-register": CUT})
+    assembled = assemble([there, config_map(text)])
+    assert any(path in str(problem) for problem in assembled.problems)
+    assert assembled.snapshot.nodes[0].cards[0].geometries == ()
+
+
+def test_slices_of_pods_are_told_and_read() -> None:
+    use = CardUse("GPU-m", 6144, 0, instance="group1-3")
+    marks = use_marks([use])
+    assert marks == {"volcano.sh/vgpu-ids-new": "GPU-m[group1-3],NVIDIA,6144,0:"}
+    asked = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "6000"}
+    assert read(pod(asked, annotations=marks))[0].cards == (use,)
 
 
 def test_a_dump_comes_back_as_it_was() -> None:

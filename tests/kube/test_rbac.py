@@ -20,6 +20,7 @@ from optsched.formats.index import READ_KINDS
 from optsched.formats.text import Document, read_yaml
 from optsched.kube.errors import Unreachable
 from optsched.kube.events import EventRecorder, EventType, Note
+from optsched.kube.geometries import GeometryReader
 from optsched.kube.lease import Elector, LeaseTimes
 from optsched.kube.ports import Api, Ref
 from optsched.kube.reserver import Reserver
@@ -106,6 +107,14 @@ async def claims() -> FakeApi:
     return api
 
 
+async def geometries() -> FakeApi:
+    world = World("a")
+    where = ("kube-system", "volcano-vgpu-device-config")
+    reader = GeometryReader(world.api, world.cache, waiting(FakeClock()), lambda: where)
+    await reader.step()
+    return world.api
+
+
 async def evictions() -> FakeApi:
     api = FakeApi(pod("a"))
     await api.evict("ns", "a", "uid-a")
@@ -164,7 +173,7 @@ def needed(*parts: Callable[[], Awaitable[FakeApi]]) -> set[Access]:
 def test_the_cluster_role_is_what_is_asked_for() -> None:
     reads = {access(kind, verb) for kind in READ_KINDS for verb in ("list", "watch")}
     found = granted("ClusterRole")
-    written = needed(binds, claims, evictions, writes, events)
+    written = needed(binds, claims, geometries, evictions, writes, events)
     assert set(found) == reads | written | {CLAIM_BINDING}
     assert len(found) == len(set(found))
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from optsched.domain.cards import Card, CardRequest, CardUse
+from optsched.domain.cards import Card, CardRequest, CardUse, Geometry, Instance
+from optsched.domain.decisions import Allocate
 from optsched.domain.task import TaskShape
 from optsched.policy import PolicyError, parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.rules.deviceshare import DeviceShare, Prefers
 from optsched.rules.gang import Gang
 from optsched.rules.ruleset import RuleSet
+from optsched.session.cards import with_cards
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench, reason
 from tests.support.small import best_values, cluster, gang, node, running
@@ -151,11 +154,21 @@ def test_nobody_joins_a_card_whose_cores_are_all_taken() -> None:
 # --- engines against the verifier ----------------------------------------------------------------
 
 
+def cut(card: Card) -> Card:
+    """The same card, to be cut into quarters, a half and two quarters, or not at all."""
+    unit = card.memory // 4
+    quarters = Geometry("g1", (Instance("1g", unit, 4),))
+    mixed = Geometry("g2", (Instance("2g", 2 * unit, 1), Instance("1g", unit, 2)))
+    whole = Geometry("g3", (Instance("4g", 4 * unit, 1),))
+    return replace(card, mode="mig", geometries=(quarters, mixed, whole))
+
+
 def random_cards(rng: np.random.Generator) -> Snapshot:
     nodes = []
     for n in range(2):
         memory = [int(rng.choice([400, 800])) for _ in range(int(rng.integers(0, 4)))]
-        nodes.append(host(f"n{n}", *cards(*memory, sharers=int(rng.integers(1, 4)))))
+        made = cards(*memory, sharers=int(rng.integers(1, 4)))
+        nodes.append(host(f"n{n}", *(cut(c) if rng.random() < 0.4 else c for c in made)))
     shapes = [
         vgpu(
             int(rng.integers(1, 3)),
@@ -198,6 +211,65 @@ def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
     plan = {task: where for task, where in chosen.items() if where is not None}
     accepted = not bench.broken(bench.decisions(plan))
     assert bench.direct_allows(plan) is accepted
+
+
+# --- MIG -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40 * EFFORT))
+def test_slices_of_a_gpu_are_those_of_one_geometry(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    card = cut(cards(400, sharers=9)[0])
+    memory = [int(m) for m in rng.choice([50, 100, 150, 200, 350, 500], int(rng.integers(1, 5)))]
+    gangs = [gang(f"g{i}", ("w", 1, vgpu(memory=m))) for i, m in enumerate(memory)]
+    bench = Bench.of(cluster([host("n", card)], gangs), RULES, ("admission",))
+    plan = {t.key: "n" for t in bench.problem.tasks}
+    slices = [[i.memory for i in g.instances for _ in range(i.number)] for g in card.geometries]
+    fits = any(
+        all(m <= got for m, got in zip(memory, way, strict=True))
+        for each in slices
+        for way in permutations(each, len(memory))
+    )
+    assert (not bench.broken(bench.decisions(plan))) is fits
+    assert bench.direct_allows(plan) is fits
+    assert bench.broken(bench.greedy()) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "number"),
+    [
+        (vgpu(memory=100), 4),
+        (vgpu(memory=150), 1),
+        (vgpu(memory=300), 1),
+        (vgpu(percent=25), 4),
+        (vgpu(percent=100), 1),
+        (vgpu(memory=401), 0),
+        (vgpu(memory=100, cores=100), 1),
+        (replace(vgpu(memory=100), notes=(("volcano.sh/vgpu-mode", "mig"),)), 4),
+        (replace(vgpu(memory=100), notes=(("volcano.sh/vgpu-mode", "hami-core"),)), 0),
+    ],
+)
+def test_a_gpu_is_cut_as_pods_need_it(what: TaskShape, number: int) -> None:
+    made = cut(cards(400, sharers=9)[0])
+    assert placed(cluster([host("n", made)], [many(what)])) == number
+
+
+def test_slices_that_run_decide_how_the_rest_is_cut() -> None:
+    made = cut(cards(400, sharers=9)[0])
+    task = gang("r", ("w", 1, vgpu(memory=150))).tasks[0]
+    there = replace(running(task, "n"), cards=(CardUse("GPU-0", 200, instance="g2-0"),))
+    (used,) = VGPU.held(replace(host("n", made), residents=(there,)))
+    assert used.slices == (((1, 0), 1),)
+    snapshot = cluster([replace(host("n", made), residents=(there,))], [many(vgpu(memory=100))])
+    assert placed(snapshot) == 2
+    actions = with_cards(
+        snapshot, Bench.of(snapshot, RULES).actions(Bench.of(snapshot, RULES).greedy()), RULES
+    )
+    got = sorted(u.instance for a in actions if isinstance(a, Allocate) for u in a.cards)
+    assert got == ["g2-1", "g2-2"]
+    strange = replace(there, cards=(CardUse("GPU-0", 200, instance="old-7"),))
+    full = cluster([replace(host("n", made), residents=(strange,))], [many(vgpu(memory=100))])
+    assert placed(full) == 0
 
 
 def test_configurations_leave_them_to_the_greedy_plan() -> None:

@@ -1,0 +1,71 @@
+"""Reads now and then how MIG may cut GPUs, from the ConfigMap that a policy names."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.kinds import CONFIG_MAP
+from optsched.formats.geometries import parse_geometries
+from optsched.kube.errors import Forbidden, KubeError, NotFound
+from optsched.kube.ports import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.kube.cache import ClusterCache
+    from optsched.kube.ports import Api
+    from optsched.kube.waiting import Waiting
+
+EVERY_S: Final = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class GeometryReader:
+    """Keeps the geometries of a cache up to date; `run` has to be running.
+
+    `where` says namespace and name of the ConfigMap, or None where nobody asks for it.
+    """
+
+    def __init__(
+        self, api: Api, cache: ClusterCache, waiting: Waiting, where: Callable[[], Where]
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._waiting = waiting
+        self._where = where
+        self._told = ""
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            await self.step()
+            await self._waiting.sleep(EVERY_S)
+
+    async def step(self) -> None:
+        """Read once; what can not be read now leaves everything as it is."""
+        where = self._where()
+        if where is None:
+            return
+        try:
+            obj = await self._api.read(Ref(CONFIG_MAP, *where))
+        except (NotFound, Forbidden) as e:
+            self._tell(f"no geometries of MIG: {e}")
+            self._cache.set_geometries(())
+            return
+        except KubeError as e:
+            self._tell(f"geometries of MIG not read: {e}")
+            return
+        table, errors = parse_geometries(obj)
+        name = "/".join(where)
+        self._tell("; ".join(f"ConfigMap {name}: {error}" for error in errors))
+        self._cache.set_geometries(table)
+
+    def _tell(self, text: str) -> None:
+        if text and text != self._told:
+            log.warning("%s", text)
+        self._told = text
+
+
+Where = tuple[str, str] | None
