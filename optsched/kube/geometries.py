@@ -13,6 +13,7 @@ from optsched.kube.ports import Ref
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from optsched.formats.geometries import GeometryTable
     from optsched.kube.cache import ClusterCache
     from optsched.kube.ports import Api
     from optsched.kube.waiting import Waiting
@@ -25,16 +26,23 @@ log = logging.getLogger(__name__)
 class GeometryReader:
     """Keeps the geometries of a cache up to date; `run` has to be running.
 
-    `where` says namespace and name of the ConfigMap, or None where nobody asks for it.
+    `where` says namespace and name of the ConfigMap, or None where nobody asks for it;
+    `on_change` is called when GPUs may be cut in other ways than before.
     """
 
     def __init__(
-        self, api: Api, cache: ClusterCache, waiting: Waiting, where: Callable[[], Where]
+        self,
+        api: Api,
+        cache: ClusterCache,
+        waiting: Waiting,
+        where: Callable[[], Where],
+        on_change: Callable[[], None],
     ) -> None:
         self._api = api
         self._cache = cache
         self._waiting = waiting
         self._where = where
+        self._on_change = on_change
         self._told = ""
 
     async def run(self) -> None:
@@ -52,7 +60,7 @@ class GeometryReader:
             obj = await self._api.read(Ref(CONFIG_MAP, *where))
         except (NotFound, Forbidden) as e:
             self._tell(f"no geometries of MIG: {e}")
-            self._cache.set_geometries(())
+            self._set(())
             return
         except KubeError as e:
             self._tell(f"geometries of MIG not read: {e}")
@@ -60,7 +68,13 @@ class GeometryReader:
         table, errors = parse_geometries(obj)
         name = "/".join(where)
         self._tell("; ".join(f"ConfigMap {name}: {error}" for error in errors))
+        self._set(table)
+
+    def _set(self, table: GeometryTable) -> None:
+        before = self._cache.version
         self._cache.set_geometries(table)
+        if self._cache.version != before:
+            self._on_change()
 
     def _tell(self, text: str) -> None:
         if text and text != self._told:

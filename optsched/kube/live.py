@@ -228,8 +228,9 @@ class _Live:
             on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
         )
         yield follower.run()
-        reader = GeometryReader(self._client, self._cache, self._waiting, self._geometries_in)
-        yield reader.run()
+        yield GeometryReader(
+            self._client, self._cache, self._waiting, self._geometries_in, self.scheduler.wake
+        ).run()
         yield self._binder.run()
         yield self._evictor.run()
         yield self._writes.run()

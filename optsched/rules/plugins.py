@@ -606,12 +606,12 @@ _AVAILABLE = (
             ),
             Argument(
                 f"{_SHARE}KnownGeometriesCMName",
-                Kind.ANY,
+                Kind.TEXT,
                 "volcano-vgpu-device-config",
                 "the ConfigMap that says how MIG may cut GPUs",
             ),
             Argument(
-                f"{_SHARE}KnownGeometriesCMNamespace", Kind.ANY, "kube-system", "its namespace"
+                f"{_SHARE}KnownGeometriesCMNamespace", Kind.TEXT, "kube-system", "its namespace"
             ),
             _later(Argument(f"{_SHARE}GPUExclusiveRules", Kind.ANY, "", "who shares with nobody")),
         ),

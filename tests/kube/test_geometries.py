@@ -26,7 +26,11 @@ class Followed:
         self.api = FakeApi(node({"volcano.sh/node-vgpu-register": CUT}), *objects)
         self.cache = ClusterCache()
         self.api.tell(self.cache)
-        self._reader = GeometryReader(self.api, self.cache, waiting(FakeClock()), lambda: where)
+        self.woken: list[bool] = []
+        around = waiting(FakeClock())
+        self._reader = GeometryReader(
+            self.api, self.cache, around, lambda: where, lambda: self.woken.append(True)
+        )
 
     def names(self) -> list[str]:
         (there,) = self.cache.snapshot(1).nodes
@@ -44,6 +48,7 @@ def test_gpus_follow_what_the_config_map_says() -> None:
     before = followed.cache.version
     followed.read()
     assert followed.cache.version == before
+    assert len(followed.woken) == 1
     followed.api.put(config_map(GEOMETRIES.replace("group: group1", "group: quarters")))
     assert followed.read() == ["quarters", "group2"]
     followed.api.refuse("read", Unreachable("cut"))

@@ -110,7 +110,8 @@ async def claims() -> FakeApi:
 async def geometries() -> FakeApi:
     world = World("a")
     where = ("kube-system", "volcano-vgpu-device-config")
-    reader = GeometryReader(world.api, world.cache, waiting(FakeClock()), lambda: where)
+    around = waiting(FakeClock())
+    reader = GeometryReader(world.api, world.cache, around, lambda: where, lambda: None)
     await reader.step()
     return world.api
 
