@@ -6,7 +6,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from optsched.policy.load import parse_policy
 from optsched.rules.contained import OWN_FACES
+from optsched.rules.outside import Verb
 from tests.support.pages import ROOT, fences
 
 if TYPE_CHECKING:
@@ -33,3 +35,12 @@ def test_its_tests_run_and_pass(tmp_path: Path) -> None:
 def test_every_face_is_on_the_page() -> None:
     text = PAGE.read_text("utf-8").replace("`explain", "`")
     assert [face for face in OWN_FACES if f"`{face.removeprefix('explain')}" not in text] == []
+
+
+def test_the_configuration_of_a_service_loads_and_every_verb_is_explained() -> None:
+    page = ROOT / "docs" / "extender.md"
+    (conf,) = fences(page, "yaml")
+    policy = parse_policy(conf, "extender.conf")
+    assert policy.warnings == ()
+    text = page.read_text("utf-8")
+    assert [verb for verb in Verb if f"`{verb}`" not in text] == []

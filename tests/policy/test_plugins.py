@@ -118,7 +118,7 @@ DOCUMENTED = {
 }
 """Volcano's documentation and sources: `pkg/scheduler/plugins/*`, `docs/user-guide`."""
 
-NOT_YET = {"rescheduling", "numa-aware"}
+NOT_YET = {"rescheduling"}
 """Those that may be accepted with a warning instead of an effect."""
 
 
