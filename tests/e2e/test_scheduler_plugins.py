@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from optsched.cli.solve import solve
 from tests.kube.test_extender import Service
 from tests.support.api import until
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
-    from tests.support.live import Site
+    from pathlib import Path
+
+    from tests.support.live import Scheduler, Site
 
 pytestmark = pytest.mark.e2e
 
@@ -58,19 +63,32 @@ def test_a_service_keeps_a_gang_off_a_node(site: Site) -> None:
 
     with Service(predicate=predicate).running() as service:
         config = site.file("extender.conf", EXTENDER.format(url=service.url))
-        site.scheduler("--config", str(config))
+        scheduler = site.scheduler("--config", str(config))
         site.gang("pair", 2)
         site.await_bound("pair", 2)
         assert nodes_of(site, "pair", 2) == [free, free]
         site.gang("big", 6)
         told = site.await_waits("big", "NotEnoughResources")
         assert "1 node did not pass the extender (reserved for a demo)" in told["message"]
+        assert_replayed(scheduler, config)
         refused.clear()
         site.await_bound("big", 6)
         assert set(nodes_of(site, "big", 6)) == {shut, free}
         verbs = service.verbs()
     assert verbs[0] == "onSessionOpen"
     assert "onSessionClose" in verbs
+
+
+def assert_replayed(scheduler: Scheduler, config: Path) -> None:
+    """A dump, decided again without the service, says the same."""
+    scheduler.process.send_signal(signal.SIGUSR2)
+    folder = config.parent
+    until(lambda: "snapshot dumped to" in scheduler.log, "the snapshot is dumped")
+    (dump,) = folder.glob("optsched-snapshot-*.json")
+    found = CliRunner().invoke(solve, [str(dump), "--model", str(config)])
+    assert found.exit_code == 0, found.output
+    assert "reserved for a demo" in " ".join(found.output.split())
+    assert "no answer" not in found.output
 
 
 def test_a_plugin_of_a_folder_decides_and_a_broken_one_changes_nothing(site: Site) -> None:
