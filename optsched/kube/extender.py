@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import ssl
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,15 +26,16 @@ from optsched.formats.extender import (
     session_body,
     task_info,
 )
-from optsched.rules.extender import Extender
+from optsched.rules.extender import Extender, Service
 from optsched.rules.outside import Question, Reply, Verb
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.domain.cluster import Node, Snapshot
     from optsched.domain.decisions import Plan
+    from optsched.domain.task import TaskShape
     from optsched.formats.extender import Body
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
@@ -43,6 +45,11 @@ MOST_BYTES: Final = 10 * 2**20
 
 AT_ONCE: Final = 8
 """Calls that run beside each other."""
+
+REMEMBERED_S: Final = 30.0
+"""How long an answer about a node stands for a service that is too slow to be asked anew."""
+
+MOST_REMEMBERED: Final = 200_000
 
 SPENT: Final = "the time that a session has for it is used up"
 
@@ -61,6 +68,8 @@ class Extenders:
         self._pool = ThreadPoolExecutor(AT_ONCE, "extender")
         self._idle: dict[str, list[HTTPConnection]] = {}
         self._lock = threading.Lock()
+        self._service = Service()
+        self.memory = Memory(clock)
         self._is_closed = False
 
     def opened(self, snapshot: Snapshot, policy: Policy) -> Asking | None:
@@ -68,6 +77,8 @@ class Extenders:
         active = policy.rules.find(Extender.name)
         if active is None or not isinstance(active.rule, Extender) or not active.rule.paths:
             return None
+        if active.rule.service != self._service:
+            self._service, self.memory = active.rule.service, Memory(self._clock)
         budget_s = policy.budgets.period_ms / 1000
         asking = Asking(self, active.rule, snapshot, self._clock.monotonic() + budget_s)
         asking.open()
@@ -146,6 +157,43 @@ class Extenders:
             return bytes(found)
 
 
+class Memory:
+    """What a service has said about shapes and nodes, for when it is too slow to be asked anew.
+
+    It is used once the time of a session did not suffice, so that sessions together get through:
+    what was heard stands for a while, and the next session asks about the rest.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._said: dict[tuple[TaskShape, str], tuple[Node, str, float]] = {}
+        self._needed_s = -math.inf
+
+    def need(self) -> None:
+        """Time did not suffice."""
+        self._needed_s = self._clock.monotonic()
+
+    def recall(self, shape: TaskShape, nodes: Sequence[Node]) -> dict[str, str]:
+        """Why nodes that are as they were are refused; nothing while there is time to ask."""
+        since_s = self._clock.monotonic() - REMEMBERED_S
+        if self._needed_s < since_s:
+            return {}
+        found = ((node, self._said.get((shape, node.name))) for node in nodes)
+        return {
+            node.name: said[1]
+            for node, said in found
+            if said is not None and said[2] >= since_s and said[0] == node
+        }
+
+    def keep(self, shape: TaskShape, nodes: Sequence[Node], heard: Mapping[str, str]) -> None:
+        """Remember what was heard about nodes."""
+        now_s = self._clock.monotonic()
+        if len(self._said) > MOST_REMEMBERED:
+            self._said.clear()
+        for node in nodes:
+            self._said[shape, node.name] = (node, heard[node.name], now_s)
+
+
 def _connection(url: str) -> HTTPConnection:
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -222,30 +270,48 @@ class Asking:
             return Reply(failure=f"{self._rule.service.url} {e}")
 
     def _ask_of_nodes(self, question: Question) -> Reply:
-        """One call for all nodes where the service can; else one for each, beside each other."""
         assert question.task is not None  # noqa: S101  for the type checker
-        task = task_info(question.task, self._snapshot)
-        nodes = {node.name: node_info(node) for node in question.nodes}
-        first, *rest = list(nodes) or [""]
-        if not first:
-            return Reply({"refused": {}})
-        others = nodes.values() if self._answers_for_all and rest else ()
-        body = predicate_body(task, nodes[first], others)
-        (raw,) = self._wait([self._start(Verb.PREDICATE, body)])
-        refused, for_all = read_refusals(raw, first)
-        if for_all or not rest:
-            return Reply({"refused": refused})
+        memory, shape = self._extenders.memory, question.task.shape
+        said = memory.recall(shape, question.nodes)
+        nodes = [node for node in question.nodes if node.name not in said]
+        heard, failed = self._ask_about(task_info(question.task, self._snapshot), nodes)
+        memory.keep(shape, [node for node in nodes if node.name in heard], heard)
+        if SPENT in " ".join(failed.values()):
+            memory.need()
+        refused = {name: why for name, why in {**said, **heard}.items() if why}
+        return Reply({"refused": refused, "failed": failed})
+
+    def _ask_about(
+        self, task: Body, nodes: Sequence[Node]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Why nodes are refused by name, empty where they are open, and which got no answer.
+
+        One call for all nodes where the service can; else one for each, beside each other.
+        """
+        if not nodes:
+            return {}, {}
+        infos = {node.name: node_info(node) for node in nodes}
+        first, *rest = infos
+        others = infos.values() if self._answers_for_all and rest else ()
+        try:
+            body = predicate_body(task, infos[first], others)
+            (raw,) = self._wait([self._start(Verb.PREDICATE, body)])
+            refused, for_all = read_refusals(raw, first)
+        except (NoAnswer, ValueError) as e:
+            return {}, dict.fromkeys(infos, f"{self._rule.service.url} {e}")
+        if for_all:
+            return {name: refused.get(name, "") for name in infos}, {}
         self._answers_for_all = False
         calls = {
-            name: self._start(Verb.PREDICATE, predicate_body(task, nodes[name])) for name in rest
+            name: self._start(Verb.PREDICATE, predicate_body(task, infos[name])) for name in rest
         }
-        failed: dict[str, str] = {}
+        heard, failed = {first: refused.get(first, "")}, {}
         for name, call in calls.items():
             try:
-                refused |= read_refusals(self._wait([call])[0], name)[0]
+                heard[name] = read_refusals(self._wait([call])[0], name)[0].get(name, "")
             except (NoAnswer, ValueError) as e:
                 failed[name] = f"{self._rule.service.url} {e}"
-        return Reply({"refused": refused, "failed": failed})
+        return heard, failed
 
     def _start(self, verb: Verb, body: Body) -> Future[bytes]:
         url = f"{self._rule.service.url.rstrip('/')}/{self._paths[verb]}"

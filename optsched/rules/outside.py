@@ -97,6 +97,13 @@ class Reply:
     failure: str = ""
 
     @property
+    def why_not(self) -> str:
+        """Why there is no answer, or none about some node; empty where there is one."""
+        failed = self.fields.get("failed")
+        some = failed.values() if isinstance(failed, dict) else ()
+        return self.failure or str(next(iter(some), ""))
+
+    @property
     def text(self) -> str:
         """The reply in a record."""
         kept = {"failure": self.failure} if self.failure else dict(self.fields)
@@ -163,4 +170,4 @@ class Recorder:
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
         """(verb, why) of questions that got no answer."""
-        return [(q.verb.value, r.failure) for q, r in self._entries if r.failure]
+        return [(q.verb.value, why) for q, r in self._entries if (why := r.why_not)]

@@ -393,6 +393,42 @@ def test_all_calls_of_a_session_together_have_a_limit() -> None:
     assert any("is used up" in f.error for f in report.trace.faults)
 
 
+def test_sessions_together_get_through_a_slow_service() -> None:
+    """Sixty nodes, asked about one by one, and no session has time for all of them."""
+
+    def slowly(body):
+        time.sleep(0.05)
+        return not_n0(body)
+
+    snapshot = cluster([node(f"n{i}") for i in range(60)], [gang("a", ("w", 50, shape(4)))])
+    extenders = Extenders(SystemClock())
+    with Service(predicate=slowly).running() as service:
+        policy = policy_for(service.url, "predicate")
+        policy = replace(policy, budgets=replace(policy.budgets, period_ms=200))
+        binds = []
+        for _ in range(8):
+            outside = extenders.opened(snapshot, policy)
+            report = run_session(snapshot, policy, Surroundings(outside=outside))
+            binds.append(len(report.plan.binds))
+        asked = [body["node"]["Name"] for _, body in service.asked]
+    extenders.close()
+    assert binds[0] == 0
+    assert binds[-1] == 50
+    assert "n0" not in report.plan.binds.values()
+    assert len(asked) < 8 * 60
+
+
+def test_a_service_that_is_quick_is_asked_anew_each_time() -> None:
+    snapshot = two(gang("a", ("w", 1, shape(1))))
+    extenders = Extenders(SystemClock())
+    with Service(predicate=not_n0).running() as service:
+        policy = policy_for(service.url, "predicate")
+        for number in (1, 2):
+            run_session(snapshot, policy, Surroundings(outside=extenders.opened(snapshot, policy)))
+            assert len(service.asked) == 2 * number
+    extenders.close()
+
+
 def test_a_connection_that_was_closed_is_made_anew() -> None:
     snapshot = two(gang("a", ("w", 1, shape(1))))
     extenders = Extenders(SystemClock())
