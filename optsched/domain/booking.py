@@ -7,9 +7,11 @@ its room as long as they are gone by then.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from optsched.api.wellknown import RUNNING_ESTIMATE
+from optsched.domain.task import TaskStatus
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -59,8 +61,11 @@ def estimate_ms(task: Task, gang: Gang | None) -> int:
 def gang_estimate_ms(gang: Gang) -> int:
     """What the PodGroup says about how long its tasks run; 0 where it says nothing readable."""
     text = gang.annotations.get(RUNNING_ESTIMATE)
-    if text is None:
-        return 0
+    return 0 if text is None else _read_ms(text)
+
+
+@lru_cache(maxsize=4096)
+def _read_ms(text: str) -> int:
     try:
         return max(parse_duration_ms(text), 0)
     except DurationError:
@@ -97,7 +102,9 @@ def bookings_that_bind(gang: Gang, bookings: Sequence[Booking], now_ms: int) -> 
     that begin after its tasks have ended. A gang that runs with less than its minimum is completed
     first: it holds room that is of no use to anybody.
     """
-    if not bookings or _is_broken(gang):
+    if not bookings or not any(t.status is TaskStatus.PENDING for t in gang.tasks):
+        return ()
+    if _is_broken(gang):
         return ()
     own = next((i for i, b in enumerate(bookings) if b.gang == gang.key), len(bookings))
     end = gang_end_ms(gang, now_ms)

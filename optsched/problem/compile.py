@@ -50,6 +50,8 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
         cost is in proportion to what changed.
 
     """
+    if previous is not None and previous.snapshot is snapshot:
+        return previous
     plain = _plain_rows(snapshot, previous)
     terms = find_terms(snapshot, _pending_shapes(plain))
     rows = _related_rows(plain, terms)

@@ -87,10 +87,11 @@ def part_of(shape: TaskShape) -> int:
 
 def is_shared(problem: Problem) -> bool:
     """Whether any task, pending or running, asks for a part of a device."""
-    return problem.derived(_is_shared)
+    return problem.derived(shares_devices)
 
 
-def _is_shared(problem: Problem) -> bool:
+def shares_devices(problem: Problem) -> bool:
+    """The same, not kept."""
     if any(part_of(s) for s in problem.classes.shapes):
         return True
     return any(part_of(t.shape) for n in problem.snapshot.nodes for t in n.residents)

@@ -104,7 +104,11 @@ def reserve(
     wishes = _wishes(problem, policy, waiting)
     bookings = make_bookings(problem, policy.rules, wishes) if wishes.gangs else ()
     kept = [b for b in bookings if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms]
-    return Reserved(replace(snapshot, bookings=tuple(kept)), bookings, problem, outside)
+    if tuple(kept) != before:
+        snapshot = replace(snapshot, bookings=tuple(kept))
+    else:
+        snapshot = problem.snapshot
+    return Reserved(snapshot, bookings, problem, outside)
 
 
 def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
@@ -117,15 +121,17 @@ def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
         due = None if sla is None else sla.due_ms(gang)
         return gang.waiting_since_ms < late or (due is not None and due <= snapshot.taken_ms)
 
-    waiting = [g for g in snapshot.gangs if is_due(g)]
+    waiting = [g for g in snapshot.gangs if _has_nothing(g) and is_due(g)]
     knows = policy.rules.find("priority") is not None
     return sorted(waiting, key=lambda g: (-g.priority if knows else 0, g.waiting_since_ms, g.key))
 
 
+def _has_nothing(gang: Gang) -> bool:
+    return not gang.is_loose and not any(t.status.counts_as_ready for t in gang.tasks)
+
+
 def _may_start(gang: Gang) -> bool:
     """Whether it waits to start as a whole, and no room is kept for it yet."""
-    if gang.is_loose or any(t.status.counts_as_ready for t in gang.tasks):
-        return False
     waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     return bool(waits) and not any(t.nominated_node for t in waits)
 

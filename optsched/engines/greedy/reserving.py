@@ -19,7 +19,9 @@ from optsched.engines.greedy.pipeline import start_alone
 from optsched.engines.masks import static_mask
 from optsched.problem.arrays import UNLIMITED, frozen
 from optsched.problem.running import running_tasks
+from optsched.rules.gpu_shares import shares_devices
 from optsched.rules.reservation import NEVER, expected_ends
+from optsched.rules.wishes import find_wishes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,8 +91,7 @@ class _Moment:
 
 class _Planner:
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
-        bare = replace(problem.snapshot, bookings=())
-        self._problem = replace(problem, snapshot=bare)
+        self._problem = problem
         self._rules = rules
         self._running = running_tasks(problem)
         self._ends = expected_ends(problem)
@@ -101,11 +102,11 @@ class _Planner:
 
     def book(self, gang: int, *, may_hold: bool) -> Booking | None:
         """The earliest booking for a gang; None where it would never start."""
-        instants = self._instants()
-        found = self._earliest(gang, instants, self._nobody)
+        instants, alone = self._instants(), _alone(self._problem, gang)
+        found = self._earliest(alone, instants, self._nobody)
         if found is not None:
-            return self._made(gang, *found)
-        return self._hold(gang, instants) if may_hold else None
+            return self._made(alone, *found)
+        return self._hold(alone, instants) if may_hold else None
 
     def _instants(self) -> list[int]:
         """Now, and whenever something that runs or is booked ends."""
@@ -116,14 +117,14 @@ class _Planner:
         return [self._now, *sorted(e for e in ends if e > self._now)]
 
     def _earliest(
-        self, gang: int, instants: Sequence[int], emptied: Bool
+        self, alone: Problem, instants: Sequence[int], emptied: Bool
     ) -> tuple[_Moment, I64] | None:
         """The first instant at which a gang can start, and its nodes (T,)."""
-        room = self._room_check(gang)
+        room = self._room_check(alone)
         first = bisect_left(instants, True, key=lambda at: room(_Moment(at, emptied)))
         found = self._first(
             len(instants) - first,
-            lambda i: self._start(gang, _Moment(instants[first + i], emptied)),
+            lambda i: self._start(alone, _Moment(instants[first + i], emptied)),
         )
         return None if found is None else (_Moment(instants[first + found[0]], emptied), found[1])
 
@@ -145,11 +146,10 @@ class _Planner:
         seats = known[at]
         return None if seats is None else (at, seats)
 
-    def _room_check(self, gang: int) -> Callable[[_Moment], bool]:
+    def _room_check(self, alone: Problem) -> Callable[[_Moment], bool]:
         """Whether nodes have room for each part of a gang by itself: quick, never too strict."""
-        problem = self._problem
-        shapes = problem.shapes
-        number = int(problem.shape_of[gang])
+        problem, shapes = alone, alone.shapes
+        number = int(alone.shape_of[0])
         shape, start = shapes.shapes[number], int(shapes.start[number])
         need = max(shape.need, sum(n for _, n in shape.need_role), 1)
         classes = [int(shapes.class_of[start + e]) for e in range(len(shape.entries))]
@@ -169,17 +169,15 @@ class _Planner:
 
         return has_room
 
-    def _start(self, gang: int, moment: _Moment) -> I64 | None:
+    def _start(self, alone: Problem, moment: _Moment) -> I64 | None:
         """(T,) where a gang starts if it is alone at a moment."""
-        problem = self._problem
         used, allocated = self._used(moment), self._allocated(moment)
-        shape_of = np.full_like(problem.shape_of, -1)
-        shape_of[gang] = problem.shape_of[gang]
-        releasing = np.zeros_like(problem.releasing)
-        frozen(used, allocated, shape_of, releasing)
-        queues = replace(problem.queues, allocated=allocated)
-        alone = replace(problem, used=used, releasing=releasing, shape_of=shape_of, queues=queues)
-        return start_alone(alone, self._rules, gang)
+        releasing = np.zeros_like(alone.releasing)
+        frozen(used, allocated, releasing)
+        queues = replace(alone.queues, allocated=allocated)
+        then = replace(alone, used=used, releasing=releasing, queues=queues)
+        # These look at who stands where, not at amounts.
+        return start_alone(then.taking_over(alone, shares_devices, find_wishes), self._rules, 0)
 
     def _gone(self, moment: _Moment) -> Bool:
         """(V,) running tasks that hold nothing any more at a moment."""
@@ -214,11 +212,11 @@ class _Planner:
 
     # --- nodes that nobody knows when they are free ----------------------------------------------
 
-    def _hold(self, gang: int, instants: Sequence[int]) -> Booking | None:
+    def _hold(self, alone: Problem, instants: Sequence[int]) -> Booking | None:
         """The fewest nodes that must be emptied, those first on which the least runs."""
         last = instants[-1]
-        if self._start(gang, _Moment(last, self._nobody, queues_too=True)) is not None:
-            return self._below_ceiling(gang, instants)
+        if self._start(alone, _Moment(last, self._nobody, queues_too=True)) is not None:
+            return self._below_ceiling(alone, instants)
         order = self._by_load()
 
         def emptied(number: int) -> Bool:
@@ -226,25 +224,25 @@ class _Planner:
             nodes[order[:number]] = True
             return nodes
 
-        room = self._room_check(gang)
+        room = self._room_check(alone)
         numbers = range(len(order) + 1)
         first = bisect_left(numbers, True, key=lambda n: room(_Moment(last, emptied(n))))
         enough = self._first(
             len(numbers) - first,
-            lambda i: self._start(gang, _Moment(last, emptied(first + i))),
+            lambda i: self._start(alone, _Moment(last, emptied(first + i))),
         )
         if enough is None:
             return None
-        found = self._earliest(gang, instants, emptied(first + enough[0]))
-        return None if found is None else self._made(gang, *found, is_open=True)
+        found = self._earliest(alone, instants, emptied(first + enough[0]))
+        return None if found is None else self._made(alone, *found, is_open=True)
 
-    def _below_ceiling(self, gang: int, instants: Sequence[int]) -> Booking | None:
+    def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> Booking | None:
         """Nodes are not what is short: a booking of the queue alone."""
         for at in instants:
             moment = _Moment(at, self._nobody, queues_too=True)
-            seats = self._start(gang, moment)
+            seats = self._start(alone, moment)
             if seats is not None:
-                booking = self._made(gang, moment, seats, is_open=True)
+                booking = self._made(alone, moment, seats, is_open=True)
                 return replace(booking, nodes=())
         return None
 
@@ -260,20 +258,21 @@ class _Planner:
 
     # --- bookings --------------------------------------------------------------------------------
 
-    def _made(self, gang: int, moment: _Moment, seats: I64, *, is_open: bool = False) -> Booking:
-        problem = self._problem
-        domain = problem.snapshot.gangs[gang]
+    def _made(
+        self, alone: Problem, moment: _Moment, seats: I64, *, is_open: bool = False
+    ) -> Booking:
+        problem, (domain,) = alone, alone.snapshot.gangs
         tasks = np.flatnonzero(seats >= 0)
         request = problem.classes.request[problem.task_class[tasks]]
         mine = np.zeros_like(problem.used)
         np.add.at(mine, seats[tasks], request)
         of_queues = np.zeros_like(problem.queues.allocated)
-        of_queues[problem.queue_of[gang]] = request.sum(axis=0)
+        of_queues[problem.queue_of[0]] = request.sum(axis=0)
         before = [held for held in self._held if held.end_ms > moment.at_ms]
         kept = mine + sum(held.on_nodes for held in before)
         names = [problem.snapshot.nodes[n].name for n in np.unique(seats[tasks]).tolist()]
         rows = kept[np.unique(seats[tasks])]
-        length = _length_ms(problem, gang)
+        length = _length_ms(alone)
         end = NEVER if is_open or not length else moment.at_ms + length
         self._held.append(_Held(mine, of_queues, end))
         return Booking(
@@ -282,13 +281,15 @@ class _Planner:
             start_ms=moment.at_ms,
             is_open=is_open,
             nodes=tuple((n, self._named(row)) for n, row in zip(names, rows, strict=True)),
-            queues=self._ceilings(gang, of_queues + sum(held.of_queues for held in before)),
+            queues=self._ceilings(
+                int(alone.queue_of[0]), of_queues + sum(held.of_queues for held in before)
+            ),
         )
 
-    def _ceilings(self, gang: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
-        """What must be free below each ceiling above a gang."""
+    def _ceilings(self, queue: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
+        """What must be free below each ceiling of a queue and those above it."""
         queues = self._problem.queues
-        above = np.flatnonzero(queues.subtree[:, self._problem.queue_of[gang]]).tolist()
+        above = np.flatnonzero(queues.subtree[:, queue]).tolist()
         limited = queues.capability < UNLIMITED
         kept = queues.subtree.astype(np.int64) @ of_queues
         found = ((queues.names[q], self._named(np.where(limited[q], kept[q], 0))) for q in above)
@@ -299,11 +300,37 @@ class _Planner:
         return tuple(sorted((r, amount) for r, amount in pairs if amount))
 
 
-def _length_ms(problem: Problem, gang: int) -> int:
+def _alone(problem: Problem, gang: int) -> Problem:
+    """The problem of one gang, as number 0; nodes and queues are full of what others hold."""
+    snapshot = problem.snapshot
+    one = slice(gang, gang + 1)
+    tasks = slice(int(problem.task_start[gang]), int(problem.task_start[gang + 1]))
+    number = tasks.stop - tasks.start
+    return replace(
+        problem,
+        snapshot=replace(snapshot, gangs=snapshot.gangs[one], bookings=()),
+        settled=problem.settled[one],
+        shape_of=problem.shape_of[one],
+        queue_of=problem.queue_of[one],
+        priority=problem.priority[one],
+        created_ms=problem.created_ms[one],
+        waiting_since_ms=problem.waiting_since_ms[one],
+        min_member=problem.min_member[one],
+        num_ready=problem.num_ready[one],
+        task_start=np.array([0, number], np.int64),
+        tasks=problem.tasks[tasks],
+        task_class=problem.task_class[tasks],
+        gang_of=np.zeros(number, np.int64),
+        blocked={},
+        rows=problem.rows[one],
+        plain_rows=problem.plain_rows[one],
+    )
+
+
+def _length_ms(alone: Problem) -> int:
     """How long a gang will run once it has started; 0 where that is not known."""
-    domain = problem.snapshot.gangs[gang]
-    first, last = problem.task_start[gang], problem.task_start[gang + 1]
-    said = [estimate_ms(task, domain) for task in problem.tasks[first:last]]
+    (gang,) = alone.snapshot.gangs
+    said = [estimate_ms(task, gang) for task in alone.tasks]
     return max(said) if all(said) else 0
 
 
