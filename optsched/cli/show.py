@@ -65,7 +65,9 @@ def _show_evictions(console: Console, plan: Plan, most_rows: int) -> None:
     for action in plan.actions:
         if isinstance(action, Evict):
             moves = f" → {action.to}" if action.to else ""
-            victims[action.preemptor, action.action].append(action.task + moves)
+            whose = action.preemptor or action.reason
+            by = f"{action.action} ({action.plugin})" if action.plugin else action.action
+            victims[whose, by].append(action.task + moves)
     if not victims:
         return
     table = Table(title="evictions", title_justify="left", box=None, pad_edge=False)

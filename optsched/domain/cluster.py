@@ -432,6 +432,10 @@ class Snapshot:
         sessions work it out.
     devices
         What ResourceClaims may get, and what they have.
+    priority_classes
+        Value by name of PriorityClass; plays no part in whether snapshots are equal.
+    shuffled_ms
+        When pods were last evicted because a plugin wanted them elsewhere, by plugin.
     """
 
     taken_ms: int
@@ -447,6 +451,8 @@ class Snapshot:
     answers: tuple[tuple[str, str], ...] = ()
     bookings: tuple[Booking, ...] = ()
     devices: Devices = NO_DEVICES
+    priority_classes: Mapping[str, int] = field(default_factory=dict, compare=False)
+    shuffled_ms: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])

@@ -45,9 +45,16 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Remove a running task on behalf of a gang.
+    """Remove a running task on behalf of a gang, or because a plugin wants it off its node.
 
-    `to` is the node where it starts again, if it only moves.
+    Attributes
+    ----------
+    preemptor
+        Key of the gang that gets the room; empty where none is to get it.
+    to
+        The node where it starts again, if it only moves.
+    plugin, reason
+        Where no gang gets the room: the plugin, and why it does not want the task there.
     """
 
     task: str
@@ -55,6 +62,8 @@ class Evict:
     action: str
     preemptor: str
     to: str = ""
+    plugin: str = ""
+    reason: str = ""
 
 
 Action: TypeAlias = Enqueue | Allocate | Nominate | Evict

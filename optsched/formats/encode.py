@@ -32,6 +32,7 @@ from optsched.formats.marks import (
 )
 from optsched.formats.nodegroups import affinity_fields
 from optsched.formats.numa import numa_spec
+from optsched.formats.priorities import SYSTEM
 from optsched.formats.shards import sharding_fields
 from optsched.formats.text import write_yaml
 from optsched.formats.upstream import group_name, is_upstream, scheduling_group_spec
@@ -70,7 +71,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
             **_answers(snapshot.answers),
         },
         *(_namespace(name, labels) for name, labels in snapshot.namespaces.items()),
-        *_priority_classes(snapshot.gangs),
+        *_priority_classes(snapshot),
         *(_queue(queue) for queue in snapshot.queues),
         *(node_manifest(node) for node in snapshot.nodes),
         *(_numatopology(node.name, node.numa) for node in snapshot.nodes if node.numa),
@@ -259,12 +260,13 @@ def _has_scheduling_group(gang: Gang) -> bool:
     return is_upstream(gang) and not is_missing(gang)
 
 
-def _priority_classes(gangs: Iterable[Gang]) -> list[Manifest]:
-    """A class for each priority of a PodGroup, which can only name one."""
-    values = sorted({gang.priority for gang in gangs if _has_group(gang) and gang.priority})
+def _priority_classes(snapshot: Snapshot) -> list[Manifest]:
+    """A class for each priority of a PodGroup, which can only name one, and those with names."""
+    values = {gang.priority for gang in snapshot.gangs if _has_group(gang) and gang.priority}
+    named = {n: v for n, v in snapshot.priority_classes.items() if n not in SYSTEM}
+    named |= {_class_name(value): value for value in values}
     return [
-        _manifest(kinds.PRIORITY_CLASS, {"name": _class_name(value)}, value=value)
-        for value in values
+        _manifest(kinds.PRIORITY_CLASS, {"name": name}, value=named[name]) for name in sorted(named)
     ]
 
 

@@ -133,10 +133,12 @@ SCHEMA: Final = record(
         "Pods to remove.",
         record(
             "One eviction.",
-            ("pod", "action", "for"),
+            ("pod", "action"),
             pod=_key("namespace/name."),
             action=text("The action that decided it, such as preempt or reclaim."),
             to=text("Where the pod starts again, if it only moves: name of a node."),
+            plugin=text("The plugin that wants the pod elsewhere, where no PodGroup gets room."),
+            reason=text("Why it does."),
             **{"for": _key("The PodGroup that gets the room.")},
         ),
     ),
@@ -151,7 +153,7 @@ SCHEMA: Final = record(
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A pod to be removed, the action that decided so, and the gang that gets the room.
+    """A pod to be removed, the action that decided so, and for whom: a gang, or a plugin.
 
     `to` is the node where the pod starts again; empty where it leaves for good.
     """
@@ -160,6 +162,8 @@ class Eviction:
     action: str
     preemptor: str
     to: str = ""
+    plugin: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ class PlanDocument:
 def plan_document(plan: Plan) -> PlanDocument:
     """What the file of a plan says."""
     evicted = (a for a in plan.actions if isinstance(a, Evict))
-    evictions = [Eviction(a.task, a.action, a.preemptor, a.to) for a in evicted]
+    evictions = [Eviction(a.task, a.action, a.preemptor, a.to, a.plugin, a.reason) for a in evicted]
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
     return PlanDocument(
         certificate=plan.certificate,
@@ -225,15 +229,7 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
         "kind": KIND,
         "enqueued": list(document.enqueued),
         "binds": dict(document.binds),
-        "evictions": [
-            {
-                "pod": e.pod,
-                "action": e.action,
-                "for": e.preemptor,
-                **({"to": e.to} if e.to else {}),
-            }
-            for e in document.evictions
-        ],
+        "evictions": [_encode_eviction(e) for e in document.evictions],
         "nominations": dict(document.nominations),
         "pending": _encode_reasons(document.pending),
         "pendingPods": _encode_reasons(document.pending_pods),
@@ -241,6 +237,12 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
         **_encode_parts("cards", document.cards, _encode_card),
         **_encode_parts("devices", document.devices, _encode_grant),
     }
+
+
+def _encode_eviction(eviction: Eviction) -> dict[str, str]:
+    whole = {"pod": eviction.pod, "action": eviction.action, "for": eviction.preemptor}
+    whole |= {"to": eviction.to, "plugin": eviction.plugin, "reason": eviction.reason}
+    return {name: text for name, text in whole.items() if text}
 
 
 def _encode_parts(
@@ -369,8 +371,10 @@ def _grants(parts: Iterator[Fields]) -> tuple[DeviceGrant, ...]:
 
 
 def _eviction(fields: Fields) -> Eviction:
-    pod, action, preemptor = (fields.text(name) for name in ("pod", "action", "for"))
-    eviction = Eviction(pod, action, preemptor, fields.text("to"))
+    names = ("pod", "action", "for", "to", "plugin", "reason")
+    eviction = Eviction(*(fields.text(name) for name in names))
+    if not (eviction.preemptor or eviction.plugin):
+        fields.reject("for", "", "is missing: name the PodGroup that gets the room, or a plugin")
     for name, key in (("pod", eviction.pod), ("for", eviction.preemptor)):
         if key and not _KEY.fullmatch(key):
             fields.reject(name, key, _NOT_A_KEY)
@@ -446,8 +450,8 @@ def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tupl
         if victim is None:
             errors.append(FieldError(f"evictions[{number}].pod", each.pod, _NO_VICTIM))
         else:
-            action, preemptor = each.action, each.preemptor
-            actions.append(Evict(each.pod, victim.node, action, preemptor, each.to))
+            whose = (each.preemptor, each.to, each.plugin, each.reason)
+            actions.append(Evict(each.pod, victim.node, each.action, *whose))
     for name, nodes, kind in (
         ("binds", document.binds, Allocate),
         ("nominations", document.nominations, Nominate),

@@ -155,6 +155,7 @@ class _Assembly:
             answers=tuple(self._index.answers),
             sharding=self._sharding(),
             devices=devices,
+            priority_classes=table.values,
         )
         return Assembled(
             snapshot,

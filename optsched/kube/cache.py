@@ -112,6 +112,7 @@ class ClusterCache:
         self._held: dict[str, Reason] = {}
         self._moves: dict[str, str] = {}
         self._classes: dict[str, PriorityClass] = {}
+        self._shuffled_ms: dict[str, int] = {}
         self._table = Priorities()
         self._queues: dict[str, ApiQueue] = {}
         self._topology = TopologyIndex()
@@ -191,6 +192,11 @@ class ClusterCache:
             return None
         self.version += 1
         return self._pods.assume(task, ToLeave())
+
+    def note_shuffle(self, plugin: str, now_ms: int) -> None:
+        """Remember when a plugin last had pods evicted that it wanted elsewhere."""
+        self.version += 1
+        self._shuffled_ms[plugin] = now_ms
 
     def assume_nominated(self, task: str, node: str) -> bool:
         """Count a pending task as nominated to a node, or to none; False where nothing changes."""
@@ -301,6 +307,8 @@ class ClusterCache:
             quotas=self._shown_quotas,
             sharding=self._sharding,
             devices=self._devices.devices(),
+            priority_classes=self._table.values,
+            shuffled_ms=dict(self._shuffled_ms),
         )
 
     # --- events ----------------------------------------------------------------------------------

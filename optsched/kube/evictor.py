@@ -117,6 +117,8 @@ class Evictor:
                         self._nominate(task.key, "")
         for action in plan.actions:
             if isinstance(action, Evict):
+                if action.plugin:
+                    self._cache.note_shuffle(action.plugin, snapshot.taken_ms)
                 self._begin(action)
 
     def withdraw(self) -> None:
@@ -183,7 +185,8 @@ class Evictor:
             self._drop(victim)
             eviction = victim.eviction
             message = f"pod {eviction.task} could not be evicted from {eviction.node}: {error}"
-            self._around.holds.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
+            if eviction.preemptor:
+                self._around.holds.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
             self._around.listener.not_evicted(victim, error)
 
     def _drop(self, victim: Victim) -> None:

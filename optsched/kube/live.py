@@ -280,7 +280,7 @@ class _Live:
 
     def evicted(self, victim: Victim) -> None:
         """See `EvictionListener`."""
-        self.metrics.evicted(victim.eviction.action)
+        self.metrics.evicted(victim.eviction.action, victim.eviction.plugin)
         self._events.note(notices.evicted(victim))
         note = notices.given_back(victim, self._cache)
         if note is not None:

@@ -196,7 +196,7 @@ class Metrics:
         self._broken = total("optsched_session_errors", "Sessions that raised an error")
         self._violations = total("optsched_violations", "Rules broken by plans, none bound")
         self._bind_failures = total("optsched_bind_failures", "Failed binds by why", "reason")
-        self._evictions = total("optsched_evictions", "Evicted pods by action", "action")
+        self._evictions = total("optsched_evictions", "Evicted pods", "action", "plugin")
         self._wasted = total("optsched_wasted_gpu_seconds", "The same over time", "queue")
         self._counted_s = 0.0
         self._watch_failures = total("optsched_watch_failures", "Failed watches", "kind")
@@ -274,9 +274,9 @@ class Metrics:
         self._attempts.labels("error").inc()
         self._bind_failures.labels(word).inc()
 
-    def evicted(self, action: str) -> None:
-        """A pod was evicted."""
-        self._evictions.labels(action).inc()
+    def evicted(self, action: str, plugin: str = "") -> None:
+        """A pod was evicted by an action, for a plugin where that wanted it elsewhere."""
+        self._evictions.labels(action, plugin).inc()
 
     def dropped(self, events: int) -> None:
         """So many events have been given up in all."""

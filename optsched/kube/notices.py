@@ -49,15 +49,19 @@ def evicted(victim: Victim) -> Note:
     """A pod has to go for others."""
     eviction, word = victim.eviction, "Evict"
     message = f"evicted by {eviction.action}: its room is for {eviction.preemptor}"
+    if eviction.plugin:
+        message = f"evicted by {eviction.action} for plugin {eviction.plugin}: {eviction.reason}"
     if eviction.to:
         word, message = "Consolidation", f"{message}; a place on {eviction.to} is kept for it"
-    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, eviction.preemptor)
+    whose = eviction.plugin or eviction.preemptor
+    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, whose)
 
 
 def not_evicted(victim: Victim, error: KubeError) -> Note:
     """A pod should have gone and stays."""
     eviction = victim.eviction
-    message = f"{eviction.action} for {eviction.preemptor} failed: {error}"
+    whose = eviction.preemptor or f"plugin {eviction.plugin}"
+    message = f"{eviction.action} for {whose} failed: {error}"
     return Note(victim.ref, victim.uid, EventType.WARNING, "FailedEvict", message)
 
 

@@ -20,6 +20,7 @@ AVAILABLE_ACTIONS = frozenset(
         "gangpreempt",
         "gangreclaim",
         "consolidation",
+        "shuffle",
     }
 )
 """Those that do something; the others are accepted with a warning."""

@@ -31,7 +31,7 @@ from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.plugins import ALIASES, JOB_PLUGINS, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.policy.catalogue import Catalogue
     from optsched.policy.located import Field, Node
@@ -123,6 +123,9 @@ def read_arguments(
             held = read_arguments(inner, argument.fields, f"{name} of {owner}", findings)
             found += [(f"{name}.{key_of}", value) for key_of, value in held]
             continue
+        if argument.kind is Kind.LIST:
+            found += _listed(argument, node, owner, findings)
+            continue
         read = _READ.get(argument.kind)
         value = None if read is None else read(argument, node, findings)
         if not argument.is_available and (value or argument.kind is Kind.ANY):
@@ -130,6 +133,17 @@ def read_arguments(
         if value is not None:
             found.append((name, value))
     return tuple(found)
+
+
+def _listed(
+    argument: Argument, node: Node, owner: str, findings: Findings
+) -> Iterator[tuple[str, Value]]:
+    """The arguments of each entry of a list, by its number."""
+    for number, entry in enumerate(items_of(node, findings)):
+        inner = fields_of(entry, None, findings)
+        whose = f"{argument.name}[{number}] of {owner}"
+        for name, value in read_arguments(inner, argument.fields, whose, findings):
+            yield f"{argument.name}.{number}.{name}", value
 
 
 def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
@@ -327,6 +341,7 @@ LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
         "binpack",
         "nodegroup",
         "resource-strategy-fit",
+        "rescheduling",
         "tdm",
         "usage",
         "network-topology-aware",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.rules.faces import Face
     from optsched.rules.ledger import Ledger
+    from optsched.rules.moves import Moves
     from optsched.rules.outcome import Outcome
     from optsched.rules.outside import Outside
     from optsched.rules.world import World
@@ -249,6 +250,10 @@ class Greedy:
         """The same for a gang of another queue."""
         raise NotImplementedError
 
+    def movable(self, victims: I64) -> I64:
+        """Of running tasks in the order given, those that may be moved elsewhere."""
+        raise NotImplementedError
+
     def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Take note that tasks placed before get their room later: nobody may rely on them yet."""
         raise NotImplementedError
@@ -280,6 +285,10 @@ class Rule:
 
         See `problem.running` for the axis.
         """
+        return None
+
+    def moves(self, problem: Problem) -> Moves | None:
+        """Running tasks that should not stay on their nodes; None when there are none."""
         return None
 
     def deserved(self, problem: Problem) -> I64 | None:

@@ -64,7 +64,7 @@ class Entitled(Rule):
             leaves = not any(t.status.holds_resources for t in left)
             if len(left) == len(held) or (leaves and gang.key not in exchanging):
                 continue
-            if len(left) < gang.min_member or _lacks_role(gang, left):
+            if len(left) < gang.min_member or lacks_role(gang, left):
                 detail = f"{len(left)} tasks would be left, minMember is {gang.min_member}"
                 yield Violation(self.name, f"gang {gang.key}", detail)
             for detail in _broken_groups(gang, held, left):
@@ -229,6 +229,7 @@ def _broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> It
             yield f"{whole[policy]} groups of {rule.name} would be left, of {rule.min_groups}"
 
 
-def _lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
+def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
+    """Whether some tasks are too few of a role for their gang."""
     have = Counter(t.role for t in left)
     return any(have[role] < n for role, n in gang.role_minimums)

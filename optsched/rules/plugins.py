@@ -36,6 +36,7 @@ from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
 from optsched.rules.proportion import Proportion
 from optsched.rules.proportions import KeptPerDevice, Proportions
+from optsched.rules.rescheduling import AMOUNTS, LowNodeUtilization, Rescheduling
 from optsched.rules.resourcequota import ResourceQuota
 from optsched.rules.sla import Sla
 from optsched.rules.spread import Spread
@@ -71,6 +72,7 @@ class Kind(Enum):
     URL = "an address that begins with http:// or https://"
     CHOICE = "one of some words"
     MAPPING = "a mapping of further arguments"
+    LIST = "a list of such mappings"
     ANY = "anything: it is not read"
 
 
@@ -85,7 +87,8 @@ class Argument:
     is_available
         Whether it has an effect already.
     fields
-        Of a mapping. What it holds is told by dotted names: `sra.enable`.
+        Of a mapping. What it holds is told by dotted names: `sra.enable`. Of a list, those of each
+        entry: `strategies.0.name`.
     choices
         The words of which one may be chosen.
 
@@ -201,7 +204,33 @@ def _tdm(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
         for name, text in arguments.items()
         if name.startswith(_ZONE)
     }
-    return (Tdm(zones),)
+    return (Tdm(zones, _duration_ms(arguments, "tdm.evict.period") or 60_000),)
+
+
+_LOW_NODES = "lowNodeUtilization"
+_SYSTEM_CLASS = "system-cluster-critical"
+
+
+def _rescheduling(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
+    named = (k for k, v in arguments.items() if k.endswith(".name") and v == _LOW_NODES)
+    prefix = next(named, "strategies.0.name").removesuffix("name") + "params."
+    strategy = LowNodeUtilization(
+        low_ppm=_thresholds(arguments, f"{prefix}thresholds"),
+        high_ppm=_thresholds(arguments, f"{prefix}targetThresholds"),
+        below_class=str(arguments.get(f"{prefix}thresholdPriorityClassName", _SYSTEM_CLASS)),
+        fits=bool(arguments.get(f"{prefix}nodeFit", True)),
+    )
+    return (
+        Rescheduling(
+            strategy,
+            period_ms=_duration_ms(arguments, "interval") or 300_000,
+            fresh_ms=_duration_ms(arguments, "metricsPeriod") or 300_000,
+        ),
+    )
+
+
+def _thresholds(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
+    return {r: round(float(arguments.get(f"{prefix}.{r}", 100)) * 10_000) for r in AMOUNTS}
 
 
 def _usage(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
@@ -303,6 +332,11 @@ def _choice(name: str, default: str, meaning: str, choices: tuple[str, ...]) -> 
     return Argument(name, Kind.CHOICE, default, meaning, choices=choices)
 
 
+def _percents(name: str, meaning: str) -> Argument:
+    parts = (Argument(r, Kind.NUMBER, 100, f"of {r}, in percent") for r in AMOUNTS)
+    return _mapping(name, meaning, *parts)
+
+
 def _later(argument: Argument) -> Argument:
     return replace(argument, is_available=False)
 
@@ -374,6 +408,23 @@ def _extender(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
         ),
     )
 
+
+_STRATEGY = (
+    _choice("name", _LOW_NODES, "the strategy", (_LOW_NODES,)),
+    _mapping(
+        "params",
+        "of the strategy",
+        _percents("thresholds", "nodes take pods while nothing of them is in use above"),
+        _percents("targetThresholds", "nodes give pods while anything of them is in use above"),
+        Argument(
+            "thresholdPriorityClassName",
+            Kind.NAMES,
+            _SYSTEM_CLASS,
+            "pods of this PriorityClass and above stay",
+        ),
+        _switch("nodeFit", "only pods go for which there is a node that takes them"),
+    ),
+)
 
 _AVAILABLE = (
     Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(), SubGroups())),
@@ -472,9 +523,19 @@ _AVAILABLE = (
         "nodes lent at certain hours",
         (
             Argument("tdm.revocable-zone.*", Kind.HOURS, "", "when a zone is open, in UTC"),
-            _later(_duration("tdm.evict.period", "1m", "shortest time between two evictions")),
+            _duration("tdm.evict.period", "1m", "shortest time between two evictions by shuffle"),
         ),
         _tdm,
+    ),
+    Plugin(
+        "rescheduling",
+        "moves pods off busy nodes, with the action shuffle",
+        (
+            _duration("interval", "5m", "shortest time between two evictions"),
+            _duration("metricsPeriod", "5m", "how old measured load may be"),
+            Argument("strategies", Kind.LIST, "", "what is looked at", fields=_STRATEGY),
+        ),
+        _rescheduling,
     ),
     Plugin(
         "usage",
@@ -647,7 +708,6 @@ _AVAILABLE = (
 )
 
 _NOT_YET = {
-    "rescheduling": "moving pods off busy nodes",
 }
 
 PLUGINS: dict[str, Plugin] = {

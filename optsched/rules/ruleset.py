@@ -99,7 +99,8 @@ class RuleSet:
     @cached_property
     def guarding(self) -> tuple[Rule, ...]:
         """Rules that have a say in evictions, each once."""
-        switched = [a for a in self.active if {Face.PREEMPTABLE, Face.RECLAIMABLE} & a.faces]
+        evicting = {Face.PREEMPTABLE, Face.RECLAIMABLE, Face.VICTIM}
+        switched = [a for a in self.active if evicting & a.faces]
         return (*_ALWAYS, *self.guards, *{a.rule.name: a.rule for a in switched}.values())
 
     def spared(self, problem: Problem) -> Bool:

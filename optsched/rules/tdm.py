@@ -5,20 +5,25 @@ Mathematics: models/formulation/tdm.md. Volcano: `pkg/scheduler/plugins/tdm`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from optsched.api.truth import is_true
-from optsched.api.wellknown import PREEMPTABLE, REVOCABLE_ZONE
+from optsched.api.wellknown import MAX_UNAVAILABLE, MIN_AVAILABLE, PREEMPTABLE, REVOCABLE_ZONE
+from optsched.domain.task import TaskStatus
+from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
+from optsched.rules.moves import Moves, early, moved_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from optsched.domain.task import TaskShape
+    from optsched.domain.cluster import Gang, Node
+    from optsched.domain.task import Task, TaskShape
     from optsched.problem.arrays import F64, Bool
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
     from optsched.units import Hours
 
 TOP = 100.0
+_OVER: Final = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
+_PART: Final = re.compile(r"([0-9]{1,9})(%?)")
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,8 @@ class Tdm(Rule):
     ----------
     zones
         Hours by zone, in UTC; a zone that is not here is never open.
+    period_ms
+        Shortest time between two evictions from nodes whose zone is closed.
 
     """
 
@@ -44,6 +53,7 @@ class Tdm(Rule):
     mask_lasts = False
 
     zones: Mapping[str, Hours]
+    period_ms: int = 60_000
 
     def is_open(self, zone: str, now_ms: int) -> bool:
         """Whether the nodes of a zone are lent at a moment."""
@@ -88,6 +98,43 @@ class Tdm(Rule):
         later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
         return _Order(later) if any(later) else None
 
+    # --- shuffle ---------------------------------------------------------------------------------
+
+    def moves(self, problem: Problem) -> Moves | None:
+        """See `Rule`: tasks that stay on a node when it is not lent any more."""
+        lent, running = self._lent(problem), running_tasks(problem)
+        closed = lent.any_zone & ~lent.open_now
+        gone = np.flatnonzero(closed[running.node_of])
+        if not len(gone):
+            return None
+        tasks = [running.tasks[v] for v in gone.tolist()]
+        order = sorted(range(len(tasks)), key=lambda i: _least_first(tasks[i]))
+        snapshot = problem.snapshot
+        gangs = np.unique(running.gang_of[gone]).tolist()
+        most = {g: Allowance.of(snapshot.gangs[g]) for g in gangs}
+        return Moves(
+            tasks=gone[order],
+            reasons={n: _closed(snapshot.nodes[n]) for n in np.flatnonzero(closed).tolist()},
+            period_ms=self.period_ms,
+            most={g: allowance.most for g, allowance in most.items()},
+            whole=[g for g in gangs if most[g].lets_go(snapshot.gangs[g])],
+        )
+
+    def verify_evictions(self, world: World) -> Iterator[Violation]:
+        """See `Rule`."""
+        mine = moved_by(world, self.name)
+        yield from early(world, self.name, self.period_ms)
+        closed = {e.task for e in mine if self._is_closed(world, e.node)}
+        gangs = {world.task_by_key[key].gang for key in closed if key in world.task_by_key}
+        for eviction in mine:
+            task = world.task_by_key.get(eviction.task)
+            if task is None or task.gang not in gangs:
+                yield Violation(self.name, f"task {eviction.task}", "its node is lent")
+
+    def _is_closed(self, world: World, name: str) -> bool:
+        zone = world.snapshot.node_by_name[name].labels.get(REVOCABLE_ZONE, "")
+        return bool(zone) and not self.is_open(zone, world.snapshot.taken_ms)
+
     def _lent(self, problem: Problem) -> _Lent:
         codes, values = problem.columns.codes(REVOCABLE_ZONE)
         now_ms = problem.snapshot.taken_ms
@@ -104,6 +151,49 @@ class _Lent:
 
     any_zone: Bool
     open_now: Bool
+
+
+def _closed(node: Node) -> str:
+    return f"node {node.name} of zone {node.labels[REVOCABLE_ZONE]} is not lent at this hour"
+
+
+def _least_first(task: Task) -> tuple[int, int, str]:
+    return (task.priority, -task.created_ms, task.key)
+
+
+class Allowance(NamedTuple):
+    """How many tasks of a gang may be missing at once: its disruption budget (`jdb-…`).
+
+    Without a budget one task may go at a time, or the whole gang where it can spare none.
+    """
+
+    most: int
+    is_given: bool
+
+    @classmethod
+    def of(cls, gang: Gang) -> Allowance:
+        """What its annotations say; one that has no reading allows nothing."""
+        stand = sum(t.status.is_standing for t in gang.tasks)
+        over = sum(t.status in _OVER for t in gang.tasks)
+        missing = len(gang.tasks) - over - stand
+        if text := gang.annotations.get(MAX_UNAVAILABLE):
+            return cls(max(_part(text, len(gang.tasks), nothing=0) - missing, 0), True)
+        if text := gang.annotations.get(MIN_AVAILABLE):
+            return cls(max(stand - _part(text, len(gang.tasks), nothing=stand), 0), True)
+        return cls(1, False)
+
+    def lets_go(self, gang: Gang) -> bool:
+        """Whether the gang may leave as a whole."""
+        return not self.is_given or self.most >= sum(t.status.is_standing for t in gang.tasks)
+
+
+def _part(text: str, whole: int, nothing: int) -> int:
+    """A number, or a part of a whole in percent, rounded up."""
+    match = _PART.fullmatch(text.strip())
+    if match is None:
+        return nothing
+    number = int(match[1])
+    return -(-whole * number // 100) if match[2] else number
 
 
 def borrows(shape: TaskShape) -> bool:

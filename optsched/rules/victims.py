@@ -12,6 +12,7 @@ import numpy as np
 
 from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.moves import SHUFFLE, left_broken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,10 +101,13 @@ class _Naming(Greedy):
         raise NotImplementedError
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return victims[np.array(self.named([self._tasks[v] for v in victims]), np.bool_)]
+        return self.movable(victims)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        return self.preemptable(gang, task_class, victims)
+        return self.movable(victims)
+
+    def movable(self, victims: I64) -> I64:
+        return victims[np.array(self.named([self._tasks[v] for v in victims]), np.bool_)]
 
 
 class _Cooldown(_Naming):
@@ -123,6 +127,15 @@ class _Budgets(_Naming):
             return True
 
         return [permits(task) for task in tasks]
+
+
+def _unmovable(world: World, eviction: Evict) -> str:
+    if eviction.preemptor or not eviction.plugin:
+        return f"evicted by {SHUFFLE}, but no plugin wants it moved"
+    task = world.task_by_key[eviction.task]
+    gone = {e.task for e in world.evictions}
+    broken = left_broken(world.snapshot.gang_by_key[task.gang], gone)
+    return broken or _refusal(task, world.snapshot.taken_ms)
 
 
 def covers(budget: Budget, task: Task) -> bool:
@@ -161,6 +174,8 @@ def _misplaced(task: Task, eviction: Evict) -> str:
 
 
 def _groundless(world: World, eviction: Evict) -> str:
+    if eviction.action == SHUFFLE:
+        return _unmovable(world, eviction)
     preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
     if preemptor is None:
         return f"evicted for {eviction.preemptor}, which does not exist"

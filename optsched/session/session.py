@@ -22,6 +22,7 @@ from optsched.engines.consolidation.stage import consolidate
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
+from optsched.engines.shuffle import once_moved, shuffle
 from optsched.engines.victims.stage import Clearing, Means, make_room
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem
@@ -36,6 +37,7 @@ from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.faces import Face
 from optsched.rules.fairness import queue_shares
 from optsched.rules.levels import build_levels
+from optsched.rules.moves import SHUFFLE
 from optsched.rules.outcome import Outcome
 from optsched.rules.outside import Recorder, Recording
 from optsched.rules.verify import verify_actions
@@ -116,7 +118,7 @@ class Trace:
     Attributes
     ----------
     seconds
-        Wall time by phase: reserve, compile, greedy, solve, verify, explain.
+        Wall time by phase: shuffle, reserve, compile, greedy, solve, verify, explain.
     violations
         Rules that plans broke before one was accepted; empty in a healthy scheduler.
     kept_at
@@ -200,6 +202,8 @@ class _Session:
         if policy.rules.find("conformance") is not None:
             held = system_first(held)
         self._snapshot = held if _has_gangs(policy) else without_gangs(held)
+        self._start = self._snapshot
+        self._moved: tuple[Evict, ...] = ()
         self._faults = Faults()
         self._outside = Recorder(surroundings.outside or Recording(snapshot.answers))
         rules = policy.rules.connected(self._outside).contained(self._faults)
@@ -235,12 +239,12 @@ class _Session:
         return replace(report, trace=trace)
 
     def _once(self, previous: Problem | None) -> Report:
+        start = self._shuffled(previous)
         with self._watch("reserve"):
-            self._reserved = reserve(
-                self._snapshot, self._policy, previous, is_ordered=self._optimises
-            )
-        self._snapshot = self._reserved.snapshot
-        first = self._round(self._snapshot, Clearing(), self._reserved.problem)
+            self._reserved = reserve(start, self._policy, previous, is_ordered=self._optimises)
+        self._start = self._reserved.snapshot
+        self._snapshot = replace(self._snapshot, bookings=self._start.bookings)
+        first = self._round(self._start, Clearing(), self._reserved.problem)
         rounds = [first] if not self._optimises else [*self._making_room(first), first]
         plan, violations, kept = self._accept(rounds)
         plan, flaws = self._examined(plan, first.problem)
@@ -262,6 +266,15 @@ class _Session:
         return plan, (*flaws, *budget_flaws(named))
 
     # --- deciding --------------------------------------------------------------------------------
+
+    def _shuffled(self, previous: Problem | None) -> Snapshot:
+        """The snapshot once told to leave is who plugins want elsewhere; all else builds on it."""
+        if SHUFFLE not in self._policy.actions:
+            return self._snapshot
+        with self._watch("shuffle"):
+            problem = compile_problem(self._snapshot, previous)
+            self._moved = shuffle(problem, self._policy.rules)
+            return once_moved(self._snapshot, self._moved)
 
     def _round(self, snapshot: Snapshot, clearing: Clearing, previous: Problem | None) -> _Round:
         watch, policy = self._watch, self._policy
@@ -334,15 +347,15 @@ class _Session:
         )
         best = first.answers[0].decisions
         with self._watch("consolidation"):
-            bare = compile_problem(replace(self._snapshot, bookings=()), first.problem)
+            bare = compile_problem(replace(self._start, bookings=()), first.problem)
         for _ in range(_TRIES):
             with self._watch("consolidation"):
                 found = consolidate(bare, self._rules, best, means)
             if not found.evictions:
                 return
             # Who starts needs no booking any more; those of others hold.
-            bookings = tuple(b for b in self._snapshot.bookings if b.gang not in found.gains)
-            snapshot = found.carried_out(replace(self._snapshot, bookings=bookings))
+            bookings = tuple(b for b in self._start.bookings if b.gang not in found.gains)
+            snapshot = found.carried_out(replace(self._start, bookings=bookings))
             clearing = Clearing(found.evictions, results=found.results)
             again = self._round(snapshot, clearing, first.problem)
             asking, moving = found.unseated(again.problem, again.answers[0].decisions)
@@ -368,7 +381,7 @@ class _Session:
             if not found.evictions:
                 return
             gone = {eviction.task for eviction in found.evictions}
-            again = self._round(leaving(self._snapshot, gone), found, first.problem)
+            again = self._round(leaving(self._start, gone), found, first.problem)
             unseated = found.unseated(again.problem, again.answers[0].decisions)
             if not unseated:
                 yield again
@@ -401,7 +414,7 @@ class _Session:
             if self._around.incidents is not None and not told:
                 plan = Plan(actions, self._certificate(each, answer))
                 kept = self._around.incidents.violated(self._recorded, plan, violations)
-        last = rounds[-1]
+        last, self._moved = rounds[-1], ()
         decided = Decisions.nothing(last.problem)
         nothing = Answer(decided, (), NOTHING, "no plan kept every rule")
         actions = self._actions(last, nothing)
@@ -417,7 +430,7 @@ class _Session:
         placed = actions_of(each.problem, answer.decisions, each.tiers)
         # Where those that move start again their evictions say; there is nothing to bind yet.
         real = (a for a in placed if isinstance(a, Enqueue | Evict) or not is_successor(a.task))
-        actions = (*each.clearing.evictions, *real)
+        actions = (*self._moved, *each.clearing.evictions, *real)
         return with_cards(self._snapshot, actions, self._rules)
 
     def _plan(self, each: _Round, answer: Answer, actions: tuple[Action, ...]) -> Plan:

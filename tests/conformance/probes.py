@@ -231,6 +231,8 @@ _QUESTIONS = {
     "Preemptable": Desk.preemptable,
     "Reclaimable": Desk.reclaimable,
     "UnifiedEvictable": Desk.evictable,
+    "VictimTasks": Desk.moved,
+    "BuildVictimsPriorityQueue": Desk.victim_order,
 }
 
 

@@ -30,6 +30,7 @@ _SWITCH = {
     "enqueue_vote": Face.JOB_ENQUEUED,
     "live_mask": Face.PREDICATE,
     "may_reclaim": Face.PREEMPTIVE,
+    "movable": Face.VICTIM,
     "live_scorer": Face.NODE_ORDER,
     "task_runs": Face.TASK_ORDER,
 }
@@ -69,6 +70,7 @@ class Faces:
         self._starving = self._tiers("is_starving", Face.JOB_STARVING)
         self._preemptable = self._tiers("preemptable", Face.PREEMPTABLE)
         self._reclaimable = self._tiers("reclaimable", Face.RECLAIMABLE)
+        self._movable: list[Callable[[I64], I64]] = self._having("movable")
         self._may_reclaim: list[Callable[[int, int], bool]] = self._having("may_reclaim")
 
     def _having(self, method: str, other: str = "") -> list[Any]:
@@ -120,6 +122,12 @@ class Faces:
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Which running tasks may go for a gang of another queue."""
         return _first_answer(self._reclaimable, gang, task_class, victims)
+
+    def movable(self, victims: I64) -> I64:
+        """Which running tasks every rule lets be moved."""
+        for asks in self._movable:
+            victims = asks(victims)
+        return victims
 
     @property
     def queue_key_reach(self) -> KeyReach:
