@@ -117,9 +117,7 @@ class Evictor:
                         self._nominate(task.key, "")
         for action in plan.actions:
             if isinstance(action, Evict):
-                if action.plugin:
-                    self._cache.note_shuffle(action.plugin, snapshot.taken_ms)
-                self._begin(action)
+                self._begin(action, snapshot.taken_ms)
 
     def withdraw(self) -> None:
         """Give up every eviction that has not been asked for yet."""
@@ -156,7 +154,9 @@ class Evictor:
             ref, part = pod_ref(gang.tasks[0].key), "status"
         self._writes.put(beside(ref, "moves"), StatusPatch(ref, body, part))
 
-    def _begin(self, eviction: Evict) -> None:
+    def _begin(self, eviction: Evict, now_ms: int) -> None:
+        if eviction.plugin:
+            self._cache.note_shuffle(eviction.plugin, now_ms)
         task = self._cache.task(eviction.task)
         uid = self._cache.assume_leaving(eviction.task, eviction.node)
         if uid is not None:

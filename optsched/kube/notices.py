@@ -12,7 +12,7 @@ from optsched.domain.task import TaskStatus
 from optsched.formats.upstream import group_name, is_upstream
 from optsched.kube.events import REPEATS_S, EventType, Note
 from optsched.kube.ports import Ref, pod_ref
-from optsched.rules.entitled import RECLAIM
+from optsched.rules.entitled import GANG_RECLAIM, RECLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -70,7 +70,8 @@ def given_back(victim: Victim, cache: ClusterCache) -> Note | None:
     eviction = victim.eviction
     group = cache.group(victim.gang)
     queue = None if group is None else cache.queues.get(group.queue)
-    if queue is None or eviction.action != RECLAIM or not queue.overuse_tolerance:
+    reclaims = eviction.action in (RECLAIM, GANG_RECLAIM)
+    if queue is None or not reclaims or not queue.overuse_tolerance:
         return None
     message = (
         f"more is held than is deserved and {OVERUSE_TOLERANCE}={queue.overuse_tolerance} allows: "

@@ -250,6 +250,14 @@ class Greedy:
         """The same for a gang of another queue."""
         raise NotImplementedError
 
+    def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        """The same as `preemptable` for a whole gang at once, where that is not the same."""
+        raise NotImplementedError
+
+    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
+        """The same as `reclaimable` for a whole gang at once, where that is not the same."""
+        raise NotImplementedError
+
     def movable(self, victims: I64) -> I64:
         """Of running tasks in the order given, those that may be moved elsewhere."""
         raise NotImplementedError

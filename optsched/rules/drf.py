@@ -80,6 +80,9 @@ class DrfOrder(Greedy):
         pairs = zip(amounts, self._inverse, strict=True)
         return max((used * inverse for used, inverse in pairs), default=0.0)
 
+    def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> None:
+        """Nobody is asked, as in Volcano."""
+
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Tasks whose gangs hold no smaller share without them than the gang would hold."""
         running = running_tasks(self._problem)

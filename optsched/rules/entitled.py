@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from optsched.rules.world import World
 
 PREEMPT, RECLAIM = "preempt", "reclaim"
+GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
 
 
 class Entitled(Rule):

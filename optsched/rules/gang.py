@@ -224,6 +224,13 @@ class _Order(Greedy):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         return self._surplus(victims)
 
+    def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Everybody: the action itself sees that gangs stay whole or leave."""
+        return victims
+
+    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        return victims
+
     def _surplus(self, victims: I64) -> I64:
         """Tasks that their gangs can do without, as long as they last."""
         gang_of = running_tasks(self._problem).gang_of

@@ -217,6 +217,16 @@ class _Live(Greedy):
         for m in self._carries[task_class]:
             np.add.at(self._carried[m], nodes, counts)
 
+    def leaves(self, victim: int, sign: int) -> None:
+        node = int(running_tasks(self._problem).node_of[victim])
+        for tasks_of, leave in (
+            (_selected_tasks, self._selected_leave),
+            (_carriers, self._carried_leave),
+        ):
+            for m, tasks in enumerate(self._problem.derived(tasks_of)):
+                if victim in tasks:
+                    leave[m, node] += sign
+
     def promised(self, task_class: int, nodes: I64, counts: I64) -> None:
         for m in self._selecting[task_class]:
             np.add.at(self._bound[m], nodes, -counts)

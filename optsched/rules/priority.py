@@ -61,6 +61,10 @@ class _Standing(Greedy):
             np.int64,
         )
 
+    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Everybody: between queues priorities do not count."""
+        return victims
+
 
 class _Order(_Standing):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:

@@ -20,6 +20,7 @@ from optsched.domain.reasons import Reason, ReasonCode
 from optsched.engines.consolidation.stage import Means as MovingMeans
 from optsched.engines.consolidation.stage import consolidate
 from optsched.engines.cpsat.model import Limits
+from optsched.engines.greedy.bundles import ByGang
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
 from optsched.engines.shuffle import once_moved, shuffle
@@ -296,6 +297,7 @@ class _Session:
             actions=self._policy.actions,
             tier_of=tiers.of if self._optimises else None,
             seats=seats,
+            by_gang=_by_gang(self._policy),
             gated=not self._optimises,
             late=self._reserved.late(problem),
         )
@@ -480,6 +482,19 @@ def _moving(each: _Round) -> set[str]:
     moving = {e.task for e in each.clearing.evictions if e.to}
     gangs = each.problem.snapshot.gangs
     return {t.gang for g in gangs for t in g.tasks if t.key in moving} if moving else set()
+
+
+def _by_gang(policy: Policy) -> dict[str, ByGang]:
+    """What a policy says about the actions that make room for whole gangs."""
+    plain = ByGang()
+    given = {name: dict(arguments) for name, arguments in policy.action_arguments}
+    return {
+        name: ByGang(
+            int(each.get("maxDomains", plain.max_domains)),
+            bool(each.get("allowWholeBundle", plain.allow_whole)),
+        )
+        for name, each in given.items()
+    }
 
 
 def _has_gangs(policy: Policy) -> bool:

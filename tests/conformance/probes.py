@@ -13,8 +13,11 @@ from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.task import Task, TaskShape, TaskStatus
 from optsched.domain.topology import sub_group_of
 from optsched.engines.greedy.book import scorers_of
+from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.faces import Faces
+from optsched.engines.greedy.placing import Placing
 from optsched.engines.masks import static_mask
+from optsched.engines.shuffle import shuffle
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
 from optsched.rules.ledger import Ledger
@@ -112,7 +115,18 @@ class Desk:
 
     def evictable(self, probe: Mapping[str, Any]) -> list[int]:
         """The same for actions on whole gangs: kind 1 preempts, kind 2 reclaims."""
-        return self._victims(probe, {"1": Faces.preemptable, "2": Faces.reclaimable}[probe["kind"]])
+        faces = {"1": Faces.gang_preemptable, "2": Faces.gang_reclaimable}
+        return self._victims(probe, faces[probe["kind"]])
+
+    def moved(self, probe: Mapping[str, Any]) -> list[int] | int:
+        """Which candidates may be moved; without candidates, how many pods are told to leave."""
+        if probe["candidates"]:
+            return self._victims(probe, lambda faces, _gang, _class, tasks: faces.movable(tasks))
+        return len(self._plain.moved())
+
+    def victim_order(self, probe: Mapping[str, Any]) -> list[str]:
+        """Candidates, those that go first first."""
+        return self._plain.victims_in_order(probe["candidates"])
 
     def _victims(self, probe: Mapping[str, Any], face: Face) -> list[int]:
         keys: list[str] = []
@@ -124,7 +138,7 @@ class Desk:
                 more += _running(candidate, number)
                 meta = more[-1]["metadata"]
                 keys.append(f"{meta['namespace']}/{meta['name']}")
-        asks = probe.get("job") or probe["task"]
+        asks = probe.get("job") or probe.get("task") or {"priority": 0}
         snapshot = self._scenario.snapshot([*self._scenario.objects, *more])
         asked = Asked(_with_gangs(snapshot, _asking(asks["priority"])), self._policy)
         named = asked.named(face, keys)
@@ -207,6 +221,19 @@ class Asked:
         gang = next(i for i, t in enumerate(self._problem.snapshot.gangs) if _is_twin(t))
         return {running[v] for v in face(self.faces, gang, self._class(), free).tolist()}
 
+    def moved(self) -> list[str]:
+        """The pods that the action shuffle tells to leave."""
+        return [eviction.task for eviction in shuffle(self._problem, self._rules)]
+
+    def victims_in_order(self, keys: Iterable[str]) -> list[str]:
+        """Some running tasks in the order in which they would go for a gang of their queue."""
+        placing = Placing(self._problem, self._rules)
+        evicting = Evicting(placing, self._rules, placing.faces.gang_key)
+        running = [task.key for task in running_tasks(self._problem).tasks]
+        asked = np.array([running.index(key) for key in keys], np.int64)
+        queue = int(running_tasks(self._problem).queue_of[asked[0]])
+        return [running[v] for v in evicting.in_order(asked, queue).tolist()]
+
     def _network(self) -> NetworkTopology:
         active = self._rules.find("network-topology")
         assert active is not None
@@ -236,11 +263,17 @@ _QUESTIONS = {
 }
 
 
-def _answer(probe: Mapping[str, Any]) -> float | bool | dict[str, float] | list[int] | None:
+def _answer(probe: Mapping[str, Any]) -> object:
+    if "order" in probe:
+        return list(probe["order"])
     if "victims" in probe:
-        return [
-            n for n, candidate in enumerate(probe["candidates"]) if candidate in probe["victims"]
-        ]
+        named, candidates = probe["victims"], probe["candidates"]
+        places = [n for n, candidate in enumerate(candidates) if candidate in named]
+        return places if candidates else len(named)
+    return _measured(probe)
+
+
+def _measured(probe: Mapping[str, Any]) -> float | bool | dict[str, float] | None:
     if "pluginScores" in probe:
         (scores,) = probe["pluginScores"].values()
         return dict(scores)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.rules.base import Greedy, Rule
+import numpy as np
+
+from optsched.problem.running import running_tasks
+from optsched.rules.base import Bar, Greedy, Rule
+from optsched.rules.faces import Face
 from optsched.rules.ruleset import ActiveRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
 
@@ -31,7 +37,45 @@ class _Against(Greedy):
         return -1 if gang == self._gang else 1
 
 
-_KNOWN = {Rejecter.name: Rejecter}
+class DeviceFit(Rule):
+    """Tasks that run hold a device of their node for which nobody asks; all who come need it."""
+
+    name = "device-fit-after-eviction"
+    hard_face = Face.PREDICATE
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        return True
+
+    def bars(self, problem: Problem, task_class: int) -> list[Bar]:
+        running = running_tasks(problem)
+        return [Bar(np.arange(len(running)), np.arange(problem.num_nodes))] if len(running) else []
+
+    def encode_nodes(self, form: Formulation, supplied: I64) -> None:
+        held = supplied[:, np.unique(running_tasks(form.problem).node_of)]
+        for variable in held[held >= 0].tolist():
+            form.model.add_rows(0, [variable], 1, upper=0)
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        return _Held(problem)
+
+
+class _Held(Greedy):
+    def __init__(self, problem: Problem) -> None:
+        self._running = running_tasks(problem)
+        self._now = np.bincount(self._running.node_of, minlength=problem.num_nodes)
+        self._later = self._now.copy()
+
+    def live_mask(self, task_class: int) -> Bool:
+        return self._now == 0
+
+    def later_mask(self, task_class: int) -> Bool:
+        return self._later == 0
+
+    def leaves(self, victim: int, sign: int) -> None:
+        self._later[self._running.node_of[victim]] -= sign
+
+
+_KNOWN: dict[str, type[Rule]] = {rule.name: rule for rule in (Rejecter, DeviceFit)}
 
 
 def stand_ins(names: Iterable[str]) -> Iterator[ActiveRule]:

@@ -84,6 +84,11 @@ class Book:
         self._log: list[I64] = []
         self._views: dict[int, _View] = {}
 
+    def mind(self, problem: Problem) -> None:
+        """Let masks be those of the problem as it looks when others have left, or have not."""
+        self._problem = problem
+        self._views.clear()
+
     def fits(self, task_class: int) -> I64:
         """(N,) how many tasks of a class each node could take on its own. Read only."""
         return self._view(task_class).fit

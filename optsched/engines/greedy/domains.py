@@ -95,11 +95,18 @@ class Domains:
                 placing.keep()
                 return True
             placing.undo(gang)
-        if placing.later is not None:
-            for _ in self._ways(gang, [now, (placing.later, placing.nominated)]):
-                placing.hold(placing.later)
-                return False
+        if placing.later is not None and self._promise(gang, placing.later):
+            placing.hold(placing.later)
         return False
+
+    def promise(self, gang: int) -> bool:
+        """Find room for a gang that it gets now or once victims have left; it stands if found."""
+        return self._promise(gang, self._placing.future)
+
+    def _promise(self, gang: int, later: Book) -> bool:
+        placing = self._placing
+        stages = [(placing.book, placing.node_of), (later, placing.nominated)]
+        return any(placing.faces.holds(gang) for _ in self._ways(gang, stages))
 
     def _ways(self, gang: int, stages: Sequence[Where]) -> Iterator[_Fence]:
         """Each way to start a gang, while it stands; nothing stands in the end."""

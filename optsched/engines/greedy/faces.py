@@ -70,6 +70,8 @@ class Faces:
         self._starving = self._tiers("is_starving", Face.JOB_STARVING)
         self._preemptable = self._tiers("preemptable", Face.PREEMPTABLE)
         self._reclaimable = self._tiers("reclaimable", Face.RECLAIMABLE)
+        self._gang_preemptable = self._tiers("gang_preemptable", Face.PREEMPTABLE, "preemptable")
+        self._gang_reclaimable = self._tiers("gang_reclaimable", Face.RECLAIMABLE, "reclaimable")
         self._movable: list[Callable[[I64], I64]] = self._having("movable")
         self._may_reclaim: list[Callable[[int, int], bool]] = self._having("may_reclaim")
 
@@ -92,13 +94,12 @@ class Faces:
             if type(greedy).live_mask is not Greedy.live_mask and Face.PREDICATE in active.faces
         ]
 
-    def _tiers(self, method: str, switch: Face) -> list[list[Any]]:
-        """The methods of rules that have one and are switched on, tier by tier."""
+    def _tiers(self, method: str, switch: Face, other: str = "") -> list[list[Any]]:
+        """The methods of rules that have one, or another, and are switched on, tier by tier."""
         voting = [
-            (active.tier, getattr(greedy, method))
+            (active.tier, getattr(greedy, name))
             for active, greedy in self._open
-            if getattr(type(greedy), method) is not getattr(Greedy, method)
-            and switch in active.faces
+            if switch in active.faces and (name := _overridden(greedy, method, other))
         ]
         return [[vote for _, vote in votes] for _, votes in groupby(voting, key=lambda v: v[0])]
 
@@ -122,6 +123,14 @@ class Faces:
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Which running tasks may go for a gang of another queue."""
         return _first_answer(self._reclaimable, gang, task_class, victims)
+
+    def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """The same as `preemptable` where room is made for a whole gang."""
+        return _first_answer(self._gang_preemptable, gang, task_class, victims)
+
+    def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """The same as `reclaimable` where room is made for a whole gang."""
+        return _first_answer(self._gang_reclaimable, gang, task_class, victims)
 
     def movable(self, victims: I64) -> I64:
         """Which running tasks every rule lets be moved."""
@@ -228,6 +237,12 @@ class Faces:
         """Tell every rule that a gang has been enqueued."""
         for note in self._enqueued:
             note(gang)
+
+
+def _overridden(greedy: Greedy, *methods: str) -> str:
+    """The first of some methods that a rule has of its own."""
+    mine, plain = type(greedy), Greedy
+    return next((m for m in methods if m and getattr(mine, m) is not getattr(plain, m)), "")
 
 
 def _all_of(masks: Iterable[Bool | None]) -> Bool | None:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.cluster import GangPhase
+from optsched.engines.greedy.bundles import Bundles, ByGang
 from optsched.engines.greedy.domains import Domains
 from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.lines import Lines
 from optsched.engines.greedy.placing import Placing
 from optsched.problem.decisions import Decisions
-from optsched.rules.entitled import PREEMPT, RECLAIM
+from optsched.rules.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
 from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.rules.let_in import least_resources
 from optsched.units import PODS
@@ -48,6 +49,8 @@ class GreedyOptions:
         (G,) a rank that comes before every rule's order; None for the rules' order alone.
     seats
         By gang, where its tasks are to go before anybody else is asked, in order.
+    by_gang
+        How gangpreempt and gangreclaim go about it, by action.
     gated
         Whether a gang in phase Pending takes part only once it has been enqueued, although its
         pods exist.
@@ -60,6 +63,7 @@ class GreedyOptions:
     actions: tuple[str, ...] = (ENQUEUE, ALLOCATE, BACKFILL)
     tier_of: I64 | None = None
     seats: Mapping[int, Seats] = field(default_factory=dict)
+    by_gang: Mapping[str, ByGang] = field(default_factory=dict)
     gated: bool = True
     late: Sequence[int] = ()
 
@@ -73,6 +77,8 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
         BACKFILL: pipeline.backfill,
         PREEMPT: pipeline.preempt,
         RECLAIM: pipeline.reclaim,
+        GANG_PREEMPT: pipeline.gang_preempt,
+        GANG_RECLAIM: pipeline.gang_reclaim,
     }
     for action in options.actions:
         if action == ALLOCATE:
@@ -273,6 +279,24 @@ class _Pipeline:
         """Make room between queues; see `evicting`."""
         if self._options.gated:
             self._evicting.reclaim(self._short(), self._faces.is_overused)
+
+    def gang_preempt(self) -> None:
+        """Make room for whole gangs within queues; see `bundles`."""
+        if self._options.gated:
+            self._bundles.preempt(self._short(), self._how(GANG_PREEMPT))
+
+    def gang_reclaim(self) -> None:
+        """Make room for whole gangs between queues; see `bundles`."""
+        if self._options.gated:
+            how = self._how(GANG_RECLAIM)
+            self._bundles.reclaim(self._short(), self._faces.is_overused, how)
+
+    def _how(self, action: str) -> ByGang:
+        return self._options.by_gang.get(action, ByGang())
+
+    @cached_property
+    def _bundles(self) -> Bundles:
+        return Bundles(self._evicting, self._domains, self._rules)
 
     def _short(self) -> list[int]:
         short = [g for g in self._candidates() if self._placing.cursor(g).has_more]
