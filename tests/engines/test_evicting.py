@@ -20,6 +20,8 @@ from tests.support.small import CPU, cluster, gang, node, running, shape
 
 POLICY = load_policy("volcano-compatible", Path.read_text)
 TIGHT = Most(nodes=3, queues=2, gangs=5, members=3)
+BY_GANG = ("enqueue", "allocate", "gangpreempt", "gangreclaim", "preempt", "backfill")
+each_way = pytest.mark.parametrize("actions", [POLICY.actions, BY_GANG], ids=["tasks", "gangs"])
 RELATED = frozenset({"pod_affinity", "pod_anti_affinity", "spread", "host_ports", "device"})
 
 
@@ -62,16 +64,22 @@ def waiting(task: Task) -> Task:
 # --- whatever is asked of it ---------------------------------------------------------------------
 
 
-@examples(600)
-@given(crowds(frozenset(), TIGHT))
-def test_no_plan_is_refused_where_room_is_short(snapshot: Snapshot) -> None:
-    plan_of(snapshot)
+@each_way
+@examples(400)
+@given(snapshot=crowds(frozenset(), TIGHT))
+def test_no_plan_is_refused_where_room_is_short(
+    actions: tuple[str, ...], snapshot: Snapshot
+) -> None:
+    plan_of(snapshot, actions=actions)
 
 
-@examples(150)
-@given(crowds(RELATED, TIGHT))
-def test_no_plan_is_refused_where_pods_look_at_each_other(snapshot: Snapshot) -> None:
-    plan_of(snapshot)
+@each_way
+@examples(100)
+@given(snapshot=crowds(RELATED, TIGHT))
+def test_no_plan_is_refused_where_pods_look_at_each_other(
+    actions: tuple[str, ...], snapshot: Snapshot
+) -> None:
+    plan_of(snapshot, actions=actions)
 
 
 # --- gangs stay whole ----------------------------------------------------------------------------

@@ -128,6 +128,12 @@ class Bundles:
         alone = len(found.tasks) == 1
         return alone or not (found.sub_groups or left_broken(found, gone))
 
+    def _is_whole(self, unit: list[int]) -> bool:
+        """Whether the gang of those that stay after all can work with what is left of it."""
+        number = int(self._running.gang_of[unit[0]])
+        gone = {self._running.tasks[v].key for v in self._gone(number)}
+        return not left_broken(self._problem.snapshot.gangs[number], gone)
+
     def _gone(self, gang: int) -> list[int]:
         mine = np.flatnonzero(self._running.gang_of == gang).tolist()
         return [v for v in mine if v in self._evicting.left]
@@ -156,16 +162,24 @@ class Bundles:
         evicting = self._evicting
         gone: list[list[int]] = []
         for unit in units:
-            if not all(evicting.may_take(v, gang) for v in unit):
+            if not self._take(unit, gang):
                 continue
-            for v in unit:
-                evicting.take(v)
             gone.append(unit)
             if self._may_fit(gang) and self._sit(gang):
                 self._let_stay(gang, gone)
                 return True
         evicting.take_back(gang)
         return False
+
+    def _take(self, unit: list[int], gang: int) -> bool:
+        """Let a unit go, all of it or nobody."""
+        before = len(self._evicting.taken)
+        for v in unit:
+            if not self._evicting.may_take(v, gang):
+                self._evicting.give_back(len(self._evicting.taken) - before)
+                return False
+            self._evicting.take(v)
+        return True
 
     def _may_fit(self, gang: int) -> bool:
         """Whether the sum of what will be free does for the minimum of a gang."""
@@ -204,7 +218,7 @@ class Bundles:
         for unit in reversed(gone[:-1]):
             self._placing.undo(gang)
             self._evicting.spare(unit)
-            if not self._sit(gang):
+            if not self._is_whole(unit) or not self._sit(gang):
                 for v in unit:
                     self._evicting.take(v)
                 self._sit(gang)

@@ -183,6 +183,12 @@ class Evicting:
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
 
+    def _may_ask(self, gang: int) -> bool:
+        """Whether others may be evicted for every task that a gang gets."""
+        shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
+        classes = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
+        return all(shapes[c].preempts for c in classes)
+
     def _left(self, gang: int, entry: int) -> bool:
         return any(left for e, left in self.placing.cursor(gang).runs if e == entry)
 
@@ -193,7 +199,8 @@ class Evicting:
 
     def commit(self, gang: int, action: str) -> bool:
         """Evict; False, with all undone, where a rule would not hold then."""
-        if not self.faces.holds(gang) or not self.wholeness.holds(gang):
+        entitled = not self.taken or self._may_ask(gang)
+        if not (entitled and self.faces.holds(gang) and self.wholeness.holds(gang)):
             self.take_back(gang)
             return False
         key = self._problem.snapshot.gangs[gang].key

@@ -45,7 +45,9 @@ class Wholeness:
             return False
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(gone)
-        left.update(self._placed(gang))
+        if not (found.min_resources and gone.total()):
+            # Else it would have to start anew, with all that it names free.
+            left.update(self._placed(gang))
         if left.total() < found.min_member:
             return False
         return all(left[role] >= least for role, least in found.role_minimums)
