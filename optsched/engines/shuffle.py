@@ -115,7 +115,9 @@ class _Shuffle:
         for v in unit:
             task = self._running.tasks[v]
             self._gone.add(task.key)
-            self.evictions.append(Evict(task.key, task.node, SHUFFLE, "", plugin, why))
+            self.evictions.append(
+                Evict(task.key, task.node, SHUFFLE, "", plugin=plugin, reason=why)
+            )
             self._left = {b: left - covers(b, task) for b, left in self._left.items()}
 
 
@@ -184,7 +186,7 @@ class _Places:
 
 
 def _copy_key(task: Task) -> str:
-    return f"{task.key}~"  # no PodGroup has such a name
+    return f"{task.key}~shuffle"  # no object has such a name
 
 
 def _copy(task: Task, gang: Gang) -> Gang:
