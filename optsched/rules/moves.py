@@ -1,6 +1,6 @@
 """Tasks that rules want off their nodes: what the action `shuffle` goes by.
 
-Mathematics: models/formulation/shuffle.md. Volcano: `pkg/scheduler/actions/shuffle`, `VictimTasks`.
+Mathematics: models/formulation/moves.md. Volcano: `pkg/scheduler/actions/shuffle`, `VictimTasks`.
 """
 
 from __future__ import annotations

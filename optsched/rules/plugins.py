@@ -410,7 +410,7 @@ def _extender(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 _STRATEGY = (
-    _choice("name", _LOW_NODES, "the strategy", (_LOW_NODES,)),
+    _choice("name", _LOW_NODES, "has no effect: there is this one", (_LOW_NODES,)),
     _mapping(
         "params",
         "of the strategy",
@@ -707,8 +707,7 @@ _AVAILABLE = (
     ),
 )
 
-_NOT_YET = {
-}
+_NOT_YET: dict[str, str] = {}
 
 PLUGINS: dict[str, Plugin] = {
     **{p.name: p for p in _AVAILABLE},

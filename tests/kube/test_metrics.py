@@ -145,7 +145,7 @@ def test_what_happens_is_counted() -> None:
     assert found[name, ("Bound",)] == 20
     assert found["optsched_bind_failures_total", ("Forbidden",)] == 1
     assert found["optsched_watch_failures_total", ("pods",)] == 1
-    assert found["optsched_evictions_total", ("reclaim",)] == 1
+    assert found["optsched_evictions_total", ("reclaim", "")] == 1
     assert found["optsched_events_dropped_total", ()] == 7
     for name in ("sessions_skipped_total", "session_errors_total", "policy_rejected", "leading"):
         assert found[f"optsched_{name}", ()] == 1

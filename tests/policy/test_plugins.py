@@ -78,7 +78,15 @@ DOCUMENTED = {
         "estimator.best_effort.cpu",
         "estimator.best_effort.mem",
     ),
-    "rescheduling": ("interval", "metricsPeriod", "strategies"),
+    "rescheduling": (
+        "interval",
+        "metricsPeriod",
+        "strategies.0.name",
+        *(f"strategies.0.params.thresholds.{r}" for r in ("cpu", "memory", "pods")),
+        *(f"strategies.0.params.targetThresholds.{r}" for r in ("cpu", "memory", "pods")),
+        "strategies.0.params.thresholdPriorityClassName",
+        "strategies.0.params.nodeFit",
+    ),
     "resource-strategy-fit": (
         "resourceStrategyFitWeight",
         "resources.*.type",
@@ -118,15 +126,13 @@ DOCUMENTED = {
 }
 """Volcano's documentation and sources: `pkg/scheduler/plugins/*`, `docs/user-guide`."""
 
-NOT_YET = {"rescheduling"}
-"""Those that may be accepted with a warning instead of an effect."""
-
 
 def flat(arguments, prefix=""):
     """Arguments that hold a value, those in mappings by dotted names."""
     for argument in arguments:
         if argument.fields:
-            yield from flat(argument.fields, f"{prefix}{argument.name}.")
+            number = "0." if argument.kind is Kind.LIST else ""
+            yield from flat(argument.fields, f"{prefix}{argument.name}.{number}")
         else:
             yield replace(argument, name=f"{prefix}{argument.name}")
 
@@ -140,9 +146,8 @@ def test_it_is_a_plugin_of_that_name(plugin) -> None:
     rest = "\n    arguments: {extender.urlPrefix: http://a, extender.predicateVerb: p}"
     text = f"actions: allocate\ntiers:\n- plugins:\n  - name: {plugin}"
     policy = parse_policy(text + rest * (plugin == "extender"), "a.conf")
-    if plugin not in NOT_YET:
-        assert policy.warnings == ()
-        assert [a.plugin for a in policy.rules.active][:1] == [plugin]
+    assert policy.warnings == ()
+    assert [a.plugin for a in policy.rules.active][:1] == [plugin]
 
 
 CASES = [(plugin, name) for plugin, names in DOCUMENTED.items() for name in names]

@@ -224,11 +224,30 @@ def test_plugins_of_jobs_are_passed_over() -> None:
     assert warnings(policy) == ["svc is a plugin of jobs, not of the scheduler, and is passed over"]
 
 
-def test_plugins_not_yet_there_may_say_what_they_like() -> None:
-    text = "rescheduling\n    enablePredicate: false\n    arguments: {interval: 5m, a: [1]}"
-    policy = load(SHORT.format(text))
-    assert policy.rules.active == ()
-    assert warnings(policy) == ["plugin rescheduling is not available yet and has no effect"]
+def test_strategies_of_rescheduling_are_a_list() -> None:
+    params = "{thresholds: {cpu: 20}, nodeFit: false}"
+    entry = f"{{name: lowNodeUtilization, params: {params}}}"
+    policy = load(SHORT.format(f"rescheduling\n    arguments: {{strategies: [{entry}]}}"))
+    assert policy.tiers[0][0].arguments == (
+        ("strategies.0.name", "lowNodeUtilization"),
+        ("strategies.0.params.thresholds.cpu", 20),
+        ("strategies.0.params.nodeFit", False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategies", "message"),
+    [
+        ("5", "must be a list, not 5"),
+        ("[{name: highNodeUtilization}]", "there is no name"),
+        ("[{name: lowNodeUtilization, params: {treshold: 5}}]", "has no such argument"),
+        ("[{params: {thresholds: {cpu: many}}}]", "must be a number"),
+    ],
+)
+def test_mistakes_in_strategies_have_a_place(strategies: str, message: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        load(SHORT.format(f"rescheduling\n    arguments: {{strategies: {strategies}}}"))
+    assert [message in p.message for p in caught.value.problems] == [True]
 
 
 def test_the_interval_of_metrics_is_how_long_load_goes_unseen() -> None:
