@@ -244,7 +244,8 @@ class _Session:
         with self._watch("reserve"):
             self._reserved = reserve(start, self._policy, previous, is_ordered=self._optimises)
         self._start = self._reserved.snapshot
-        self._snapshot = replace(self._snapshot, bookings=self._start.bookings)
+        booked = replace(self._snapshot, bookings=self._start.bookings)
+        self._snapshot = booked if self._moved else self._start
         first = self._round(self._start, Clearing(), self._reserved.problem)
         rounds = [first] if not self._optimises else [*self._making_room(first), first]
         plan, violations, kept = self._accept(rounds)
