@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optsched.api.kinds import POD
+from optsched.api.kinds import POD, RESOURCE_CLAIMS
 from optsched.domain.cards import CardUse
 from optsched.domain.decisions import Allocate, Certificate, Enqueue, Plan
+from optsched.domain.devices import DeviceGrant, DeviceId
 from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.kube.binder import FAULTS, Bind, Failure, LiveBinder, Surroundings
@@ -26,7 +27,15 @@ from optsched.kube.errors import (
 )
 from optsched.kube.holds import HOLDS
 from optsched.kube.ports import Ref
-from tests.formats.objects import group, node, pod
+from tests.formats.objects import (
+    DRIVER,
+    allocated,
+    device_claim,
+    device_slice,
+    group,
+    node,
+    pod,
+)
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.support.effort import EFFORT
 
@@ -406,3 +415,63 @@ async def test_shared_gpus_are_told_with_the_node_and_count_at_once() -> None:
     assert told["volcano.sh/vgpu-ids-new"] == "GPU-x,NVIDIA,3000,50:"
     assert told["volcano.sh/vgpu-node"] == "n1"
     assert world.cards_of("ns/a-0") == shared
+
+
+# --- claims --------------------------------------------------------------------------------------
+
+GRANT = DeviceGrant("ns/c", (("gpu", DeviceId(DRIVER, "n1", "d0")),))
+CLAIM = Ref(RESOURCE_CLAIMS[0], "ns", "c")
+
+
+def claiming_world() -> tuple[World, Plan]:
+    """A plan that binds one task, whose claim gets a device."""
+    world = World("a")
+    for obj in (device_claim("c"), device_slice("n1", "d0")):
+        world.api.put(obj)
+    world.api.tell(world.cache)
+    action = Allocate("ns/a-0", "n1", "ns/a", devices=(GRANT,))
+    return world, Plan((action,), Certificate((), "greedy", 0.0, ""))
+
+
+def allocation(world: World) -> object:
+    return world.api.objects[CLAIM].get("status", {}).get("allocation")
+
+
+@pytest.mark.asyncio
+async def test_a_claim_has_its_devices_before_its_pod_has_its_node() -> None:
+    world, made = claiming_world()
+    world.binder.carry_out(made)
+    devices = world.cache.snapshot(0).devices
+    assert devices.held_by == {DeviceId(DRIVER, "n1", "d0"): "ns/c"}
+    async with world.at_work():
+        await world.binder.until_idle()
+    assert [call.split()[0] for call in world.api.calls] == ["read", "patch", "patch", "bind"]
+    assert world.bound_tasks == ["ns/a-0"]
+    assert allocation(world)
+    world.api.tell(world.cache)
+    assert world.cache.snapshot(0).devices.held_by == devices.held_by
+
+
+@pytest.mark.asyncio
+async def test_a_bind_that_fails_gives_the_devices_back() -> None:
+    world, made = claiming_world()
+    world.api.refuse("bind", NO)
+    world.binder.carry_out(made)
+    async with world.at_work():
+        await world.binder.until_idle()
+    assert set(world.failures) == {"ns/a-0"}
+    assert not allocation(world)
+    assert world.cache.snapshot(0).devices.held_by == {}
+
+
+@pytest.mark.asyncio
+async def test_a_claim_that_others_took_keeps_its_pod_unbound() -> None:
+    world, made = claiming_world()
+    world.api.put(device_claim("c", status=allocated("d7", node_name="n2", uids=("x",))))
+    world.binder.carry_out(made)
+    async with world.at_work():
+        await world.binder.until_idle()
+    assert world.failures["ns/a-0"].word == "ClaimNotReserved"
+    assert "has got other devices" in world.problem("a")
+    assert world.node_of("ns/a-0") == ""
+    assert allocation(world)

@@ -21,7 +21,7 @@ from optsched.formats.text import write_yaml
 from optsched.policy import PolicyError
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from tests.formats.objects import group, node, pod, queue, thing
+from tests.formats.objects import claiming, device_claim, group, node, pod, queue, thing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -505,3 +505,50 @@ def test_a_policy_tells_of_every_mistake_at_its_place(tmp_path: Path) -> None:
 def test_a_policy_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="volcano-default"):
         load_policy(str(tmp_path / "volcano-defualt"), Path.read_text)
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+
+def claims_of(name: str, claim: str, asks: Any = None) -> list[dict[str, Any]]:
+    """A PodGroup and its pod, which names a claim."""
+    made, only = gang(name, 1, "a", asks)
+    return [made, {**only, "spec": {**only["spec"], **claiming(claim)}}]
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        (None, "resource claim ns/c does not exist"),
+        (device_claim("c", exactly={"count": -1}), "is out of range: write 1 to 2147483647"),
+        (device_claim("c", exactly={"deviceClassName": "gone"}), "class gone does not exist"),
+        ({**device_claim("c"), "spec": []}, "is not a mapping of field names to values"),
+        (device_claim("c", status={"allocation": 3}), "is not a mapping of field names to values"),
+        (device_claim("c", exactly={"selectors": 3}), "is not a list"),
+    ],
+)
+def test_claims_that_nobody_can_use(
+    tmp_path: Path, usual: Plan, claim: dict[str, Any] | None, why: str
+) -> None:
+    found, plan = decide(tmp_path, *claims_of("bad", "c", {}), *([claim] if claim else []))
+    (told,) = waiting(plan, usual).values()
+    assert told.startswith("DevicesUnavailable: resource claim ns/c")
+    assert why in told
+    assert claim is None or "gone" in why or why in str(found.problems[0])
+    assert_as_usual(plan, usual)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        3,
+        {"driver": "d", "pool": {"name": "p"}, "nodeName": "n0", "devices": [{"name": 3}]},
+        {"driver": "d", "pool": {"name": "p", "generation": "x"}, "nodeName": "n0"},
+        {"driver": "d", "pool": {"name": "p"}, "nodeName": "n0", "devices": 3},
+    ],
+)
+def test_slices_that_nobody_can_read(tmp_path: Path, usual: Plan, spec: object) -> None:
+    bad = thing("resource.k8s.io/v1", "ResourceSlice", "s", spec=spec)
+    found, plan = decide(tmp_path, bad)
+    assert any("ResourceSlice s" in str(problem) for problem in found.problems)
+    assert_as_usual(plan, usual)
