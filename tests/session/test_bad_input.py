@@ -510,9 +510,9 @@ def test_a_policy_that_is_not_there_names_those_that_are(tmp_path: Path) -> None
 # --- devices -------------------------------------------------------------------------------------
 
 
-def claims_of(name: str, claim: str, asks: Any = None) -> list[dict[str, Any]]:
+def claims_of(name: str, claim: str) -> list[dict[str, Any]]:
     """A PodGroup and its pod, which names a claim."""
-    made, only = gang(name, 1, "a", asks)
+    made, only = gang(name, 1, "a")
     return [made, {**only, "spec": {**only["spec"], **claiming(claim)}}]
 
 
@@ -530,7 +530,7 @@ def claims_of(name: str, claim: str, asks: Any = None) -> list[dict[str, Any]]:
 def test_claims_that_nobody_can_use(
     tmp_path: Path, usual: Plan, claim: dict[str, Any] | None, why: str
 ) -> None:
-    found, plan = decide(tmp_path, *claims_of("bad", "c", {}), *([claim] if claim else []))
+    found, plan = decide(tmp_path, *claims_of("bad", "c"), *([claim] if claim else []))
     (told,) = waiting(plan, usual).values()
     assert told.startswith("DevicesUnavailable: resource claim ns/c")
     assert why in told
