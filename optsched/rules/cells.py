@@ -261,12 +261,17 @@ def _pack_sets(
 
 
 def free_of(node: Node) -> Free:
-    """What no resident of a node has of its cells.
+    """What no resident of a node has of its cells; see `holdings`."""
+    return holdings(node)[0]
+
+
+def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
+    """What is free of the cells of a node, and what each resident has of them as far as is known.
 
     What the agent says of pods counts for those that are there; the rest that is taken is put down
     to the others, the oldest first. Who is left came later than the agent has looked, and counts
     as decided when it was bound, or as the kubelet would deal. What pods hold that have gone is
-    free.
+    free. Where those sit to whom the rest is put down is known by their decisions alone.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  the caller has looked
@@ -275,13 +280,28 @@ def free_of(node: Node) -> Free:
     free = Free(tuple(c.free_cpus for c in cells), tuple(c.free_gpus for c in cells))
     place = {cell.number: at for at, cell in enumerate(cells)}
     told = _told(numa, node.residents)
+    found: dict[str, list[Part]] = {}
     for hold, task in zip(numa.holds, told, strict=True):
+        parts = [Part(place[p.cell], p.cpus, p.gpus) for p in hold.parts]
         if task is None:
-            parts = (Part(place[p.cell], p.cpus, p.gpus) for p in hold.parts)
             free = free.less(parts, -1)
+        else:
+            found[task.key] = parts
     for task, left in _late(layout, node, told):
-        free = free.less(_late_parts(layout, free, task, left, place))
-    return free
+        parts = _late_parts(layout, free, task, left, place)
+        free = free.less(parts)
+        found.setdefault(task.key, []).extend(parts)
+    taken = Free(tuple(c.cpus - c.reserved for c in cells), layout.gpus).less(_by_cell(free))
+    taken = taken.less(part for parts in found.values() for part in parts)
+    for task in node.residents:
+        if task.numa and task.key not in found:
+            found[task.key] = _decided(task, taken, place)
+            taken = taken.less(found[task.key])
+    return free, found
+
+
+def _by_cell(free: Free) -> list[Part]:
+    return [Part(at, *amounts) for at, amounts in enumerate(zip(*free, strict=True))]
 
 
 def _told(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
@@ -331,9 +351,15 @@ def _late_parts(
     layout: Layout, free: Free, task: Task, left: tuple[NumaNeed, ...], place: Mapping[int, int]
 ) -> list[Part]:
     cpus, gpus = any(n.cpus for n in left), any(n.gpus for n in left)
-    decided = [
-        Part(at, min(p.cpus * cpus, free.cpus[at]), min(p.gpus * gpus, free.gpus[at]))
-        for p in task.numa
-        if (at := place.get(p.cell, -1)) >= 0
+    decided = _decided(task, free, place)
+    felt = [Part(p.at, p.cpus * cpus, p.gpus * gpus) for p in decided]
+    return felt or assign(layout, free, left) or grab(free, left)
+
+
+def _decided(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
+    """What was meant for a task when it was bound, as far as there is so much."""
+    cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
+    return [
+        Part(at, min(p.cpus, max(most.cpus[at], 0)), min(p.gpus, max(most.gpus[at], 0)))
+        for p, at in cells
     ]
-    return decided or assign(layout, free, left) or grab(free, left)

@@ -13,6 +13,8 @@ import numpy as np
 from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
 from optsched.domain.numa import Alignment, NumaPart
 from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import TaskStatus
+from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.cells import (
     Free,
@@ -21,6 +23,7 @@ from optsched.rules.cells import (
     assign,
     free_of,
     grab,
+    holdings,
     layout_of,
     options,
     pack_single,
@@ -374,7 +377,11 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """Cells as tasks come, dealt out as kubelets would."""
+    """Cells as tasks come, dealt out as kubelets would.
+
+    They are kept twice: as they are, and as they will be once everybody who leaves has left. What
+    is promised is dealt out of the latter where there is no room yet, and counts in both.
+    """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:
         self._rule = rule
@@ -382,15 +389,33 @@ class _Live(Greedy):
         self._needs = [shape.numa for shape in problem.classes.shapes]
         self._layouts = [None if i is None else i[0] for i in _insides(problem)]
         self._free = [Free((), ()) if i is None else i[1] for i in _insides(problem)]
+        self._later = list(self._free)
         self._dealt: dict[tuple[int, int], list[list[Part]]] = {}
         self._known: dict[tuple[Layout, Free, int], list[Part] | None] = {}
         self._log: list[int] = []
-        self._views: dict[int, tuple[Bool, I64, int]] = {}
+        self._views: dict[tuple[int, bool], tuple[Bool, I64, int]] = {}
+        for n, layout in enumerate(self._layouts):
+            residents = problem.snapshot.nodes[n].residents if layout is not None else ()
+            for task in (t for t in residents if t.status is TaskStatus.RELEASING):
+                self._give_back(n, task.key, 1)
 
     def live_mask(self, task_class: int) -> Bool | None:
-        if not self._needs[task_class]:
-            return None
-        return self.view(task_class)[0].copy()
+        return self.view(task_class)[0].copy() if self._needs[task_class] else None
+
+    def later_mask(self, task_class: int) -> Bool | None:
+        return self.view(task_class, later=True)[0].copy() if self._needs[task_class] else None
+
+    def leaves(self, victim: int, sign: int) -> None:
+        running = running_tasks(self._problem)
+        node = int(running.node_of[victim])
+        if self._layouts[node] is not None:
+            self._log.append(node)
+            self._give_back(node, running.tasks[victim].key, sign)
+
+    def _give_back(self, node: int, task: str, sign: int) -> None:
+        """Count what a resident holds as free later on, or no more so."""
+        parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
+        self._later[node] = self._later[node].less(parts, -sign)
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         problem, rule = self._problem, self._rule
@@ -414,12 +439,18 @@ class _Live(Greedy):
             dealt = self._dealt.setdefault((node, task_class), [])
             for _ in range(count):
                 dealt.append(self._deal(layout, node, task_class))
-                self._free[node] = self._free[node].less(dealt[-1])
+                self._take(node, dealt[-1], 1)
             for _ in range(-count):
-                self._free[node] = self._free[node].less(dealt.pop(), -1)
+                self._take(node, dealt.pop(), -1)
+
+    def _take(self, node: int, parts: list[Part], sign: int) -> None:
+        self._free[node] = self._free[node].less(parts, sign)
+        self._later[node] = self._later[node].less(parts, sign)
 
     def _deal(self, layout: Layout, node: int, task_class: int) -> list[Part]:
         found = self._assigned(layout, self._free[node], task_class)
+        if found is None:
+            found = self._assigned(layout, self._later[node], task_class)
         if found is None:
             return grab(self._free[node], layout.felt(self._needs[task_class]))
         return found
@@ -430,20 +461,22 @@ class _Live(Greedy):
             self._known[key] = assign(layout, free, self._needs[task_class])
         return self._known[key]
 
-    def view(self, task_class: int) -> tuple[Bool, I64]:
+    def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
         """(N,) nodes that take one more task, and how many cells it would be on; 0: not known."""
         touched: Iterable[int] = range(self._problem.num_nodes)
-        if task_class in self._views:
-            touched = set(self._log[self._views[task_class][2] :])
-            fits, counts, _ = self._views[task_class]
+        key = (task_class, later)
+        if key in self._views:
+            touched = set(self._log[self._views[key][2] :])
+            fits, counts, _ = self._views[key]
         else:
             fits = np.ones(self._problem.num_nodes, np.bool_)
             counts = np.zeros(self._problem.num_nodes, np.int64)
         for node in touched:
             layout = self._layouts[node]
             if layout is not None:
-                parts = self._assigned(layout, self._free[node], task_class)
+                free = (self._later if later else self._free)[node]
+                parts = self._assigned(layout, free, task_class)
                 fits[node] = parts is not None or not layout.alignment.is_strict
                 counts[node] = len(layout.cpus) if parts is None else len({p.at for p in parts})
-        self._views[task_class] = fits, counts, len(self._log)
+        self._views[key] = fits, counts, len(self._log)
         return fits, counts

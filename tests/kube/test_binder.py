@@ -13,6 +13,7 @@ from optsched.api.kinds import POD, RESOURCE_CLAIMS
 from optsched.domain.cards import CardUse
 from optsched.domain.decisions import Allocate, Certificate, Enqueue, Plan
 from optsched.domain.devices import DeviceGrant, DeviceId
+from optsched.domain.numa import NumaPart
 from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.kube.binder import FAULTS, Bind, Failure, LiveBinder, Surroundings
@@ -400,6 +401,21 @@ def test_nothing_is_lost_or_doubled(
     tasks = {t.key: t for g in world.cache.snapshot(0).gangs for t in g.tasks}
     assert {task: tasks[task].node for task in tasks} == {t: world.node_of(t) for t in tasks}
     assert all((t.status is TaskStatus.PENDING) is (not t.node) for t in tasks.values())
+
+
+@pytest.mark.asyncio
+async def test_cells_are_told_with_the_node_and_count_at_once() -> None:
+    world = World("a")
+    meant = (NumaPart(1, 4, 1),)
+    allocated = Allocate("ns/a-0", "n1", "ns/a", numa=meant)
+    world.binder.carry_out(replace(plan("ns/a-0"), actions=(allocated,)))
+    assert {t.numa for n in world.cache.snapshot(0).nodes for t in n.residents} == {meant}
+    async with world.at_work():
+        await world.binder.until_idle()
+    told = world.api.objects[ref("ns/a-0")]["metadata"]["annotations"]
+    assert told["volcano.sh/topology-decision"] == (
+        '{"numa":{"1":{"cpu":"4","nvidia.com/gpu":"1"}}}'
+    )
 
 
 @pytest.mark.asyncio

@@ -196,7 +196,23 @@ def device_claim_of(version: str, name: str, namespace: str, uids: list[str]) ->
 claim_specs = st.fixed_dictionaries(
     {"volumeName": st.sampled_from(["", "v"]), "storageClassName": st.just("fast")}
 )
+
+
+def numatopology(name: str, free: str, held: int) -> dict[str, Any]:
+    """A machine of four CPUs in two NUMA nodes; `held` pods have said which they have."""
+    allocations = [{"name": "c", "allocations": {"cpu": "3"}}]
+    pods = [{"name": "a", "namespace": "ns", "containerAllocations": allocations}][:held]
+    spec = {
+        "policies": {"CPUManagerPolicy": "static", "TopologyManagerPolicy": "restricted"},
+        "numares": {"cpu": {"allocatable": free}},
+        "cpuDetail": {str(n): {"numa": n // 2, "core": n} for n in range(4)},
+        "podAllocations": pods,
+    }
+    return thing("nodeinfo.volcano.sh/v1alpha1", "Numatopology", name, spec=spec)
+
+
 others = st.one_of(
+    st.builds(numatopology, node_names, st.sampled_from(["0-2", "0", "x"]), st.integers(0, 1)),
     st.builds(
         node, node_names, st.fixed_dictionaries({"zone": names}), unschedulable=st.booleans()
     ),
