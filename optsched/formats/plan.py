@@ -28,6 +28,7 @@ from optsched.domain.decisions import (
     Sense,
 )
 from optsched.domain.devices import DeviceGrant, DeviceId
+from optsched.domain.numa import NumaPart
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.formats.marks import API_VERSION
 from optsched.units import FieldError
@@ -120,6 +121,13 @@ _DEVICE: Final = record(
     pool=text("The pool that it is of."),
     device=text("Its name in the pool."),
 )
+_CELL: Final = record(
+    "What is meant for a pod of a NUMA node.",
+    ("node", "cpus", "gpus"),
+    node=_whole("Number of the NUMA node."),
+    cpus=_whole("CPUs for it alone."),
+    gpus=_whole("GPUs."),
+)
 SCHEMA: Final = record(
     "What a session decided.",
     ("apiVersion", "kind", "binds", "evictions", "nominations", "pending", "certificate"),
@@ -129,6 +137,7 @@ SCHEMA: Final = record(
     binds=_by_key("Node by pod: bind it now.", text("Name of a node.")),
     cards=_by_key("Shared GPUs by pod that is bound.", listing("", _CARD)),
     devices=_by_key("Devices by pod that is bound, for its claims.", listing("", _DEVICE)),
+    numa=_by_key("Parts of NUMA nodes by pod that is bound.", listing("", _CELL)),
     evictions=listing(
         "Pods to remove.",
         record(
@@ -176,8 +185,9 @@ class PlanDocument:
         Keys of gangs, in order.
     binds, nominations
         Node by key of the pod.
-    cards, devices
-        By key of a pod that is bound: the shared GPUs that it gets, and what its claims get.
+    cards, devices, numa
+        By key of a pod that is bound: the shared GPUs that it gets, what its claims get, and what
+        is meant for it of NUMA nodes.
     evictions
         In order of the pods' keys.
     pending, pending_pods
@@ -194,6 +204,7 @@ class PlanDocument:
     pending_pods: Mapping[str, Reason] = field(default_factory=dict)
     cards: Mapping[str, tuple[CardUse, ...]] = field(default_factory=dict)
     devices: Mapping[str, tuple[DeviceGrant, ...]] = field(default_factory=dict)
+    numa: Mapping[str, tuple[NumaPart, ...]] = field(default_factory=dict)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -214,6 +225,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         pending_pods=plan.pending_tasks,
         cards={a.task: a.cards for a in bound if a.cards},
         devices={a.task: grants for a in bound if (grants := _given(a.devices))},
+        numa={a.task: a.numa for a in bound if a.numa},
     )
 
 
@@ -236,6 +248,7 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
         "certificate": _encode_certificate(document.certificate),
         **_encode_parts("cards", document.cards, _encode_card),
         **_encode_parts("devices", document.devices, _encode_grant),
+        **_encode_parts("numa", document.numa, _encode_cell),
     }
 
 
@@ -261,6 +274,10 @@ def _encode_card(use: CardUse) -> list[Any]:
 
 def _encode_grant(grant: DeviceGrant) -> list[Any]:
     return [{"claim": grant.claim, "request": r, **d._asdict()} for r, d in grant.devices]
+
+
+def _encode_cell(part: NumaPart) -> list[Any]:
+    return [{"node": part.cell, "cpus": part.cpus, "gpus": part.gpus}]
 
 
 def write_plan(plan: Plan) -> str:
@@ -325,6 +342,7 @@ def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]
         pending_pods=dict(_reasons(whole, "pendingPods")),
         cards={key: tuple(map(_card, parts)) for key, parts in _parts(whole, "cards")},
         devices={key: _grants(parts) for key, parts in _parts(whole, "devices")},
+        numa={key: tuple(map(_cell, parts)) for key, parts in _parts(whole, "numa")},
     )
     return None if errors else document, tuple(errors)
 
@@ -357,6 +375,10 @@ def _parts(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
 def _card(fields: Fields) -> CardUse:
     memory, cores, container = (fields.integer(n) for n in ("memory", "cores", "container"))
     return CardUse(fields.text("gpu"), memory, cores, container, fields.text("instance"))
+
+
+def _cell(fields: Fields) -> NumaPart:
+    return NumaPart(*(fields.integer(name) for name in ("node", "cpus", "gpus")))
 
 
 def _grants(parts: Iterator[Fields]) -> tuple[DeviceGrant, ...]:
@@ -465,8 +487,12 @@ def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tupl
 def _with_parts(action: Action, document: PlanDocument) -> Action:
     if not isinstance(action, Allocate):
         return action
-    cards, devices = document.cards.get(action.task, ()), document.devices.get(action.task, ())
-    return replace(action, cards=cards, devices=devices)
+    return replace(
+        action,
+        cards=document.cards.get(action.task, ()),
+        devices=document.devices.get(action.task, ()),
+        numa=document.numa.get(action.task, ()),
+    )
 
 
 def _placements(

@@ -25,6 +25,7 @@ from optsched.domain.decisions import (
     Sense,
 )
 from optsched.domain.devices import DeviceGrant, DeviceId
+from optsched.domain.numa import NumaPart
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.formats.plan import (
     SCHEMA,
@@ -174,9 +175,12 @@ GRANTS = (
 )
 
 
-def test_cards_and_devices_come_back_with_their_pod():
+CELLS = (NumaPart(0, 4), NumaPart(1, 2, 1))
+
+
+def test_parts_of_nodes_come_back_with_their_pod():
     snapshot = cluster([node("n", 4)], [gang("g", ("w", 2, shape(1)))])
-    first = Allocate("ns/g-w-0", "n", "ns/g", CARDS, GRANTS)
+    first = Allocate("ns/g-w-0", "n", "ns/g", CARDS, GRANTS, CELLS)
     plan = Plan((first, Allocate("ns/g-w-1", "n", "ns/g")), CERTIFICATE)
     document, errors = read_plan(write_plan(plan))
     assert errors == ()
@@ -195,6 +199,7 @@ def test_cards_and_devices_come_back_with_their_pod():
         ("cards", {"a/b": 3}, "cards[a/b].parts"),
         ("cards", {"a/b": [{"gpu": "x", "memory": "1", "cores": 0, "container": 0}]}, "memory"),
         ("devices", {"a/b": [{"claim": "c"}]}, "devices[a/b].parts[0].claim"),
+        ("numa", {"a/b": [{"node": 0, "cpus": "4", "gpus": 0}]}, "numa[a/b].parts[0].cpus"),
         ("devices", {"a/b": [{"claim": "n/c"}]}, "devices[a/b].parts[0].driver"),
     ],
 )
