@@ -42,7 +42,7 @@ def test_urgent_training_takes_the_room_of_experiments(
 
 
 def test_importance_counts_within_a_queue_and_shares_between_queues(site: Site) -> None:
-    """E2, E3: what is due is reclaimed from more important pods, and no more than is due."""
+    """E2, E3, S1: what is due is reclaimed from more important pods, and no more than is due."""
     site.nodes(1)
     mine, yours = site.queue("mine"), site.queue("yours")
     dev, urgent = site.priority("dev", 100), site.priority("urgent", 1000)
@@ -57,6 +57,9 @@ def test_importance_counts_within_a_queue_and_shares_between_queues(site: Site) 
     waits = site.await_waits("second", "QueueDeservedExceeded")
     assert mine in waits["message"]
     settle(site, scheduler, {"dev": 2, "plain": 0, "first": 2, "second": 0})
+    for action in ("allocate", "preempt", "reclaim"):
+        name = "volcano_action_scheduling_latency_milliseconds_count"
+        assert scheduler.metric(name, action=action) >= 10
 
 
 def test_a_queue_without_tolerance_returns_first(site: Site) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.api import until
-from tests.support.live import SCHEDULING, SITE_LABEL
+from tests.support.live import SCHEDULING
 from tests.support.users import begin, conf, reach, seed, settle
 
 if TYPE_CHECKING:
@@ -144,17 +144,17 @@ def test_a_gang_that_loses_a_pod_is_unknown_and_wastes_gpus_until_it_is_whole(si
     assert scheduler.metric(wasted) == before
 
 
-@pytest.mark.parametrize(
-    "key", ["scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name"]
-)
-def test_operators_name_their_podgroup_in_either_way(site: Site, key: str) -> None:
+def test_operators_name_their_podgroup_in_either_way(site: Site) -> None:
     """G-8: tf-operator, Spark operator."""
-    site.nodes(1)
+    site.nodes(2)
     scheduler = begin(site, conf("seed-full"), "none")
-    site.group("op", 3)
-    for i in range(2):
-        site.pod(f"op-{i}", annotations={key: "op"}, labels={SITE_LABEL: site.name})
-    site.await_waits("op", "NotEnoughTasks")
-    site.pod("op-2", annotations={key: "op"})
-    site.await_running("op", 3)
+    keys = {name: f"scheduling.{name}/group-name" for name in ("k8s.io", "volcano.sh")}
+    for name, key in keys.items():
+        site.group(name, 3)
+        for i in range(2):
+            site.pod(f"{name}-{i}", annotations={key: name})
+    for name, key in keys.items():
+        site.await_waits(name, "NotEnoughTasks")
+        site.pod(f"{name}-2", annotations={key: name})
+        site.await_running(name, 3)
     site.assert_still(scheduler)

@@ -104,20 +104,6 @@ def test_pods_of_the_system_go_first_and_are_never_evicted(site: Site) -> None:
     assert site.api.get(f"{path}/{name}")["status"]["phase"] == "Running"
 
 
-# --- sessions ------------------------------------------------------------------------------------
-
-
-def test_the_time_of_actions_is_told(site: Site) -> None:
-    """S1: a session decides about all actions; the time of deciding is told by action."""
-    site.nodes(1)
-    scheduler = begin(site, conf("seed-full"))
-    site.gang("gang", 2)
-    settle(site, scheduler, {"gang": 2})
-    for action in ("allocate", "preempt", "reclaim"):
-        name = "volcano_action_scheduling_latency_milliseconds_count"
-        assert scheduler.metric(name, action=action) >= 10
-
-
 # --- task topology -------------------------------------------------------------------------------
 
 
@@ -158,9 +144,10 @@ def test_servers_and_workers_are_together_as_far_as_can_be(
     """X2, S22: three jobs on six nodes of 8 CPU, three times: always the fewest pairs apart."""
     site.nodes(6, cpus=8)
     scheduler = begin(site, conf("tt"))
-    for _ in range(3):
+    for repetition in range(3):
         groups = [site.job(training(f"tf{i}", notes)) for i in range(3)]
         reach(site, dict.fromkeys(groups, 6))
         assert [pairs_apart(site.story.pods(g)) for g in groups] == [least] * 3
-        site.assert_still(scheduler)
-        site.remove(*groups)
+        if repetition < 2:
+            site.remove(*groups)
+    site.assert_still(scheduler)
