@@ -80,6 +80,8 @@ def successor_of(task: Task, to: str) -> Task:
         nominated_node=to,
         started_ms=0,
         cards=(),
+        device_claims=(),
+        numa=(),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from optsched.domain.cluster import Budget, GangPhase, Queue
 from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.task import TaskStatus
+from optsched.domain.task import HostPort, TaskStatus
 from optsched.engines.consolidation import stage
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
@@ -133,6 +133,24 @@ def test_who_stays(fields: dict[str, object]) -> None:
     wants = gang("wants", ("w", 1, shape(1, 2)))
     before = cluster(pair_of_nodes(), [*halves(**fields), wants], now_ms=1000)
     assert moves(decide(before)) == []
+
+
+@pytest.mark.parametrize(
+    "tied",
+    [
+        {"host_ports": (HostPort("TCP", "0.0.0.0", 80),)},
+        {"device_claims": ("ns/claim",)},
+        {"claims": ("ns/data",)},
+    ],
+    ids=lambda tied: next(iter(tied)),
+)
+def test_what_is_tied_to_a_node_stays(tied: dict[str, object]) -> None:
+    gangs = [
+        runs(gang(name, ("w", 1, shape(1, 1, **tied))), where)
+        for name, where in (("x", "n0"), ("y", "n1"))
+    ]
+    wants = gang("wants", ("w", 1, shape(1, 2)))
+    assert moves(decide(cluster(pair_of_nodes(), [*gangs, wants]))) == []
 
 
 def test_the_more_important_does_not_move() -> None:

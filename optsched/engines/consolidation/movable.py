@@ -91,7 +91,8 @@ def _is_free(gang: Gang) -> bool:
 def _is_plain(task: Task) -> bool:
     shape = task.shape
     tied = shape.looks_at_pods or shape.preferred_pods or shape.claims or shape.cards
-    return not tied and shape.device is None
+    apart = shape.device_claims or shape.devices or task.device_claims
+    return not tied and not apart and shape.device is None
 
 
 def _open_queues(problem: Problem, asking: Bool) -> Bool:
