@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
 
-_STARVED, _OTHERS = 0, 1
-"""Standings of gangs of one priority; those before are below zero."""
+_BROKEN, _FIRST, _NEXT, _STARVED, _OTHERS = range(5)
+"""Standings of gangs of one priority."""
+
+_TOLD = ("broken gangs of ", "first in line, ", "next in line, ", "gangs waiting too long, ", "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +58,9 @@ def priority_tiers(
     A broken gang has some members bound but fewer than its minimum: it holds devices that work for
     nobody until the rest has come. A gang counts as bypassed once it has waited for longer than
     `starvation_after_ms`. `priority` is (G,). `heads` are gangs of those whose turn it is, in
-    order: each is a tier of its own, so that nobody outweighs it. In a queue with strict order age
-    counts from the creation, so that no tier contradicts that order.
+    order: the first is a tier of its own, so that nobody outweighs it, the others are the next.
+    In a queue with strict order age counts from the creation, so that no tier contradicts that
+    order.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]
@@ -67,21 +70,16 @@ def priority_tiers(
     waited = problem.snapshot.taken_ms - since[gangs]
     starved = starting & (waited > starvation_after_ms)
     standing = np.where(starved, _STARVED, _OTHERS)
-    for place, head in enumerate(heads):
-        standing[gangs == head] = place + _STARVED - len(heads)
-    standing[broken] = _STARVED - 1 - len(heads)
+    standing[np.isin(gangs, list(heads[1:]))] = _NEXT
+    standing[np.isin(gangs, list(heads[:1]))] = _FIRST
+    standing[broken] = _BROKEN
     of_queue = np.zeros(len(gangs), np.int64) if queue_priority is None else queue_priority[gangs]
     group, first = row_groups((-of_queue, -priority[gangs], standing))
     of = np.zeros(problem.num_gangs, np.int64)
     of[gangs] = group
-    told = {_OTHERS: "", _STARVED: "gangs waiting too long, "}
-    told[_STARVED - 1 - len(heads)] = "broken gangs of "
-    for place, head in enumerate(heads):
-        name = problem.snapshot.gangs[head].key
-        told[place + _STARVED - len(heads)] = f"{name} whose turn has come, "
     are_equal = len(np.unique(of_queue)) < 2
     names = tuple(
-        f"{told[int(standing[i])]}priority {priority[gangs[i]]}"
+        f"{_TOLD[int(standing[i])]}priority {priority[gangs[i]]}"
         f"{'' if are_equal else f' in queues of priority {of_queue[i]}'}"
         for i in first.tolist()
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from optsched.domain.cluster import Gang, GangPhase, Queue
 from optsched.domain.decisions import Enqueue
+from optsched.domain.topology import TopologyRequest
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
@@ -77,6 +78,41 @@ def test_a_gang_that_has_waited_for_too_long_is_told_when_it_starts(engine):
     assert [(b.gang, b.start_ms) for b in cluster.bookings] == [("ns/big", 1000 * SECOND)]
     told = "room is reserved for it from 1970-01-01T00:16:40Z on"
     assert plan.pending["ns/big"].message.endswith(told)
+
+
+@engines
+def test_a_gang_whose_sla_is_over_need_not_wait_longer(engine):
+    text = MODEL.replace("ENGINE", engine).replace("{name: drf}", "{name: sla}, {name: drf}")
+    cluster = world(engine)
+    cluster.policy = parse_policy(text, "m")
+    cluster.arrive(gpus("old", 1, 6, 999))
+    cluster.step(1 * SECOND)
+    big = gpus("big", 2, 8, 600)
+    marks = {**big.annotations, "volcano.sh/sla-waiting-time": "10s"}
+    cluster.arrive(replace(big, annotations=marks))
+    cluster.step(5 * SECOND)
+    assert cluster.bookings == ()
+    cluster.step(12 * SECOND)
+    assert [b.gang for b in cluster.bookings] == ["ns/big"]
+
+
+@engines
+def test_a_domain_of_the_network_is_waited_for_as_a_whole(engine):
+    text = MODEL.replace("ENGINE", engine)
+    text = text.replace("{name: drf}", "{name: network-topology-aware}, {name: drf}")
+    cluster = world(engine)
+    cluster.policy = parse_policy(text, "m")
+    zones = {"n0": "a", "n1": "a", "n2": "b", "n3": "b"}
+    cluster.nodes = [node(n, 64, 8, labels={"zone": zone}) for n, zone in zones.items()]
+    for i, (where, seconds) in enumerate((("n0", 900), ("n2", 800))):
+        old = gpus(f"old{i}", 1, 6, seconds)
+        tasks = tuple(replace(running(t, where), started_ms=SECOND) for t in old.tasks)
+        cluster.gangs[old.key] = replace(old, tasks=tasks, phase=GangPhase.RUNNING)
+    cluster.arrive(gpus("big", 2, 8, 600, topology=TopologyRequest(label="zone")), 1 * SECOND)
+    cluster.step(100 * SECOND)
+    (booking,) = cluster.bookings
+    assert booking.start_ms == 801 * SECOND
+    assert [name for name, _ in booking.nodes] == ["n2", "n3"]
 
 
 @engines
