@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from optsched.rules.ruleset import RuleSet
 
 
+MOST_HOPELESS = 16
+"""Kinds of gangs without an answer after which no more are asked about in a session."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """Who is to get bookings.
@@ -60,12 +64,16 @@ def make_bookings(problem: Problem, rules: RuleSet, wishes: Wishes) -> tuple[Boo
     """
     planner = _Planner(problem, rules)
     made: list[Booking] = []
+    hopeless: set[tuple[int, int, bool]] = set()
     for gang in wishes.gangs:
-        if len(made) == wishes.most:
+        if len(made) == wishes.most or len(hopeless) == MOST_HOPELESS:
             break
-        is_held = any(booking.is_open for booking in made)
-        booking = planner.book(gang, may_hold=gang in wishes.may_hold and not is_held)
-        if booking is not None:
+        may_hold = gang in wishes.may_hold and not any(booking.is_open for booking in made)
+        alike = (int(problem.shape_of[gang]), int(problem.queue_of[gang]), may_hold)
+        booking = None if alike in hopeless else planner.book(gang, may_hold=may_hold)
+        if booking is None:
+            hopeless.add(alike)
+        else:
             made.append(booking)
     return tuple(made)
 
