@@ -12,6 +12,7 @@ from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.domain.amounts import amount_of
 from optsched.domain.devices import NO_DEVICES, is_class_quota
 from optsched.domain.shards import NO_SHARDING
+from optsched.domain.stores import EMPTY_STORE, Store
 from optsched.domain.task import Taint, TaintEffect, TaskStatus
 from optsched.domain.topology import NO_TOPOLOGY
 from optsched.units import PODS
@@ -84,6 +85,8 @@ class Node:
         GPUs that tasks share by memory and cores, in the order of the device plugin.
     numa
         What it is inside; None where nobody says.
+    store
+        Images and data sets that it holds.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Node:
     load: Load | None = None
     cards: tuple[Card, ...] = ()
     numa: Numa | None = None
+    store: Store = EMPTY_STORE
 
     @property
     def offers(self) -> dict[str, int]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING
 
+from optsched.domain.stores import NO_WANTS, Wants
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -176,6 +178,8 @@ class TaskShape:
         (annotation, value) of the pod that rules look at, in order.
     preempts
         Whether others may be evicted for it (`preemptionPolicy`).
+    wants
+        Images and data sets that tell nodes apart for it; set for a session, where rules ask.
     """
 
     request: Amounts
@@ -196,6 +200,7 @@ class TaskShape:
     numa: tuple[NumaNeed, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     preempts: bool = True
+    wants: Wants = NO_WANTS
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -218,6 +223,7 @@ class TaskShape:
             self.numa,
             self.notes,
             self.preempts,
+            self.wants,
         )
         object.__setattr__(self, "_hash", hash(key))
 
@@ -320,6 +326,8 @@ class Task:
         Keys of all its ResourceClaims, in order.
     numa
         What was meant for it of the NUMA nodes of its node when it was bound.
+    wants
+        Images and data sets that it needs.
     problem
         Why it can never be scheduled as it is (an unreadable quantity, say); None when it can.
     """
@@ -346,6 +354,7 @@ class Task:
     cards: tuple[CardUse, ...] = ()
     device_claims: tuple[str, ...] = ()
     numa: tuple[NumaPart, ...] = ()
+    wants: Wants = NO_WANTS
     problem: Reason | None = None
 
     @property

@@ -34,6 +34,7 @@ from optsched.formats.nodegroups import affinity_fields
 from optsched.formats.numa import numa_spec
 from optsched.formats.priorities import SYSTEM
 from optsched.formats.shards import sharding_fields
+from optsched.formats.stores import image_fields, store_marks
 from optsched.formats.text import write_yaml
 from optsched.formats.upstream import group_name, is_upstream, scheduling_group_spec
 from optsched.formats.volumes import WAITS
@@ -166,7 +167,7 @@ def node_manifest(node: Node) -> Manifest:
     cordoned = {"unschedulable": True} if node.unschedulable else {}
     ready = {"type": "Ready", "status": "True" if node.ready else "False"}
     marks = {} if node.load is None else {LOAD: load_text(node.load)}
-    marks |= node_marks(node.cards)
+    marks |= node_marks(node.cards) | store_marks(node.store, node.labels)
     return _manifest(
         kinds.NODE,
         {
@@ -175,7 +176,11 @@ def node_manifest(node: Node) -> Manifest:
             **({"annotations": marks} if marks else {}),
         },
         spec={**cordoned, **({"taints": taints} if taints else {})},
-        status={"allocatable": _amounts(node.allocatable), "conditions": [ready]},
+        status={
+            "allocatable": _amounts(node.allocatable),
+            "conditions": [ready],
+            **image_fields(node.store),
+        },
     )
 
 

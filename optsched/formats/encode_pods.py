@@ -26,6 +26,7 @@ from optsched.formats.marks import (
 )
 from optsched.formats.numa_pods import NEEDS, decision_marks, implied_needs, needs_text
 from optsched.formats.pods import OTHER_SCHEDULER, task_index
+from optsched.formats.stores import wants_marks
 from optsched.formats.upstream import group_name, is_upstream
 from optsched.formats.victims import is_preemptable
 from optsched.units import format_resource_list
@@ -148,6 +149,7 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
         **_shape_marks(task.shape),
         **use_marks(task.cards),
         **decision_marks(task.numa),
+        **wants_marks(task.wants),
     }
 
 

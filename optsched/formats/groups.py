@@ -33,6 +33,7 @@ from optsched.formats.nodegroups import node_groups
 from optsched.formats.notes import NOTES
 from optsched.formats.numa_pods import NEEDS
 from optsched.formats.problems import sentence
+from optsched.formats.stores import IMAGES
 from optsched.formats.tolerance import tolerance
 from optsched.formats.topology import sub_group_rule, topology_request
 from optsched.formats.upstream import PREFIX
@@ -71,6 +72,8 @@ POD_MARKS: Final = frozenset(
         wellknown.TASK_INDEX,
         wellknown.TASK_PRIORITY,
         *wellknown.GROUP_NAME_ANNOTATIONS,
+        wellknown.DATASETS,
+        IMAGES,
         *NOTES,
     }
 )

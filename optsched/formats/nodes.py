@@ -12,6 +12,7 @@ from optsched.domain.task import Taint, TaintEffect
 from optsched.formats.cards import node_cards
 from optsched.formats.marks import marked_load
 from optsched.formats.schemas import NODE
+from optsched.formats.stores import store_of
 from optsched.units import MAX_ON_NODE
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def parse_node(
         gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
         load=marked_load(meta.annotations, errors),
         cards=node_cards(meta.annotations, allocatable, table, errors),
+        store=store_of(meta, obj.get("status") if isinstance(obj, dict) else None),
     )
     return node, tuple(errors)
 

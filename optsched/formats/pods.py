@@ -20,6 +20,7 @@ from optsched.formats.priorities import Priorities
 from optsched.formats.problems import sentence
 from optsched.formats.recent import Recent
 from optsched.formats.shapekeys import shape_key
+from optsched.formats.stores import wants_of
 from optsched.formats.taskshapes import label_keys, task_shape
 from optsched.formats.upstream import gang_name
 from optsched.formats.victims import (
@@ -138,6 +139,7 @@ class PodDecoder:
             cards=card_uses(meta.annotations, shape.request, remarks),
             device_claims=claims,
             numa=numa_parts(meta.annotations, remarks),
+            wants=wants_of(meta, spec),
             problem=_problem(meta, errors),
         )
         return task, (*errors, *remarks)

@@ -340,6 +340,7 @@ LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
         "nodeorder",
         "binpack",
         "nodegroup",
+        "data-locality",
         "resource-strategy-fit",
         "rescheduling",
         "tdm",

@@ -18,6 +18,8 @@ from optsched.rules.wishes import Standing, find_wishes
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from optsched.domain.task import Taint, Task, TaskShape
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 TOP = 100.0
 _TOP = int(TOP)
+_MIB = 1 << 20
+_IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
+"""Bytes of images that begin to count, and those that count in full, for each container."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class NodeOrder(Rule):
     taint_toleration: int = 3
     pod_affinity: int = 2
     topology_spread: int = 2
+    image_locality: int = 1
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`: only where tasks have wishes about other pods."""
@@ -76,9 +82,11 @@ class NodeOrder(Rule):
         return score
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: preferred affinity, soft taints and soft spread, best node 100."""
+        """See `Rule`: preferred affinity, soft taints, images and soft spread, best node 100."""
         shape = problem.classes.shapes[task_class]
         parts: list[F64] = []
+        if self.image_locality and shape.wants.images:
+            parts.append(self.image_locality * _held_images(problem, shape.wants.images))
         if self.node_affinity and shape.preferred_nodes:
             parts.append(self.node_affinity * _preferred(problem, shape))
         shunned = _shunned(problem, shape) if self.taint_toleration else None
@@ -173,3 +181,26 @@ def _soft(shape: TaskShape, taint: Taint) -> bool:
     if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE:
         return False
     return not any(t.tolerates(taint) for t in shape.tolerations)
+
+
+def _held_images(problem: Problem, images: Sequence[str]) -> F64:
+    """(N,) how much of its images nodes hold, 0..100 (`ImageLocality`).
+
+    An image counts the more, the more nodes hold it, so that pods do not crowd on one of them.
+    """
+    sizes = problem.derived(_image_sizes)
+    total = np.zeros(problem.num_nodes, np.int64)
+    for image in filter(None, images):
+        held = sizes[image]
+        spread = (held > 0).sum() / problem.num_nodes
+        total += (held * spread).astype(np.int64)
+    most = _IMAGES_FULL * len(images)
+    part = np.clip(total, _IMAGES_FROM, most) - _IMAGES_FROM
+    return (part * _TOP // (most - _IMAGES_FROM)).astype(np.float64)
+
+
+def _image_sizes(problem: Problem) -> Mapping[str, I64]:
+    """(N,) bytes of each image that a class asks for, 0 on nodes without it."""
+    named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
+    stores = [node.store.size_of for node in problem.snapshot.nodes]
+    return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}

@@ -14,6 +14,7 @@ from optsched.rules.binpack import Binpack
 from optsched.rules.capability import Capability
 from optsched.rules.capacity import Capacity
 from optsched.rules.conformance import Conformance
+from optsched.rules.data_locality import DataLocality
 from optsched.rules.device_claims import DeviceClaims
 from optsched.rules.deviceshare import DeviceShare, Prefers
 from optsched.rules.drf import Drf
@@ -172,6 +173,7 @@ def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             taint_toleration=_whole(arguments, "tainttoleration.weight", 3),
             pod_affinity=_whole(arguments, "podaffinity.weight", 2),
             topology_spread=_whole(arguments, "podtopologyspread.weight", 2),
+            image_locality=_whole(arguments, "imagelocality.weight", 1),
         ),
     )
 
@@ -483,7 +485,7 @@ _AVAILABLE = (
             _weight("podaffinity.weight", 2, "preferred pod affinity"),
             _weight("balancedresource.weight", 1, "CPU and memory in balance"),
             _weight("tainttoleration.weight", 3, "few soft taints"),
-            _later(_weight("imagelocality.weight", 1, "images already there")),
+            _weight("imagelocality.weight", 1, "images already there"),
             _weight("podtopologyspread.weight", 2, "soft topology spread"),
         ),
         _nodeorder,
@@ -698,6 +700,12 @@ _AVAILABLE = (
         "pods get CPUs and GPUs of as few NUMA nodes as they ask for",
         (_weight("weight", 1, "weight of the score"),),
         lambda a: (NumaPolicies(), NumaAware(_whole(a, "weight", 1))),
+    ),
+    Plugin(
+        "data-locality",
+        "prefers nodes that hold the data sets of tasks",
+        (_weight("data-locality.weight", 1, "weight of the score"),),
+        lambda a: (DataLocality(_whole(a, "data-locality.weight", 1)),),
     ),
     Plugin(
         "fragmentation",

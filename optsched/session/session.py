@@ -48,6 +48,7 @@ from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, pending_of
 from optsched.session.flaws import budget_flaws, find_flaws
 from optsched.session.guarantees import hold_guarantees
+from optsched.session.nearby import with_wants
 from optsched.session.reserving import Reserved, reserve
 
 if TYPE_CHECKING:
@@ -202,6 +203,7 @@ class _Session:
         held, self._unheld = hold_guarantees(kept_places(snapshot).snapshot)
         if policy.rules.find("conformance") is not None:
             held = system_first(held)
+        held = with_wants(held, policy.rules.scoring)
         self._snapshot = held if _has_gangs(policy) else without_gangs(held)
         self._start = self._snapshot
         self._moved: tuple[Evict, ...] = ()

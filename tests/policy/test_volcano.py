@@ -199,7 +199,6 @@ def test_arguments_without_effect_are_warned_of_where_they_ask_for_one() -> None
     )
     policy = load(SHORT.format(text))
     assert [p.path.rpartition("arguments.")[2] for p in policy.warnings] == [
-        "imagelocality.weight",
         "volumebinding.shape",
     ]
     assert all("not available yet" in w for w in warnings(policy))

@@ -28,6 +28,7 @@ from optsched.domain.cluster import (
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from optsched.domain.shards import Shard, Sharding, ShardMode
+from optsched.domain.stores import Store, Wants
 from optsched.domain.task import (
     DeviceRequest,
     HostPort,
@@ -69,6 +70,8 @@ ROLES = ("", "ps", "worker")
 _VALUES = st.sampled_from(["x", "y", "3"])
 _PENDING = (TaskStatus.PENDING, TaskStatus.GATED)
 _PLACED = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING)
+_STORES = (Store(), Store(), Store((("r/a:1", 7), ("r/b:latest", 9)), ("atlas", "maps")))
+_WANTS = (Wants(), Wants(), Wants(("r/a:1", ""), ("maps",)), Wants((), ("atlas", "maps")))
 _FINISHED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 
 
@@ -484,6 +487,7 @@ class _Cluster:
             owner=self._draw(st.sampled_from(["", "uid-owner"])),
             is_movable=self._draw(st.booleans()),
             estimate_ms=self._draw(st.sampled_from([0, 0, 2500])),
+            wants=self._draw(st.sampled_from(_WANTS)),
             problem=self._draw(problems(ReasonCode.INVALID_POD)),
         )
         self._tasks.append(task)
@@ -518,6 +522,7 @@ class _Cluster:
             gpu_model=model,
             residents=tuple(here),
             load=self._draw(st.none() | loads()),
+            store=self._draw(st.sampled_from(_STORES)),
         )
 
 
