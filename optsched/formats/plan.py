@@ -254,8 +254,8 @@ def encode_plan(document: PlanDocument) -> dict[str, Any]:
 
 def _encode_eviction(eviction: Eviction) -> dict[str, str]:
     whole = {"pod": eviction.pod, "action": eviction.action, "for": eviction.preemptor}
-    whole |= {"to": eviction.to, "plugin": eviction.plugin, "reason": eviction.reason}
-    return {name: text for name, text in whole.items() if text}
+    more = {"to": eviction.to, "plugin": eviction.plugin, "reason": eviction.reason}
+    return {**whole, **{name: told for name, told in more.items() if told}}
 
 
 def _encode_parts(
