@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from optsched.domain.decisions import Allocate, Enqueue, Sense
+from optsched.domain.decisions import Allocate, Enqueue, LevelStatus, Sense
 from optsched.domain.task import TaskStatus
 from optsched.engines.greedy.faces import Faces
 from optsched.engines.masks import allowed_nodes
@@ -314,7 +314,10 @@ def test_the_optimum_keeps_it_and_is_what_trying_everything_finds(
     assert reached >= [s * t.value(outcome) for s, t in zip(signs, bench.levels, strict=True)]
     if (bench.problem.num_nodes + 1) ** len(bench.problem.tasks) <= MOST_PLANS:
         best = best_values(bench.problem, bench.rules, bench.levels)
-        assert tuple(r.value for r in answer.results) == best
+        proved = [r for r in answer.results if r.status is LevelStatus.OPTIMAL]
+        assert tuple(r.value for r in proved) == best[: len(proved)]
+        # Parts of GPUs are not in the model of this level; what is below it is then not exact.
+        assert len(proved) == len(best) or answer.results[len(proved)].name == "frag"
 
 
 # --- the verifier --------------------------------------------------------------------------------
