@@ -199,6 +199,7 @@ class Metrics:
         self._evictions = total("optsched_evictions", "Evicted pods", "action", "plugin")
         self._wasted = total("optsched_wasted_gpu_seconds", "The same over time", "queue")
         self._counted_s = 0.0
+        self._counted: set[str] = set()
         self._watch_failures = total("optsched_watch_failures", "Failed watches", "kind")
         self._phases = Histogram(
             "optsched_session_seconds",
@@ -239,6 +240,7 @@ class Metrics:
             self._action.labels(action).observe(spent.get("victims", 0.0) * 1000)
         self._violations.inc(len(report.trace.violations))
         self._latest.figures = figures_of(report, policy)
+        self._forget_queues()
         waiting = len(report.plan.pending)
         self._attempts.labels("unschedulable").inc(waiting)
 
@@ -247,6 +249,13 @@ class Metrics:
         seconds, self._counted_s = now_s - self._counted_s, now_s
         for queue, gpus in self._latest.figures.wasted.items():
             self._wasted.labels(queue).inc(gpus * seconds)
+            self._counted.add(queue)
+
+    def _forget_queues(self) -> None:
+        """Queues that are gone leave no series behind."""
+        for queue in self._counted - self._latest.figures.queues.keys():
+            self._wasted.remove(queue)
+            self._counted.discard(queue)
 
     def stood_down(self) -> None:
         """Another process may lead by now; what the last session found is no news any more."""

@@ -101,6 +101,8 @@ def test_gpus_of_gangs_below_their_minimum_are_wasted() -> None:
     found = samples(metrics)
     assert ("optsched_wasted_gpus", ("team",)) not in found
     assert found["optsched_wasted_gpu_seconds_total", ("team",)] == 3
+    metrics.session(decide(queues=()), POLICY, 0.1)
+    assert not [labels for _, labels in samples(metrics) if "team" in labels]
 
 
 def test_levels_show_how_far_they_are_from_their_bounds() -> None:
