@@ -223,13 +223,15 @@ class NumaAware(Rule):
         """See `Rule`: fewer NUMA nodes are better, for pods that ask for a policy."""
         if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
             return None
-        counts = _Live(self, problem).view(task_class)[1]
-        return self.points(problem, task_class, counts, problem.ready)
+        start = problem.derived(_begin)
+        counts = start.view(task_class)[1]
+        return self.points(start.meant(task_class), counts, problem.ready)
 
-    def points(self, problem: Problem, task_class: int, counts: I64, nodes: Bool) -> F64:
-        """(N,) points for taking cells (N,), 0 where that is none, among some nodes (N,)."""
-        policy = wanted_policy(problem.classes.shapes[task_class])
-        meant = np.array([_has(node, policy) for node in problem.snapshot.nodes], np.bool_)
+    def points(self, meant: Bool, counts: I64, nodes: Bool) -> F64:
+        """(N,) points for taking cells (N,) of nodes with the policy (N,), among some nodes (N,).
+
+        None where it is not known how many cells that takes.
+        """
         told = meant & (counts > 0)
         most = max(int(counts[told & nodes].max(initial=1)), 1)
         points = self.weight * (TOP - TOP * counts // most)
@@ -250,6 +252,11 @@ def _insides(problem: Problem) -> tuple[_Inside, ...]:
 def _find_insides(problem: Problem) -> tuple[_Inside, ...]:
     found = ((layout_of(node), node) for node in problem.snapshot.nodes)
     return tuple(None if layout is None else (layout, free_of(node)) for layout, node in found)
+
+
+def _begin(problem: Problem) -> _Live:
+    """Cells before anything has been placed."""
+    return _Live(NumaAware(), problem)
 
 
 def _dealt(layout: Layout, free: Free, asking: Sequence[Task]) -> dict[str, list[Part]]:
@@ -392,6 +399,7 @@ class _Live(Greedy):
         self._later = list(self._free)
         self._dealt: dict[tuple[int, int], list[list[Part]]] = {}
         self._known: dict[tuple[Layout, Free, int], list[Part] | None] = {}
+        self._meant: dict[str, Bool] = {}
         self._log: list[int] = []
         self._views: dict[tuple[int, bool], tuple[Bool, I64, int]] = {}
         for n, layout in enumerate(self._layouts):
@@ -424,9 +432,16 @@ class _Live(Greedy):
         before = rule.class_score(problem, task_class)
         if before is None:
             return None
-        return lambda nodes: (
-            rule.points(problem, task_class, self.view(task_class)[1], nodes) - before
-        )
+        meant = self.meant(task_class)
+        return lambda nodes: rule.points(meant, self.view(task_class)[1], nodes) - before
+
+    def meant(self, task_class: int) -> Bool:
+        """(N,) nodes with the policy that a class asks for."""
+        policy = wanted_policy(self._problem.classes.shapes[task_class])
+        if policy not in self._meant:
+            having = [layout is not None and layout.alignment == policy for layout in self._layouts]
+            self._meant[policy] = np.array(having, np.bool_)
+        return self._meant[policy]
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
         if not self._needs[task_class]:
