@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task
 
 
+MOST_FAILED = 3000
+"""Ways of dealing out that may fail before the search is given up."""
+
+
 class Free(NamedTuple):
     """CPUs and GPUs by cell."""
 
@@ -63,6 +67,11 @@ class Option(NamedTuple):
 
     cpus: int
     gpus: int
+
+    @property
+    def cells(self) -> int:
+        """All the cells."""
+        return self.cpus | self.gpus
 
     @property
     def shared(self) -> int:
@@ -174,11 +183,17 @@ def grab(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
 
 
 def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
-    """Whether all needs can be dealt out as the kubelet admits them, in whatever way."""
+    """Whether all needs can be dealt out as the kubelet admits them, in whatever way.
+
+    Where that takes too long to be found out, they can not.
+    """
     wanted = sorted(layout.felt(needs), key=lambda n: (-n.cpus, -n.gpus))
-    if not layout.alignment.is_strict:
+    if not layout.alignment.is_strict or assign(layout, free, wanted) is not None:
         return True
-    if layout.alignment is Alignment.SINGLE:
+    choices = [options(layout, need) for need in set(wanted)]
+    if not all(choices):
+        return False
+    if all(o.cells.bit_count() == 1 for each in choices for o in each):
         return pack_single(free, wanted) is not None
     rooms = tuple(_rooms(amounts) for amounts in free)
     return _pack_sets(layout, wanted, (rooms[0], rooms[1]), (0, 0), set())
@@ -198,7 +213,7 @@ def _pack_single(
     if not wanted:
         return []
     state = (len(wanted), tuple(sorted(rooms)))
-    if state in dead:
+    if state in dead or len(dead) > MOST_FAILED:
         return None
     need, tried = wanted[0], set()
     for at, room in sorted(enumerate(rooms), key=lambda each: each[1]):
@@ -243,7 +258,7 @@ def _pack_sets(
     first, least = at
     if first == len(wanted):
         return True
-    if (at, rooms) in dead:
+    if (at, rooms) in dead or len(dead) > MOST_FAILED:
         return False
     need = wanted[first]
     is_alike = first + 1 < len(wanted) and wanted[first + 1] == need
