@@ -22,6 +22,7 @@ from optsched.kube.shards import shard_patch
 from optsched.kube.status import Outcome, StatusBook
 from optsched.kube.writes import BUILTIN_QUEUES
 from optsched.policy.policy import SolverKind, without_solver
+from optsched.rules.moves import SHUFFLE
 from optsched.session.session import Surroundings, run_session
 
 if TYPE_CHECKING:
@@ -355,6 +356,9 @@ class Scheduler:
             times = before.times + 1
         now_ms = snapshot.taken_ms
         until_ms = now_ms + question.ask_again_ms(plan, times)
+        if SHUFFLE in policy.actions:
+            # Hours end and periods pass without anything being told.
+            until_ms = min(until_ms, now_ms + question.SOON_MS)
         limit_ms = policy.budgets.starvation_after_ms
         turn_ms = question.next_turn_ms(_waiting(snapshot, plan), now_ms, limit_ms)
         if turn_ms is not None:

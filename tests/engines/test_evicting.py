@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from optsched.domain.cluster import Gang, Snapshot  # noqa: TC001  Hypothesis reads types
+from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.task import Task, TaskStatus
 from optsched.policy.load import load_policy
@@ -121,3 +121,51 @@ def test_min_resources_count_what_victims_will_free(least: int, evicts: int) -> 
     low = running_gang("low", 1, 4, least=2)
     high = gang("high", ("w", 2, shape(1)), priority=10, min_resources=((CPU, least * 1000),))
     assert len(evicted(plan_of(cluster([node("n0", 4)], [low, high])))) == evicts
+
+
+# --- gangs at once -------------------------------------------------------------------------------
+
+GANGS = ("enqueue", "allocate", "gangpreempt")
+
+
+def test_whole_gangs_leave_for_a_whole_gang_and_no_more_than_it_needs() -> None:
+    lows = [running_gang(f"low-{i}", 1, 2, least=2) for i in range(3)]
+    high = gang("high", ("w", 2, shape(1)), priority=10)
+    actions = plan_of(cluster([node("n0", 6)], [*lows, high]), actions=GANGS)
+    assert evicted(actions) == {"ns/low-2-w-0", "ns/low-2-w-1"}
+    assert seated(actions) == {"ns/high-w-0", "ns/high-w-1"}
+    assert {a.action for a in actions if isinstance(a, Evict)} == {"gangpreempt"}
+
+
+def test_what_gangs_can_spare_goes_first() -> None:
+    whole = running_gang("a", 1, 2, least=2)
+    spare = running_gang("b", 1, 4, least=1, priority=5)
+    high = gang("high", ("w", 1, shape(1)), priority=10)
+    actions = plan_of(cluster([node("n0", 6)], [whole, spare, high]), actions=GANGS)
+    assert len(evicted(actions)) == 1
+    assert all(key.startswith("ns/b-") for key in evicted(actions))
+
+
+@pytest.mark.parametrize(("allowed", "number"), [(True, 2), (False, 0)])
+def test_gangs_as_a_whole_can_be_ruled_out(allowed: bool, number: int) -> None:
+    low = running_gang("low", 1, 2, least=2)
+    high = gang("high", ("w", 2, shape(1)), priority=10)
+    said = (("gangpreempt", (("allowWholeBundle", allowed),)),)
+    snapshot = cluster([node("n0", 2)], [low, high])
+    assert len(evicted(plan_of(snapshot, actions=GANGS, action_arguments=said))) == number
+
+
+def test_equals_are_not_preempted() -> None:
+    low = running_gang("low", 1, 2, least=2, priority=10)
+    high = gang("high", ("w", 2, shape(1)), priority=10)
+    assert plan_of(cluster([node("n0", 2)], [low, high]), actions=GANGS) == []
+
+
+def test_gangs_of_other_queues_give_back_whatever_their_priority() -> None:
+    borrower, lender = Queue("borrower", weight=1), Queue("lender", weight=1)
+    low = running_gang("big", 1, 4, least=1, priority=10, queue="borrower")
+    claim = gang("claim", ("w", 2, shape(1)), queue="lender")
+    snapshot = cluster([node("n0", 4)], [low, claim], [borrower, lender])
+    actions = plan_of(snapshot, actions=("enqueue", "allocate", "gangreclaim"))
+    assert len(evicted(actions)) == 2
+    assert seated(actions) == {"ns/claim-w-0", "ns/claim-w-1"}

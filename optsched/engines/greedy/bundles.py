@@ -114,10 +114,14 @@ class Bundles:
         asked = self._asked(gang)
         owners = dict.fromkeys(self._running.gang_of[order].tolist())
         wholes = [w for g in owners if (w := self._whole(g, gang, set(order)))]
-        first = self._evicting.victim_order
-        for whole in sorted(
-            wholes, key=lambda w: (first(w[0], queue), -self._use(w[1], candidates, asked), w[0])
-        ):
+        born = self._problem.created_ms
+
+        def rank(whole: tuple[int, list[int]]) -> tuple[object, ...]:
+            owner, tasks = whole
+            order = self._evicting.victim_order(owner, queue)
+            return (order, -self._use(tasks, candidates, asked), -int(born[owner]), -owner)
+
+        for whole in sorted(wholes, key=rank):
             yield whole[1]
 
     def _is_spare(self, v: int) -> bool:

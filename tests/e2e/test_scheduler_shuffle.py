@@ -1,0 +1,93 @@
+"""Pods that plugins want elsewhere, on a real cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.api import until
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+BUSY = """
+actions: "enqueue, allocate, backfill, shuffle"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins:
+  - {name: predicates}
+  - {name: nodeorder}
+  - name: rescheduling
+    arguments:
+      strategies:
+      - name: lowNodeUtilization
+        params:
+          thresholds: {cpu: 30, memory: 30}
+          targetThresholds: {cpu: 60, memory: 80}
+"""
+
+LENT = """
+actions: "enqueue, allocate, backfill, shuffle"
+tiers:
+- plugins: [{name: gang}, {name: conformance}, {name: pdb}]
+- plugins:
+  - {name: predicates}
+  - name: tdm
+    arguments: {tdm.evict.period: 1s}
+"""
+
+
+def measure(site: Site, node: str, cpu_percent: int) -> None:
+    """Say how much of a node's CPU is in use now."""
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    note = {"optsched.io/load": f"cpu {cpu_percent}% memory 10% at {at}"}
+    site.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": note}})
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_pods_move_off_a_busy_node_once_and_do_not_come_back(site: Site, solver: str) -> None:
+    (busy,) = site.nodes(1)
+    conf = site.file("busy.conf", BUSY)
+    scheduler = site.scheduler("--solver", solver, "--config", str(conf))
+    site.gang("work", 4, 1)
+    site.await_bound("work", 4)
+    (calm,) = site.nodes(1)
+    measure(site, calm, 5)
+    measure(site, busy, 90)
+    # A quarter of the node's CPU each: 65 % are in use after the first, 40 % after the second.
+    scheduler.await_metric(2, "optsched_evictions_total", action="shuffle", plugin="rescheduling")
+    gone = [f"work-{i}" for i in range(4) if site.events(f"work-{i}", "Evict")]
+    (event,) = site.events(gone[0], "Evict")
+    assert event["message"] == (
+        f"evicted by shuffle for plugin rescheduling: node {busy} has 90% of cpu in use, above 60%"
+    )
+    until(lambda: site.story.num_bound("work") == 2, "two have left")
+    site.members("work", range(4, 6))
+    site.await_bound("work", 4)
+    assert site.story.nodes_of("work") == {busy: 2, calm: 2}
+    assert (
+        scheduler.metric("optsched_evictions_total", action="shuffle", plugin="rescheduling") == 2
+    )
+    site.story.assert_bound_once()
+
+
+def test_pods_leave_a_node_that_is_not_lent_any_more_as_its_budget_allows(site: Site) -> None:
+    (lent,) = site.nodes(1)
+    conf = site.file("lent.conf", LENT)
+    scheduler = site.scheduler("--config", str(conf))
+    site.gang("work", 4, 1, labels={"app": "work"})
+    site.await_bound("work", 4)
+    site.budget("work", {"app": "work"}, 2)
+    label = {"metadata": {"labels": {"volcano.sh/revocable-zone": "night"}}}
+    site.api.patch(f"/api/v1/nodes/{lent}", label)
+    until(lambda: site.story.num_bound("work") == 2, "two have left")
+    messages = {e["message"] for i in range(4) for e in site.events(f"work-{i}", "Evict")}
+    assert messages == {
+        f"evicted by shuffle for plugin tdm: node {lent} of zone night is not lent at this hour"
+    }
+    scheduler.await_metric(2, "optsched_evictions_total", action="shuffle", plugin="tdm")
+    assert site.story.num_bound("work") == 2
