@@ -246,3 +246,26 @@ async def test_a_pod_without_a_podgroup_keeps_its_own_record() -> None:
     assert "patch Pod ns/lone status" in world.api.calls
     meta = world.api.objects[Ref(POD, "ns", "lone")]["metadata"]
     assert [m.to for m in read_moves(meta["annotations"][MOVES])] == ["n2"]
+
+
+# --- for plugins ---------------------------------------------------------------------------------
+
+ASIDE = Evict("ns/old-0", "n1", "shuffle", "", plugin="tdm", reason="node n1 is not lent")
+
+
+@pytest.mark.asyncio
+async def test_when_a_plugin_had_pods_evicted_is_remembered() -> None:
+    world = World()
+    assert world.cache.snapshot(0).shuffled_ms == {}
+    await world.carry_out(ASIDE)
+    assert world.gone == ["ns/old-0"]
+    assert world.cache.snapshot(0).shuffled_ms == {"tdm": 0}
+
+
+@pytest.mark.asyncio
+async def test_nobody_is_held_for_an_eviction_for_a_plugin_that_failed() -> None:
+    world = World()
+    world.api.refuse("evict", BUDGET)
+    await world.carry_out(ASIDE)
+    assert list(world.stays) == ["ns/old-0"]
+    assert all(gang.problem is None for gang in world.cache.snapshot(0).gangs)

@@ -181,3 +181,11 @@ def test_a_pod_that_moves_is_told_where_its_place_is_kept() -> None:
     assert note.message == (
         "evicted by consolidation: its room is for ns/new; a place on n2 is kept for it"
     )
+
+
+def test_pods_that_a_plugin_wants_elsewhere_are_told_why() -> None:
+    eviction = Evict("ns/old-0", "n1", "shuffle", "", plugin="tdm", reason="node n1 is not lent")
+    note = evicted(Victim(eviction, "u"))
+    assert note.message == "evicted by shuffle for plugin tdm: node n1 is not lent"
+    note = not_evicted(Victim(eviction, "u"), TooMany(429, "TooManyRequests", "no"))
+    assert note.message == "shuffle for plugin tdm failed: 429 TooManyRequests: no"
