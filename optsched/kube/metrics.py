@@ -101,7 +101,7 @@ def wasted_gpus(snapshot: Snapshot) -> dict[str, int]:
 def _deserved(problem: Problem, policy: Policy) -> I64:
     """(Q, R) what queues deserve: by weight if the policy says so, else as they state it."""
     if policy.rules.find("proportion") is not None:
-        return problem.derived(deserved_shares)
+        return deserved_shares(problem)
     return problem.queues.deserved
 
 

@@ -7,10 +7,12 @@ gives two queues half a GPU each, neither can ever use it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from optsched.domain.cluster import ROOT_QUEUE
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import UNLIMITED
@@ -27,15 +29,20 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from optsched.domain.cluster import Queue
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
+    from optsched.problem.queues import QueueArrays
     from optsched.problem.tiers import Tiers
     from optsched.rules.base import GangLevel
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
     from optsched.rules.world import World
+
+_Shared: TypeAlias = "dict[str, dict[str, int]]"
 
 GRID = 1000
 ROUNDING = 1e-3
@@ -59,7 +66,7 @@ class Proportion(Rule):
         for name, gain in world.gained_by_queue.items():
             if not any(gain.values()):
                 continue
-            deserved = deserved or _shares_by_name(world)
+            deserved = deserved or _shares_by_name(world)[1]
             held = world.held_by_queue.get(name, {})
             for resource, more in gain.items():
                 limit = deserved.get(name, {}).get(resource, 0)
@@ -77,7 +84,7 @@ class Proportion(Rule):
         """Σ request·x of the queue ≤ deserved − allocated."""
         queues = form.problem.queues
         each = np.eye(len(queues.names), dtype=np.bool_)
-        form.add_usage_rows(each, form.problem.derived(deserved_shares) - queues.allocated)
+        form.add_usage_rows(each, own_shares(form.problem) - queues.allocated)
 
     # --- greedy ----------------------------------------------------------------------------------
 
@@ -89,7 +96,7 @@ class Proportion(Rule):
 
     def deserved(self, problem: Problem) -> I64:
         """See `Rule`. Places for pods are nothing that queues lend one another."""
-        due = problem.derived(deserved_shares).copy()
+        due = deserved_shares(problem).copy()
         if problem.index(PODS) >= 0:
             due[:, problem.index(PODS)] = 0
         return due
@@ -98,7 +105,7 @@ class Proportion(Rule):
         """See `Rule`."""
         return {
             name: {r: amount for r, amount in due.items() if r != PODS}
-            for name, due in _shares_by_name(world).items()
+            for name, due in _shares_by_name(world)[0].items()
         }
 
     # --- levels ----------------------------------------------------------------------------------
@@ -106,7 +113,7 @@ class Proportion(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What queues deserve, ask for, and miss."""
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
-        due = np.minimum(problem.derived(deserved_shares), problem.queues.requested)
+        due = np.minimum(own_shares(problem), problem.queues.requested)
         return [Shortfall("fair share", "steps", each, due, GRID)]
 
     # --- explain ---------------------------------------------------------------------------------
@@ -116,7 +123,7 @@ class Proportion(Rule):
         problem = outcome.problem
         asked = asked_next(outcome, gang)
         queue = int(problem.queue_of[gang])
-        deserved = problem.derived(deserved_shares)[queue]
+        deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
         # A queue that deserves all there is lacks room, not a share.
         binds = (asked > 0) & (used + asked > deserved) & (deserved < problem.total)
@@ -133,47 +140,109 @@ class Proportion(Rule):
 
 
 def deserved_shares(problem: Problem) -> I64:
-    """(Q, R) what queues deserve: proportional to weight, at most what they ask for and may take.
+    """(Q, R) what queues deserve with all below them; see `_filled`."""
+    return problem.derived(_filled)[0]
 
-    Each round gives every unmet queue its part of what remains, clips it to the queue's ceiling and
-    request and raises it to its guarantee. A queue is met once its request is covered or its share
-    no longer changes; the rounds end when nothing remains or nothing changes.
+
+def own_shares(problem: Problem) -> I64:
+    """(Q, R) what the gangs of each queue itself deserve; the same for queues with none below."""
+    return problem.derived(_filled)[1]
+
+
+def _filled(problem: Problem) -> tuple[I64, I64]:
+    """Proportional to weight, at most what is asked for and may be taken, level by level.
+
+    What a queue deserves is shared out among the queues below it; gangs of its own take part with
+    its own weight.
     """
     queues = problem.queues
-    wide = np.longdouble  # 64 bits of mantissa: bytes of a large cluster stay exact
-    ceiling = _ceilings(problem).astype(wide)
-    request = queues.requested.astype(wide)
-    guarantee = queues.guarantee.astype(wide)
-    deserved = np.zeros(request.shape, wide)
-    remaining = problem.total.astype(wide)
-    met = ~queues.has_gangs
-    for _ in range(_most_rounds(len(queues.names))):
-        weight = np.where(met, 0, queues.weight)
+    request, floor = queues.requested.astype(_WIDE), queues.guarantee.astype(_WIDE)
+    has = queues.has_gangs.copy()
+    families = _families(queues)
+    below = floor.copy()
+    for owner, members in reversed(families):
+        below[owner] = floor[members].sum(axis=0)
+        if owner >= 0:
+            floor[owner] = np.maximum(floor[owner], below[owner])
+            request[owner] += request[members].sum(axis=0)
+            has[owner] |= has[members].any()
+    whole, own = np.zeros(request.shape, _WIDE), np.zeros(request.shape, _WIDE)
+    for owner, members in families:
+        takers = np.append(members, owner) if owner >= 0 else members
+        asked, floors, takes_part = request[takers], floor[takers], has[takers]
+        if owner >= 0:
+            asked[-1] = queues.requested[owner]
+            floors[-1] = floor[owner] - below[owner]
+            takes_part[-1] = queues.has_gangs[owner]
+        is_top = owner < 0 or queues.names[owner] == ROOT_QUEUE
+        total = problem.total.astype(_WIDE) if is_top else whole[owner]
+        others = floors.sum(axis=0) - floors
+        ceiling = np.minimum(queues.capability[takers], np.maximum(total - others, 0))
+        found = _fill(
+            total, queues.weight[takers], (floors, np.minimum(asked, ceiling)), asked, takes_part
+        )
+        whole[members] = own[members] = found[: len(members)]
+        if owner >= 0:
+            own[owner] = found[-1]
+            whole[owner] = found[-1] if is_top else whole[owner]
+    return _whole_units(whole), _whole_units(own)
+
+
+_WIDE = np.longdouble
+"""64 bits of mantissa: bytes of a large cluster stay exact."""
+
+
+def _whole_units(shares: NDArray[np.longdouble]) -> I64:
+    return np.array(np.ceil(shares - _WIDE(ROUNDING)), np.int64)
+
+
+def _families(queues: QueueArrays) -> list[tuple[int, I64]]:
+    """Queues that have others below them, -1 for none, with these; from the top down."""
+    parent_of = queues.parent_of
+    root = queues.names.index(ROOT_QUEUE) if ROOT_QUEUE in queues.names else -1
+    above = np.where(parent_of < 0, root, parent_of)
+    if root >= 0:
+        above[root] = -2
+    depth = queues.subtree.sum(axis=0)
+    owners = sorted(set(above.tolist()) - {-2, root}, key=lambda q: (int(depth[q]), q))
+    return [(q, np.flatnonzero(above == q)) for q in (root, *owners)]
+
+
+def _fill(
+    total: NDArray[np.longdouble],
+    weights: I64,
+    bounds: tuple[NDArray[np.longdouble], NDArray[np.longdouble]],
+    request: NDArray[np.longdouble],
+    takes_part: Bool,
+) -> NDArray[np.longdouble]:
+    """Each round gives every unmet queue its part of what remains, within its bounds.
+
+    A queue is met once its request is covered or its share no longer changes; the rounds end when
+    nothing remains or nothing changes.
+    """
+    floor, most = bounds
+    deserved = np.zeros(request.shape, _WIDE)
+    remaining = total.copy()
+    met = ~takes_part
+    for _ in range(_most_rounds(len(weights))):
+        weight = np.where(met, 0, weights)
         if not weight.sum() or (remaining <= 0).all():
             break
         before = deserved.copy()
-        part = np.maximum(remaining, 0) * (weight / wide(weight.sum()))[:, None]
-        grown = np.minimum(np.minimum(deserved + part, ceiling), request)
-        deserved = np.where(met[:, None], deserved, np.maximum(grown, guarantee))
-        stays = (deserved - before < wide(1) / _FINE).all(axis=1)
+        part = np.maximum(remaining, 0) * (weight / _WIDE(weight.sum()))[:, None]
+        grown = np.maximum(np.minimum(deserved + part, most), floor)
+        deserved = np.where(met[:, None], deserved, grown)
+        stays = (deserved - before < _WIDE(1) / _FINE).all(axis=1)
         met = met | (request <= deserved).all(axis=1) | stays
         if stays.all():
             break
         remaining = remaining - (deserved - before).sum(axis=0)
-    return np.array(np.ceil(deserved - wide(ROUNDING)), np.int64)
+    return deserved
 
 
 def _most_rounds(num_queues: int) -> int:
     """Each round meets a queue or, where floors take from others, comes closer by a part."""
     return 10 * num_queues + 10
-
-
-def _ceilings(problem: Problem) -> I64:
-    """(Q, R) the most a queue may take: its capability, and the total less others' guarantees."""
-    queues = problem.queues
-    others = queues.guarantee.sum(axis=0) - queues.guarantee
-    ceiling: I64 = np.minimum(queues.capability, np.maximum(problem.total - others, 0))
-    return ceiling
 
 
 class _Shares(Greedy):
@@ -182,8 +251,8 @@ class _Shares(Greedy):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._problem = problem
         self._ledger = ledger
-        self._deserved: list[list[int]] = problem.derived(deserved_shares).tolist()
-        kept = kept_amounts(problem, problem.derived(deserved_shares))
+        self._deserved: list[list[int]] = own_shares(problem).tolist()
+        kept = kept_amounts(problem, own_shares(problem))
         self._kept: list[list[int]] = kept.tolist()
         self._returns_first = returns_first(problem)
         self._priority = [-float(p) for p in problem.queues.priority.tolist()]
@@ -235,31 +304,90 @@ def _ratio(used: int, deserved: int) -> float:
 # --- the same shares from the domain objects alone, for the verifier -----------------------------
 
 
-def _shares_by_name(world: World) -> dict[str, dict[str, int]]:
-    """What queues deserve, by name and resource, rounded up to base units."""
+def _shares_by_name(world: World) -> tuple[_Shared, _Shared]:
+    """What queues deserve by name, in base units: with all below them, and for their own gangs."""
+    queues = world.snapshot.queue_by_name
     asked = _asked(world)
-    queues = [q for q in world.snapshot.queues if q.name in asked]
     resources = sorted({*world.total, *(r for a in asked.values() for r in a)})
-    share = {q.name: dict.fromkeys(resources, 0) for q in queues}
-    left = {r: world.total.get(r, 0) * _FINE for r in resources}
-    bounds = {q.name: _bounds(world, q, asked[q.name], resources) for q in queues}
-    unmet = list(queues)
-    for _ in range(_most_rounds(len(world.snapshot.queues))):
+    lines = {q.name: world.ancestors(q) for q in world.snapshot.queues}
+    known = {n: set(world.below(q)) for n, q in queues.items()}
+    whole: dict[str, dict[str, int]] = {}
+    own: dict[str, dict[str, int]] = {}
+    line = [ROOT_QUEUE, *sorted(queues.keys() - {ROOT_QUEUE}, key=lambda n: (len(lines[n]), n))]
+    for owner in line:
+        takers = [
+            _Taker(q, _floor(world, q), summed(asked.get(n, {}) for n in known[q.name]))
+            for q in world.snapshot.queues
+            if q.name != owner and _stands_below(world, q, owner)
+        ]
+        if owner in queues and (takers or owner == ROOT_QUEUE):
+            below = summed(t.floor for t in takers)
+            rest = {r: v - below.get(r, 0) for r, v in _floor(world, queues[owner]).items()}
+            takers.append(_Taker(queues[owner], rest, asked.get(owner, {})))
+        if not takers:
+            continue
+        is_top = owner == ROOT_QUEUE
+        total = {r: world.total.get(r, 0) * _FINE for r in resources} if is_top else whole[owner]
+        shares = _shared_out(takers, total, resources)
+        for taker, share in zip(takers, shares, strict=True):
+            own[taker.queue.name] = share
+            if taker.queue.name != owner:
+                whole[taker.queue.name] = share
+    return _in_units({**own, **whole}), _in_units(own)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    queue: Queue
+    floor: Mapping[str, int]
+    asked: Mapping[str, int]
+
+
+def _stands_below(world: World, queue: Queue, owner: str) -> bool:
+    """Whether a queue is right below another; what has no parent is below the root."""
+    line = world.ancestors(queue)
+    is_cyclic = line[-1].parent == queue.name
+    return (ROOT_QUEUE if len(line) < 2 or is_cyclic else line[1].name) == owner
+
+
+def _floor(world: World, queue: Queue) -> dict[str, int]:
+    """What is guaranteed to a queue or, together, to those below it."""
+    others = world.snapshot.queues
+    below = (q for q in others if q.name != queue.name and _stands_below(world, q, queue.name))
+    under, own = summed(_floor(world, q) for q in below), dict(queue.guarantee)
+    return {r: max(under.get(r, 0), own.get(r, 0)) for r in sorted({*under, *own})}
+
+
+def _shared_out(
+    takers: Sequence[_Taker], total: Mapping[str, int], resources: Sequence[str]
+) -> list[dict[str, int]]:
+    """Water-filling among some queues, in fine parts."""
+    shares = [dict.fromkeys(resources, 0) for _ in takers]
+    left = dict(total)
+    floors = summed(t.floor for t in takers)
+    bounds = [_bounds(t, total, floors, resources) for t in takers]
+    unmet = [i for i, t in enumerate(takers) if t.asked]
+    for _ in range(_most_rounds(len(takers))):
         if not unmet or all(v <= 0 for v in left.values()):
             break
-        weight = sum(q.weight for q in unmet)
-        before = {q.name: dict(share[q.name]) for q in unmet}
-        for queue in unmet:
-            mine, (low, high) = share[queue.name], bounds[queue.name]
+        weight = sum(takers[i].queue.weight for i in unmet)
+        before = {i: dict(shares[i]) for i in unmet}
+        for i in unmet:
+            mine, (low, high) = shares[i], bounds[i]
             for r in resources:
-                part = max(left[r], 0) * queue.weight // weight
+                part = max(left[r], 0) * takers[i].queue.weight // weight
                 mine[r] = max(min(mine[r] + part, high[r]), low[r])
         for r in resources:
-            left[r] -= sum(share[q.name][r] - before[q.name][r] for q in unmet)
-        changed = [q for q in unmet if share[q.name] != before[q.name]]
-        unmet = [q for q in changed if not _covered(asked[q.name], share[q.name])]
+            left[r] -= sum(shares[i][r] - before[i][r] for i in unmet)
+        changed = [i for i in unmet if shares[i] != before[i]]
+        unmet = [i for i in changed if not _covered(takers[i].asked, shares[i])]
+    return shares
+
+
+def _in_units(shares: Mapping[str, Mapping[str, int]]) -> _Shared:
+    """Rounded up to base units."""
     spare = int(_FINE * ROUNDING)
-    return {n: {r: -(-(v - spare) // _FINE) for r, v in s.items()} for n, s in share.items()}
+    return {n: {r: -(-(v - spare) // _FINE) for r, v in s.items()} for n, s in shares.items()}
 
 
 def _covered(asked: Mapping[str, int], share: Mapping[str, int]) -> bool:
@@ -281,13 +409,14 @@ def _asked(world: World) -> dict[str, dict[str, int]]:
 
 
 def _bounds(
-    world: World, queue: Queue, asked: Mapping[str, int], resources: Sequence[str]
+    taker: _Taker, total: Mapping[str, int], floors: Mapping[str, int], resources: Sequence[str]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The least and the most that a queue may deserve, in fine parts."""
-    guaranteed = summed(dict(q.guarantee) for q in world.snapshot.queues)
-    own, capability = dict(queue.guarantee), dict(queue.capability or ())
-    high = {}
+    """The least and the most that a queue may deserve of a total, in fine parts."""
+    capability, high = dict(taker.queue.capability or ()), {}
     for r in resources:
-        most = max(0, world.total.get(r, 0) - guaranteed.get(r, 0) + own.get(r, 0))
-        high[r] = min(most, capability.get(r, most), asked.get(r, 0)) * _FINE
-    return {r: own.get(r, 0) * _FINE for r in resources}, high
+        others = floors.get(r, 0) - taker.floor.get(r, 0)
+        most = max(0, total.get(r, 0) - others * _FINE)
+        if r in capability:
+            most = min(most, capability[r] * _FINE)
+        high[r] = min(most, taker.asked.get(r, 0) * _FINE)
+    return {r: taker.floor.get(r, 0) * _FINE for r in resources}, high

@@ -203,7 +203,10 @@ def test_more_than_an_ancestors_capability() -> None:
         Queue("user", parent="team"),
     ]
     assert placing(2, queues, "user") == set()
-    assert placing(3, queues, "user") == {("capability", "queue org")}
+    assert placing(3, queues, "user") == {
+        ("capability", "queue org"),
+        ("proportion", "queue user"),
+    }
 
 
 def test_the_guarantee_of_another_queue() -> None:

@@ -12,7 +12,7 @@ from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.domain.task import TaskShape
 from optsched.problem.compile import compile_problem
 from optsched.rules.gang import Gang as GangRule
-from optsched.rules.proportion import Proportion, _shares_by_name, deserved_shares
+from optsched.rules.proportion import Proportion, _shares_by_name, deserved_shares, own_shares
 from optsched.rules.ruleset import RuleSet
 from optsched.rules.world import World
 from tests.support.engines import Bench, binds, placed_by_gang, reason
@@ -32,11 +32,12 @@ def cpus(queue: str, number: int) -> Gang:
 def deserved(snapshot: Snapshot, resource: str) -> dict[str, int]:
     """What queues deserve; the arrays and the verifier agree about it."""
     problem = compile_problem(snapshot)
-    column = deserved_shares(problem)[:, problem.index(resource)]
-    by_array = {n: d for n, d in zip(problem.queues.names, column.tolist(), strict=True) if d}
-    by_name = _shares_by_name(World(snapshot, ()))
-    assert by_array == {n: s[resource] for n, s in by_name.items() if s.get(resource)}
-    return by_array
+    names, r = problem.queues.names, problem.index(resource)
+    arrays = [deserved_shares(problem)[:, r].tolist(), own_shares(problem)[:, r].tolist()]
+    for column, by_name in zip(arrays, _shares_by_name(World(snapshot, ())), strict=True):
+        by_array = {n: d for n, d in zip(names, column, strict=True) if d}
+        assert by_array == {n: s[resource] for n, s in by_name.items() if s.get(resource)}
+    return {n: d for n, d in zip(names, arrays[0], strict=True) if d}
 
 
 # --- shares --------------------------------------------------------------------------------------
@@ -120,13 +121,14 @@ def random_task(rng: np.random.Generator) -> TaskShape:
     return TaskShape(amounts({**asks, GPU: int(rng.integers(0, 3))}))
 
 
-def random_shares(rng: np.random.Generator) -> Snapshot:
+def random_shares(rng: np.random.Generator, deep: float = 0.0) -> Snapshot:
     queues = [
         Queue(
             f"q{i}",
             weight=int(rng.integers(1, 100)),
             capability=((CPU, int(rng.integers(0, 300_000))),) if rng.random() < 0.3 else None,
             guarantee=((CPU, int(rng.integers(0, 50_000))),) if rng.random() < 0.3 else (),
+            parent=f"q{int(rng.integers(i))}" if i and rng.random() < deep else "root",
         )
         for i in range(int(rng.integers(1, 8)))
     ]
@@ -155,6 +157,13 @@ def test_arrays_and_verifier_agree_about_random_queues(seed: int) -> None:
         deserved(snapshot, resource)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_arrays_and_verifier_agree_about_random_trees(seed: int) -> None:
+    snapshot = random_shares(np.random.default_rng(seed), deep=0.6)
+    for resource in compile_problem(snapshot).resources:
+        deserved(snapshot, resource)
+
+
 @pytest.mark.parametrize("seed", range(60, 90))
 def test_no_more_than_there_is_is_shared_out_but_for_floors_and_rounding(seed: int) -> None:
     snapshot = random_shares(np.random.default_rng(seed))
@@ -163,9 +172,36 @@ def test_no_more_than_there_is_is_shared_out_but_for_floors_and_rounding(seed: i
             snapshot, queues=tuple(replace(q, guarantee=()) for q in snapshot.queues)
         )
     problem = compile_problem(snapshot)
-    shares = deserved_shares(problem)
+    shares = own_shares(problem)
     assert (shares.sum(axis=0) <= problem.total + len(snapshot.queues)).all()
     assert (shares <= problem.queues.requested).all()
+
+
+def departments(**asked: int) -> Snapshot:
+    """Departments a (weight 3) with teams a1 (2) and a2 (1), and b (2) with b1, on 60 GPUs."""
+    weights = {"a": ("root", 3), "b": ("root", 2), "a1": ("a", 2), "a2": ("a", 1), "b1": ("b", 1)}
+    queues = [Queue(name, weight=w, parent=parent) for name, (parent, w) in weights.items()]
+    nodes = [node(f"n{i}", cpu=10, gpu=10) for i in range(6)]
+    return cluster(nodes, [gpus(queue, number) for queue, number in asked.items()], queues)
+
+
+def test_departments_share_first_and_then_their_teams() -> None:
+    every = deserved(departments(a1=60, a2=60, b1=60), GPU)
+    assert every == {"a": 36, "a1": 24, "a2": 12, "b": 24, "b1": 24}
+    idle = deserved(departments(a1=60, b1=60), GPU)
+    assert idle == {"a": 36, "a1": 36, "b": 24, "b1": 24}
+
+
+def test_what_a_department_leaves_goes_to_the_other() -> None:
+    assert deserved(departments(a1=6, b1=60), GPU) == {"a": 6, "a1": 6, "b": 54, "b1": 54}
+
+
+def test_gangs_of_a_department_itself_share_with_its_teams() -> None:
+    snapshot = departments(a=60, a1=60, b1=60)
+    problem = compile_problem(snapshot)
+    mine = own_shares(problem)[:, problem.index(GPU)]
+    assert dict(zip(problem.queues.names, mine.tolist(), strict=True))["a"] == 22
+    assert deserved(snapshot, GPU)["a"] == 36
 
 
 # --- what shares are for -------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from optsched.domain.shards import ShardMode
 from optsched.domain.task import TaintEffect, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from optsched.domain.cluster import Gang, Node, Queue, Snapshot
     from optsched.domain.decisions import Allocate
@@ -248,12 +248,80 @@ class Checker:
         return summed([*held, *(t for g in faultless for t in g.tasks if _waits(t))])
 
     def shares(self) -> dict[str, dict[str, int]]:
-        asked = {q.name: self.asked(q) for q in self.snapshot.queues}
+        """What the gangs of each queue itself deserve: level by level."""
+        found = self._below(None, dict(self.total))
+        return {
+            name: {r: ceil(amount - Fraction(1, 1000)) for r, amount in amounts.items()}
+            for name, amounts in found.items()
+        }
+
+    def _below(
+        self, owner: Queue | None, total: Mapping[str, int | Fraction]
+    ) -> dict[str, dict[str, Fraction]]:
+        queues = self.snapshot.queues
+        root = next((q for q in queues if q.name == "root"), None)
+        if owner is None:
+            known = {q.name for q in queues}
+            ones = [
+                q for q in queues if q.name != "root" and self._parent(q) not in known - {"root"}
+            ]
+        else:
+            ones = [q for q in queues if q.name != "root" and self._parent(q) == owner.name]
+        himself = owner or root
+        names = [q.name for q in ones]
+        asked = {q.name: self._all_asked(q) for q in ones}
+        least = {q.name: self._floor(q) for q in ones}
+        takers = list(ones)
+        if himself is not None:
+            takers.append(himself)
+            mine = self._floor(himself)
+            asked[himself.name] = self.asked(himself)
+            under = Counter[str]()
+            for name in names:
+                under.update(least[name])
+            least[himself.name] = Counter({r: v - under[r] for r, v in mine.items()})
+        share = self._poured(takers, total, asked, least)
+        found: dict[str, dict[str, Fraction]] = {}
+        for q in takers:
+            is_leaf = q is himself or not any(self._parent(p) == q.name for p in queues)
+            found |= {q.name: share[q.name]} if is_leaf else self._below(q, share[q.name])
+        return found
+
+    def _parent(self, queue: Queue) -> str:
+        """Who is above it; the root for those of a circle."""
+        parent = {q.name: q.parent or "root" for q in self.snapshot.queues}
+        at = queue.parent
+        for _ in parent:
+            if at == queue.name:
+                return "root"
+            at = parent.get(at, "")
+        return queue.parent or "root"
+
+    def _all_asked(self, queue: Queue) -> Counter[str]:
+        total = Counter(self.asked(queue))
+        for q in self.snapshot.queues:
+            if q.name != "root" and self._parent(q) == queue.name:
+                total.update(self._all_asked(q))
+        return total
+
+    def _floor(self, queue: Queue) -> Counter[str]:
+        under = Counter[str]()
+        for q in self.snapshot.queues:
+            if q.name != "root" and self._parent(q) == queue.name:
+                under.update(self._floor(q))
+        return under | Counter(dict(queue.guarantee))
+
+    def _poured(
+        self,
+        takers: list[Queue],
+        total: Mapping[str, int | Fraction],
+        asked: dict[str, Counter[str]],
+        least: dict[str, Counter[str]],
+    ) -> dict[str, dict[str, Fraction]]:
         resources = {*self.total, *(r for a in asked.values() for r in a)}
-        least = {q.name: dict(q.guarantee) for q in self.snapshot.queues}
-        share = {name: dict.fromkeys(resources, Fraction(0)) for name in asked}
-        rest = {r: Fraction(self.total[r]) for r in resources}
-        unmet = [q for q in self.snapshot.queues if asked[q.name]]
+        share = {q.name: dict.fromkeys(resources, Fraction(0)) for q in takers}
+        rest = {r: Fraction(total.get(r, 0)) for r in resources}
+        unmet = [q for q in takers if asked[q.name]]
         for _ in range(100):
             if not unmet or all(left <= 0 for left in rest.values()):
                 break
@@ -261,7 +329,7 @@ class Checker:
             before = {q.name: dict(share[q.name]) for q in unmet}
             for q, r in product(unmet, resources):
                 others = sum(least[p].get(r, 0) for p in least if p != q.name)
-                most = max(self.total[r] - others, 0)
+                most = max(total.get(r, 0) - others, 0)
                 limit = min(most, dict(q.capability or ()).get(r, most), asked[q.name][r])
                 part = share[q.name][r] + max(rest[r], 0) * Fraction(q.weight, weight)
                 share[q.name][r] = max(
@@ -275,10 +343,7 @@ class Checker:
                 if any(share[q.name][r] - before[q.name][r] >= _TINY for r in resources)
                 and any(asked[q.name][r] > share[q.name][r] for r in resources)
             ]
-        return {
-            name: {r: ceil(amount - Fraction(1, 1000)) for r, amount in amounts.items()}
-            for name, amounts in share.items()
-        }
+        return share
 
     # --- single nodes ----------------------------------------------------------------------------
 
