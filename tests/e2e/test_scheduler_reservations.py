@@ -25,7 +25,7 @@ tiers:
 - rules: [{name: priority}, {name: gang}, {name: predicates}, {name: nodeorder}]
 levels: [admission]
 solver: {engine: ENGINE}
-starvationAfter: 1s
+starvationAfter: 1ms
 reservations: 4
 """
 TOLD = re.compile(r"room is reserved for it from (\S+) on$")
