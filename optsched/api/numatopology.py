@@ -51,12 +51,20 @@ class PodAllocation:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuPlace:
+    """Where a GPU sits, and what it is."""
+
+    numa: int = 0
+    bus_id: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Numatopology:
     """The NUMA nodes of the node of the same name.
 
     policies: by manager, such as CPUManagerPolicy. reserved: quantities by resource, as written.
-    cpus: by number of the CPU. gpus: NUMA node by number of the GPU. errors: fields that cannot be
-    read; they are left out.
+    cpus, gpus: by number. errors: fields that cannot be read; they are left out.
     """
 
     meta: ObjectMeta
@@ -64,7 +72,7 @@ class Numatopology:
     reserved: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, NumaResource] = field(default_factory=dict)
     cpus: Mapping[str, CpuPlace] = field(default_factory=dict)
-    gpus: Mapping[str, int] = field(default_factory=dict)
+    gpus: Mapping[str, GpuPlace] = field(default_factory=dict)
     pods: tuple[PodAllocation, ...] = ()
     errors: tuple[FieldError, ...] = ()
 
@@ -85,7 +93,7 @@ def parse_numatopology(obj: object) -> tuple[Numatopology | None, tuple[FieldErr
         reserved=spec.texts_by_name("resReserved"),
         resources={name: _resource(each) for name, each in spec.records_by_name("numares")},
         cpus={name: _cpu(each) for name, each in spec.records_by_name("cpuDetail")},
-        gpus={name: each.integer("numa") for name, each in spec.records_by_name("gpuDetail")},
+        gpus={name: _gpu(each) for name, each in spec.records_by_name("gpuDetail")},
         pods=tuple(_pod(each) for each in spec.records("podAllocations")),
         errors=tuple(errors),
     )
@@ -94,6 +102,10 @@ def parse_numatopology(obj: object) -> tuple[Numatopology | None, tuple[FieldErr
 
 def _resource(fields: Fields) -> NumaResource:
     return NumaResource(fields.text("allocatable"), fields.integer("capacity"))
+
+
+def _gpu(fields: Fields) -> GpuPlace:
+    return GpuPlace(fields.integer("numa"), fields.text("busID"), fields.text("deviceModel"))
 
 
 def _cpu(fields: Fields) -> CpuPlace:

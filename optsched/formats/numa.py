@@ -100,7 +100,8 @@ def _numa(parsed: Numatopology, errors: list[FieldError]) -> Numa:
     cpus = _Units(CPU, "spec.cpuDetail", {n: place.numa for n, place in places.items()})
     in_order = sorted(places, key=lambda n: (places[n].socket, places[n].core, n))
     cpus.reserved = set(in_order[: _num_reserved(parsed, errors)])
-    gpus = _Units(GPU, "spec.gpuDetail", _by_number(parsed.gpus, "gpuDetail", errors))
+    slots = _by_number(parsed.gpus, "gpuDetail", errors)
+    gpus = _Units(GPU, "spec.gpuDetail", {n: place.numa for n, place in slots.items()})
     if GPU not in parsed.resources:
         gpus.cell_of = {}
     _check(parsed, cpus, errors)

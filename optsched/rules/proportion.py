@@ -176,7 +176,8 @@ def _filled(problem: Problem) -> tuple[I64, I64]:
             takes_part[-1] = queues.has_gangs[owner]
         is_top = owner < 0 or queues.names[owner] == ROOT_QUEUE
         total = problem.total.astype(_WIDE) if is_top else whole[owner]
-        others = floors.sum(axis=0) - floors
+        # Further down guarantees are kept by the rule about them: the total is what is asked for.
+        others = (floors.sum(axis=0) - floors) * is_top
         ceiling = np.minimum(queues.capability[takers], np.maximum(total - others, 0))
         found = _fill(
             total, queues.weight[takers], (floors, np.minimum(asked, ceiling)), asked, takes_part
@@ -328,7 +329,8 @@ def _shares_by_name(world: World) -> tuple[_Shared, _Shared]:
             continue
         is_top = owner == ROOT_QUEUE
         total = {r: world.total.get(r, 0) * _FINE for r in resources} if is_top else whole[owner]
-        shares = _shared_out(takers, total, resources)
+        reserved = summed(t.floor for t in takers) if is_top else {}
+        shares = _shared_out(takers, (total, reserved), resources)
         for taker, share in zip(takers, shares, strict=True):
             own[taker.queue.name] = share
             if taker.queue.name != owner:
@@ -359,13 +361,14 @@ def _floor(world: World, queue: Queue) -> dict[str, int]:
 
 
 def _shared_out(
-    takers: Sequence[_Taker], total: Mapping[str, int], resources: Sequence[str]
+    takers: Sequence[_Taker],
+    offer: tuple[Mapping[str, int], Mapping[str, int]],
+    resources: Sequence[str],
 ) -> list[dict[str, int]]:
-    """Water-filling among some queues, in fine parts."""
+    """Water-filling among some queues of a total, parts of which are reserved, in fine parts."""
     shares = [dict.fromkeys(resources, 0) for _ in takers]
-    left = dict(total)
-    floors = summed(t.floor for t in takers)
-    bounds = [_bounds(t, total, floors, resources) for t in takers]
+    left = dict(offer[0])
+    bounds = [_bounds(t, offer, resources) for t in takers]
     unmet = [i for i, t in enumerate(takers) if t.asked]
     for _ in range(_most_rounds(len(takers))):
         if not unmet or all(v <= 0 for v in left.values()):
@@ -409,12 +412,13 @@ def _asked(world: World) -> dict[str, dict[str, int]]:
 
 
 def _bounds(
-    taker: _Taker, total: Mapping[str, int], floors: Mapping[str, int], resources: Sequence[str]
+    taker: _Taker, offer: tuple[Mapping[str, int], Mapping[str, int]], resources: Sequence[str]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The least and the most that a queue may deserve of a total, in fine parts."""
+    """The least and the most that a queue may deserve, in fine parts."""
+    total, reserved = offer
     capability, high = dict(taker.queue.capability or ()), {}
     for r in resources:
-        others = floors.get(r, 0) - taker.floor.get(r, 0)
+        others = max(0, reserved.get(r, 0) - taker.floor.get(r, 0))
         most = max(0, total.get(r, 0) - others * _FINE)
         if r in capability:
             most = min(most, capability[r] * _FINE)

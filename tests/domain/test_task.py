@@ -9,7 +9,9 @@ import pytest
 
 from optsched.domain.cards import CardRequest
 from optsched.domain.devices import DeviceNeed
+from optsched.domain.numa import NumaNeed
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.domain.stores import Wants
 from optsched.domain.task import (
     DeviceRequest,
     HostPort,
@@ -99,6 +101,8 @@ OTHER_VALUE = {
     "devices": (DeviceNeed("r", "gpu"),),
     "notes": (("volcano.sh/revocable-zone", "*"),),
     "preempts": False,
+    "numa": (NumaNeed(1),),
+    "wants": Wants(datasets=("x",)),
 }
 PLAIN = TaskShape((("cpu", 1000),))
 

@@ -218,17 +218,19 @@ def test_an_expired_watch_is_begun_anew(site: Site) -> None:
     site.story.assert_within(site.cpus)
 
 
-def _is_list(path: str, but: str) -> bool:
-    return "limit=" in path and not (path.startswith(but) and "podgroups" in path)
+ABSENT = ("/apis/scheduling.k8s.io/v1", "/apis/resource.k8s.io/v1beta")
+"""Kinds that the server does not have are asked for again now and then."""
+
+
+def _is_list(method: str, path: str) -> bool:
+    return method == "GET" and "limit=" in path and not path.startswith(ABSENT)
 
 
 def test_a_watch_that_is_cut_goes_on_where_it_stood(site: Site) -> None:
     site.nodes(2)
     proxy = site.proxy()
     scheduler = site.scheduler(kubeconfig=proxy.kubeconfig)
-    # Kinds that the server does not have are asked for again now and then.
-    absent = "/apis/scheduling.k8s.io/v1"
-    lists = proxy.hold(lambda method, path: method == "GET" and _is_list(path, absent))
+    lists = proxy.hold(_is_list)
     for i, plural in enumerate(("pods", "nodes", "podgroups")):
         proxy.await_watch(plural)
         watches = proxy.hold(is_watch_of(plural))

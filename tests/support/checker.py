@@ -280,7 +280,8 @@ class Checker:
             for name in names:
                 under.update(least[name])
             least[himself.name] = Counter({r: v - under[r] for r, v in mine.items()})
-        share = self._poured(takers, total, asked, least)
+        reserved = least if owner is None else {name: Counter[str]() for name in least}
+        share = self._poured(takers, total, asked, (least, reserved))
         found: dict[str, dict[str, Fraction]] = {}
         for q in takers:
             is_leaf = q is himself or not any(self._parent(p) == q.name for p in queues)
@@ -316,8 +317,9 @@ class Checker:
         takers: list[Queue],
         total: Mapping[str, int | Fraction],
         asked: dict[str, Counter[str]],
-        least: dict[str, Counter[str]],
+        floors: tuple[dict[str, Counter[str]], dict[str, Counter[str]]],
     ) -> dict[str, dict[str, Fraction]]:
+        least, reserved = floors
         resources = {*self.total, *(r for a in asked.values() for r in a)}
         share = {q.name: dict.fromkeys(resources, Fraction(0)) for q in takers}
         rest = {r: Fraction(total.get(r, 0)) for r in resources}
@@ -328,7 +330,7 @@ class Checker:
             weight = sum(q.weight for q in unmet)
             before = {q.name: dict(share[q.name]) for q in unmet}
             for q, r in product(unmet, resources):
-                others = sum(least[p].get(r, 0) for p in least if p != q.name)
+                others = sum(reserved[p][r] for p in reserved if p != q.name)
                 most = max(total.get(r, 0) - others, 0)
                 limit = min(most, dict(q.capability or ()).get(r, most), asked[q.name][r])
                 part = share[q.name][r] + max(rest[r], 0) * Fraction(q.weight, weight)
