@@ -42,6 +42,8 @@ def test_the_first_tier_decides_who_is_next(site: Site, first: str, second: str)
     site.gang("nothing", 1)
     site.await_waits("nothing", "NotEnoughResources")
     site.end_pod("holds-0")
+    rivals = ("holds-4", "nothing-0")
+    site.story.until(lambda s: any(p.node for p in s.pods() if p.name in rivals), "one follows")
     winner = {"priority": {"holds": 4, "nothing": 0}, "drf": {"holds": 3, "nothing": 1}}[first]
     settle(site, scheduler, winner)
 

@@ -197,8 +197,12 @@ class Proxy:
 
 
 async def _copy(answer: aiohttp.ClientResponse, out: web.StreamResponse) -> None:
+    """Line by line, so that what is sent besides never stands within one."""
+    rest = b""
     async for chunk in answer.content.iter_any():
-        await out.write(chunk)
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            await out.write(b"\n".join(lines) + b"\n")
 
 
 def is_binding(method: str, path: str) -> bool:
