@@ -49,8 +49,8 @@ class Groups:
     ----------
     of_task, tasks
         (V',) group and index on axis V of each candidate.
-    node, queue, priority, lost, count
-        (K,) where and whose they are, what losing one costs, how many there are.
+    node, queue, priority, lost, size, count
+        (K,) where and whose they are, what losing one costs, how much it holds, how many there are.
     gang
         (K,) on axis J, -1 for tasks that may leave one by one.
     role, part
@@ -70,6 +70,7 @@ class Groups:
     queue: I64
     priority: I64
     lost: I64
+    size: I64
     count: I64
     gang: I64
     role: I64

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 START, TASKS, VICTIMS = "start", "tasks", "victims"
 PATIENCE, QUEUES = "victims of queues without a limit", "importance of queues"
-IMPORTANCE, LOST = "importance", "lost work"
+IMPORTANCE, LOST, SIZE = "importance", "lost work", "size of victims"
 OUTSIDE = "outside the shard"
 
 
@@ -311,6 +311,7 @@ def _objectives(
         (QUEUES, groups.queue_priority),
         (IMPORTANCE, groups.priority - groups.priority.min(initial=0)),
         (LOST, groups.lost),
+        (SIZE, groups.size),
     ]
     for name, cost in costs:
         if name == VICTIMS or len(np.unique(cost)) > 1:

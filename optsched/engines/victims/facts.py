@@ -29,6 +29,8 @@ class Facts:
         (V,) tasks that nobody may evict.
     lost
         (V,) what is lost with each, in steps; see `lost_steps`.
+    size
+        (V,) millionths of the cluster that each holds.
     due, kept
         (Q, R) what queues may claim back, and what they keep beyond it; None where no rule says.
     reclaimable, returns_first
@@ -48,6 +50,7 @@ class Facts:
         self.running: Running = running_tasks(problem)
         self.spared = rules.spared(problem)
         self.lost = lost_steps(problem)
+        self.size = sizes(problem)
         self.due = next(
             (d for a in rules.active if (d := a.rule.deserved(problem)) is not None), None
         )
@@ -93,6 +96,13 @@ class Facts:
         return int(state.used[below, resource].sum())
 
 
+def sizes(problem: Problem) -> I64:
+    """(V,) the dominant share of the cluster that each running task holds, in millionths."""
+    total = np.maximum(problem.total, 1)
+    share: I64 = (running_tasks(problem).request * 1_000_000 // total).max(axis=1, initial=0)
+    return share
+
+
 def lost_steps(problem: Problem) -> I64:
     """(V,) what is lost with each running task, in steps that each double it.
 
@@ -103,8 +113,6 @@ def lost_steps(problem: Problem) -> I64:
     now_ms = problem.snapshot.taken_ms
     since = np.array([max(t.started_ms, t.saved_ms) or now_ms for t in running.tasks], np.int64)
     seconds = np.maximum(now_ms - since, 0) // _MS
-    total = np.maximum(problem.total, 1)
-    share = (running.request * 1000 // total).max(axis=1, initial=0)
-    lost = seconds * np.maximum(share, 1)
+    lost = seconds * np.maximum(sizes(problem) // 1000, 1)
     steps: I64 = np.ceil(np.log2(lost + 1.0)).astype(np.int64)
     return steps

@@ -73,6 +73,7 @@ class Grouping:
             queue=running.queue_of[at],
             priority=priority[first],
             lost=self._facts.lost[at],
+            size=self._facts.size[at],
             count=np.bincount(of_task, minlength=len(first)).astype(np.int64),
             gang=gang[first],
             role=role[first],

@@ -316,7 +316,10 @@ def _cost(answer: _Answer) -> tuple[int, ...]:
     found, groups = answer.found, answer.bid.groups
     if found is None:
         return ()
-    costs = (found.evicted, groups.priority * found.evicted, groups.lost * found.evicted)
+    costs = (
+        found.evicted,
+        *(cost * found.evicted for cost in (groups.priority, groups.lost, groups.size)),
+    )
     return (-int(found.placed.sum()), *(int(cost.sum()) for cost in costs))
 
 
