@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,9 +124,8 @@ def test_places_are_kept_over_a_restart(site: Site, web: Replicas) -> None:
     old = web.pods(site.story)
     site.gang("large", 2, cpus=4)
     until(lambda: site.groups()[0]["metadata"].get("annotations", {}).get(MOVES), "a record")
-    recorded = json.loads(site.groups()[0]["metadata"]["annotations"][MOVES])
+    # What has come anew already is not in the record any more; all of it is counted below.
     scheduler.kill()
-    assert len(recorded) == 4
     scheduler = site.scheduler("--config", str(site.file("moving.yaml", MODEL)))
     for pod in old:
         site.change_pod(pod.name, {"metadata": {"finalizers": None}})
