@@ -310,32 +310,62 @@ def _shares_by_name(world: World) -> tuple[_Shared, _Shared]:
     queues = world.snapshot.queue_by_name
     asked = _asked(world)
     resources = sorted({*world.total, *(r for a in asked.values() for r in a)})
-    lines = {q.name: world.ancestors(q) for q in world.snapshot.queues}
-    known = {n: set(world.below(q)) for n, q in queues.items()}
+    below = _right_below(world)
+    takers = _takers(queues, below, asked)
     whole: dict[str, dict[str, int]] = {}
     own: dict[str, dict[str, int]] = {}
-    line = [ROOT_QUEUE, *sorted(queues.keys() - {ROOT_QUEUE}, key=lambda n: (len(lines[n]), n))]
-    for owner in line:
-        takers = [
-            _Taker(q, _floor(world, q), summed(asked.get(n, {}) for n in known[q.name]))
-            for q in world.snapshot.queues
-            if q.name != owner and _stands_below(world, q, owner)
-        ]
-        if owner in queues and (takers or owner == ROOT_QUEUE):
-            below = summed(t.floor for t in takers)
-            rest = {r: v - below.get(r, 0) for r, v in _floor(world, queues[owner]).items()}
-            takers.append(_Taker(queues[owner], rest, asked.get(owner, {})))
-        if not takers:
+    for owner, names in below.items():
+        some = [takers[name] for name in names]
+        if owner in queues and (some or owner == ROOT_QUEUE):
+            under = summed(t.floor for t in some)
+            rest = {r: v - under.get(r, 0) for r, v in takers[owner].floor.items()}
+            some.append(_Taker(queues[owner], rest, asked.get(owner, {})))
+        if not some:
             continue
         is_top = owner == ROOT_QUEUE
         total = {r: world.total.get(r, 0) * _FINE for r in resources} if is_top else whole[owner]
-        reserved = summed(t.floor for t in takers) if is_top else {}
-        shares = _shared_out(takers, (total, reserved), resources)
-        for taker, share in zip(takers, shares, strict=True):
+        reserved = summed(t.floor for t in some) if is_top else {}
+        shares = _shared_out(some, (total, reserved), resources)
+        for taker, share in zip(some, shares, strict=True):
             own[taker.queue.name] = share
             if taker.queue.name != owner:
                 whole[taker.queue.name] = share
     return _in_units({**own, **whole}), _in_units(own)
+
+
+def _right_below(world: World) -> dict[str, list[str]]:
+    """Names of the queues right below each, from the top down.
+
+    What has no parent, or stands in a circle, is below the root.
+    """
+    found: dict[str, list[str]] = {}
+    for queue in world.snapshot.queues:
+        line = world.ancestors(queue)
+        is_cyclic = line[-1].parent == queue.name
+        above = ROOT_QUEUE if len(line) < 2 or is_cyclic else line[1].name
+        if queue.name != ROOT_QUEUE:
+            found.setdefault(above, []).append(queue.name)
+    order = [ROOT_QUEUE]
+    for name in order:  # grows as it goes
+        order += found.get(name, ())
+    return {name: found.get(name, []) for name in order}
+
+
+def _takers(
+    queues: Mapping[str, Queue],
+    below: Mapping[str, Sequence[str]],
+    asked: Mapping[str, Mapping[str, int]],
+) -> dict[str, _Taker]:
+    """Queues with what is guaranteed to and asked by all below them, from the bottom up."""
+    found: dict[str, _Taker] = {}
+    for name in reversed(list(below)):
+        if name in queues:
+            under = [found[n] for n in below[name]]
+            floor, own = summed(t.floor for t in under), dict(queues[name].guarantee)
+            floor = {r: max(floor.get(r, 0), own.get(r, 0)) for r in sorted({*floor, *own})}
+            wanted = summed((asked.get(name, {}), *(t.asked for t in under)))
+            found[name] = _Taker(queues[name], floor, wanted)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,21 +373,6 @@ class _Taker:
     queue: Queue
     floor: Mapping[str, int]
     asked: Mapping[str, int]
-
-
-def _stands_below(world: World, queue: Queue, owner: str) -> bool:
-    """Whether a queue is right below another; what has no parent is below the root."""
-    line = world.ancestors(queue)
-    is_cyclic = line[-1].parent == queue.name
-    return (ROOT_QUEUE if len(line) < 2 or is_cyclic else line[1].name) == owner
-
-
-def _floor(world: World, queue: Queue) -> dict[str, int]:
-    """What is guaranteed to a queue or, together, to those below it."""
-    others = world.snapshot.queues
-    below = (q for q in others if q.name != queue.name and _stands_below(world, q, queue.name))
-    under, own = summed(_floor(world, q) for q in below), dict(queue.guarantee)
-    return {r: max(under.get(r, 0), own.get(r, 0)) for r in sorted({*under, *own})}
 
 
 def _shared_out(
