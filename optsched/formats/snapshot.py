@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from optsched.api import kinds
 from optsched.api.hypernode import parse_hypernode
 from optsched.api.nodeshard import parse_nodeshard
 from optsched.api.podgroup import parse_podgroup
-from optsched.api.priorityclass import PriorityClass, parse_priority_class
+from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.domain.cluster import Snapshot
@@ -56,7 +56,6 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.api.nodeshard import NodeShard
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
     from optsched.domain.numa import Numa
     from optsched.domain.shards import Sharding
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from optsched.formats.problems import ObjectProblem
 
 Parsed = TypeVar("Parsed")
+Parse: TypeAlias = "Callable[[object], tuple[Parsed | None, tuple[FieldError, ...]]]"
 
 _NO_NODE: Final = "is no node of this cluster"
 
@@ -168,23 +168,21 @@ class _Assembly:
     def _report(self, kind: kinds.Kind, key: str, errors: Iterable[FieldError], where: str) -> None:
         self._problems += problems_of(kind.kind, key, errors, where)
 
-    def _priorities(self) -> Priorities:
-        found: list[PriorityClass] = []
-        for key, entry in self._index.of(kinds.PRIORITY_CLASS).items():
-            parsed, errors = parse_priority_class(entry.obj)
-            self._report(kinds.PRIORITY_CLASS, key, errors, entry.where)
+    def _parsed(self, kind: kinds.Kind, parse: Parse[Parsed]) -> list[Parsed]:
+        """All objects of a kind that have a reading; what has none is reported."""
+        found: list[Parsed] = []
+        for key, entry in self._index.of(kind).items():
+            parsed, errors = parse(entry.obj)
+            self._report(kind, key, errors, entry.where)
             if parsed is not None:
                 found.append(parsed)
-        return priorities(found)
+        return found
+
+    def _priorities(self) -> Priorities:
+        return priorities(self._parsed(kinds.PRIORITY_CLASS, parse_priority_class))
 
     def _queues(self) -> list[Queue]:
-        found: list[Queue] = []
-        for key, entry in self._index.of(kinds.QUEUE).items():
-            parsed, errors = parse_queue(entry.obj)
-            self._report(kinds.QUEUE, key, errors, entry.where)
-            if parsed is not None:
-                found.append(queue_of(parsed))
-        return found
+        return [queue_of(queue) for queue in self._parsed(kinds.QUEUE, parse_queue)]
 
     def _namespaces(self) -> dict[str, Mapping[str, str]]:
         """Labels by namespace; one that objects are in exists, whether it is listed or not."""
@@ -198,30 +196,13 @@ class _Assembly:
         return labels_of
 
     def _budgets(self) -> tuple[Budget, ...]:
-        found: list[Budget] = []
-        for key, entry in self._index.of(kinds.POD_DISRUPTION_BUDGET).items():
-            budget, errors = parse_budget(entry.obj)
-            self._report(kinds.POD_DISRUPTION_BUDGET, key, errors, entry.where)
-            if budget is not None:
-                found.append(budget)
-        return tuple(found)
+        return tuple(self._parsed(kinds.POD_DISRUPTION_BUDGET, parse_budget))
 
     def _quotas(self) -> tuple[Quota, ...]:
-        found: list[Quota] = []
-        for key, entry in self._index.of(kinds.RESOURCE_QUOTA).items():
-            quota, errors = parse_quota(entry.obj)
-            self._report(kinds.RESOURCE_QUOTA, key, errors, entry.where)
-            if quota is not None:
-                found.append(quota)
-        return tuple(found)
+        return tuple(self._parsed(kinds.RESOURCE_QUOTA, parse_quota))
 
     def _sharding(self) -> Sharding:
-        found: list[NodeShard] = []
-        for key, entry in self._index.of(kinds.NODE_SHARD).items():
-            shard, errors = parse_nodeshard(entry.obj)
-            self._report(kinds.NODE_SHARD, key, errors, entry.where)
-            if shard is not None:
-                found.append(shard)
+        found = self._parsed(kinds.NODE_SHARD, parse_nodeshard)
         return with_shards(self._options.sharding or self._index.sharding or NO_SHARDING, found)
 
     # --- devices ---------------------------------------------------------------------------------
@@ -233,11 +214,7 @@ class _Assembly:
         slices = self._newest(kinds.RESOURCE_SLICES, parse_slice)
         return Devices(claims, classes, devices_on_nodes(slices.values()))
 
-    def _newest(
-        self,
-        versions: Iterable[kinds.Kind],
-        parse: Callable[[object], tuple[Parsed | None, tuple[FieldError, ...]]],
-    ) -> dict[str, Parsed]:
+    def _newest(self, versions: Iterable[kinds.Kind], parse: Parse[Parsed]) -> dict[str, Parsed]:
         found: dict[str, Parsed] = {}
         for kind in versions:
             for key, entry in self._index.of(kind).items():
