@@ -56,7 +56,7 @@ class _Sparing(Greedy):
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._is_system = [is_system_gang(gang) for gang in problem.snapshot.gangs]
+        self._is_system = problem.derived(_system_gangs)
 
     def comes_first(self, gang: int) -> bool:
         return self._is_system[gang]
@@ -70,6 +70,11 @@ class _Sparing(Greedy):
     def _others(self, victims: I64) -> I64:
         tasks = running_tasks(self._problem).tasks
         return np.array([v for v in victims.tolist() if not is_system(tasks[v])], np.int64)
+
+
+def _system_gangs(problem: Problem) -> list[bool]:
+    """By gang; asked for by every engine of a session."""
+    return [is_system_gang(gang) for gang in problem.snapshot.gangs]
 
 
 def is_system(task: Task) -> bool:
