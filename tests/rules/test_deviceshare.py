@@ -19,8 +19,8 @@ from optsched.rules.gang import Gang
 from optsched.rules.ruleset import RuleSet
 from optsched.session.cards import with_cards
 from tests.support.effort import EFFORT
-from tests.support.engines import Bench, reason
-from tests.support.small import best_values, cluster, gang, node, running
+from tests.support.engines import Bench, assert_optimum, assert_rows_as_verified, reason
+from tests.support.small import cluster, gang, node, running
 
 if TYPE_CHECKING:
     from optsched.domain.cluster import Node, Snapshot
@@ -194,23 +194,13 @@ def random_cards(rng: np.random.Generator) -> Snapshot:
 
 @pytest.mark.parametrize("seed", range(25 * EFFORT))
 def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
-    bench = Bench.of(random_cards(np.random.default_rng(seed)), RULES, ("admission", "tasks"))
-    assert bench.broken(bench.greedy()) == []
-    answer = bench.improved()
-    assert bench.broken(answer.decisions) == []
-    best = best_values(bench.problem, bench.rules, bench.levels)
-    assert tuple(r.value for r in answer.results) == best
+    assert_optimum(random_cards(np.random.default_rng(seed)), RULES)
 
 
 @pytest.mark.parametrize("seed", range(60 * EFFORT))
 def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    bench = Bench.of(random_cards(rng), RuleSet.of(VGPU), ())
-    names = [None, "n0", "n1"]
-    chosen = {t.key: names[int(rng.integers(3))] for t in bench.problem.tasks}
-    plan = {task: where for task, where in chosen.items() if where is not None}
-    accepted = not bench.broken(bench.decisions(plan))
-    assert bench.direct_allows(plan) is accepted
+    assert_rows_as_verified(rng, random_cards(rng), RuleSet.of(VGPU), [None, "n0", "n1"])
 
 
 # --- MIG -----------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from optsched.rules.numa_aware import NumaAware, NumaPolicies
 from optsched.rules.ruleset import RuleSet
 from optsched.session.cards import with_cards
 from tests.support.effort import EFFORT
-from tests.support.engines import Bench, binds, reason
-from tests.support.small import best_values, cluster, gang, node, running, shape
+from tests.support.engines import Bench, assert_optimum, assert_rows_as_verified, binds, reason
+from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from optsched.domain.cluster import Node, Snapshot
@@ -271,23 +271,15 @@ def random_hosts(rng: np.random.Generator) -> Snapshot:
 
 @pytest.mark.parametrize("seed", range(25 * EFFORT))
 def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
-    bench = Bench.of(random_hosts(np.random.default_rng(seed)), RULES, ("admission", "tasks"))
-    assert bench.broken(bench.greedy()) == []
-    answer = bench.improved()
-    assert bench.broken(answer.decisions) == []
-    best = best_values(bench.problem, bench.rules, bench.levels)
-    assert tuple(r.value for r in answer.results) == best
+    assert_optimum(random_hosts(np.random.default_rng(seed)), RULES)
 
 
 @pytest.mark.parametrize("seed", range(60 * EFFORT))
 def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    bench = Bench.of(random_hosts(rng), RuleSet.of(NumaPolicies(), NumaAware()), ())
-    names = [None, "n0", "n1"]
-    chosen = {t.key: names[int(rng.integers(3))] for t in bench.problem.tasks}
-    plan = {task: where for task, where in chosen.items() if where is not None}
-    accepted = not bench.broken(bench.decisions(plan))
-    assert bench.direct_allows(plan) is accepted
+    assert_rows_as_verified(
+        rng, random_hosts(rng), RuleSet.of(NumaPolicies(), NumaAware()), [None, "n0", "n1"]
+    )
 
 
 def test_configurations_leave_them_to_the_greedy_plan() -> None:

@@ -25,6 +25,7 @@ from optsched.problem.tiers import priority_tiers
 from optsched.rules.levels import build_levels
 from optsched.rules.verify import verify_actions
 from optsched.session.decompile import actions_of, pending_of
+from tests.support.small import best_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,6 +166,27 @@ def placed_by_gang(snapshot: Snapshot, rules: RuleSet) -> dict[str, int]:
         found.append(dict(zip((g.name for g in snapshot.gangs), placed.tolist(), strict=True)))
     assert found[0] == found[1]
     return found[0]
+
+
+def assert_optimum(snapshot: Snapshot, rules: RuleSet) -> None:
+    """Greedy and solver keep all rules, and the solver is as good as trying everything."""
+    bench = Bench.of(snapshot, rules, ("admission", "tasks"))
+    assert bench.broken(bench.greedy()) == []
+    answer = bench.improved()
+    assert bench.broken(answer.decisions) == []
+    best = best_values(bench.problem, bench.rules, bench.levels)
+    assert tuple(r.value for r in answer.results) == best
+
+
+def assert_rows_as_verified(
+    rng: np.random.Generator, snapshot: Snapshot, rules: RuleSet, names: Sequence[str | None]
+) -> None:
+    """Rows node by node allow a random plan just where the verifier accepts it."""
+    bench = Bench.of(snapshot, rules, ())
+    chosen = {t.key: names[int(rng.integers(len(names)))] for t in bench.problem.tasks}
+    plan = {task: where for task, where in chosen.items() if where is not None}
+    accepted = not bench.broken(bench.decisions(plan))
+    assert bench.direct_allows(plan) is accepted
 
 
 def reason(snapshot: Snapshot, rules: RuleSet, gang: str) -> str:
