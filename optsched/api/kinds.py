@@ -33,6 +33,23 @@ class Kind:
         return self.kind
 
 
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One object; namespace: empty outside of namespaces."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or the name alone outside of namespaces."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"
+
+
 SCHEDULING_GROUP: Final = "scheduling.volcano.sh"
 
 QUEUE: Final = Kind(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import EVENT
@@ -24,6 +23,7 @@ from optsched.units import format_time
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from optsched.api.events import EventType
     from optsched.kube.ports import Api, Raw
     from optsched.kube.waiting import Waiting
     from optsched.session.ports import Clock
@@ -44,13 +44,6 @@ log = logging.getLogger(__name__)
 
 Key: TypeAlias = tuple[Ref, str, str, str]
 """What tells events apart: object, uid, reason, code."""
-
-
-class EventType(StrEnum):
-    """Whether somebody should look into it."""
-
-    NORMAL = "Normal"
-    WARNING = "Warning"
 
 
 @dataclass(frozen=True, slots=True)

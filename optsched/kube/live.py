@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from optsched.api.events import EventType
 from optsched.api.kinds import CONFIG_MAP, LEASE, POD
 from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.formats.pods import DecodeOptions
@@ -24,7 +25,7 @@ from optsched.kube.client import connect
 from optsched.kube.clock import SystemClock
 from optsched.kube.dumps import Dumps
 from optsched.kube.errors import KubeError
-from optsched.kube.events import COMPONENT, EventRecorder, EventType, Note
+from optsched.kube.events import COMPONENT, EventRecorder, Note
 from optsched.kube.evictor import Evictor
 from optsched.kube.evictor import Surroundings as EvictorSurroundings
 from optsched.kube.follower import Follower

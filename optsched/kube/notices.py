@@ -6,11 +6,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from optsched.api.events import EventType
 from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
 from optsched.api.wellknown import OVERUSE_TOLERANCE
 from optsched.domain.task import TaskStatus
 from optsched.formats.upstream import group_name, is_upstream
-from optsched.kube.events import REPEATS_S, EventType, Note
+from optsched.kube.events import REPEATS_S, Note
 from optsched.kube.ports import Ref, pod_ref
 from optsched.rules.entitled import GANG_RECLAIM, RECLAIM
 

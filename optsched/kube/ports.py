@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from optsched.api.kinds import POD
+from optsched.api.kinds import Ref as Ref
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -14,23 +15,6 @@ if TYPE_CHECKING:
 
 Raw: TypeAlias = "dict[str, Any]"
 """An object as JSON has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """One object; namespace: empty outside of namespaces."""
-
-    kind: Kind
-    namespace: str
-    name: str
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`, or the name alone outside of namespaces."""
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.key}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optsched.api.events import EventType
 from optsched.api.kinds import EVENT, POD, QUEUE
 from optsched.kube.errors import Forbidden, NotFound, Unreachable
-from optsched.kube.events import MOST_WAITING, EventRecorder, EventType, Note
+from optsched.kube.events import MOST_WAITING, EventRecorder, Note
 from optsched.kube.ports import Ref
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.api.events import EventType
 from optsched.api.wellknown import OVERUSE_TOLERANCE
 from optsched.domain.decisions import Evict
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.kube.binder import Bind, Failure
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import TooMany
-from optsched.kube.events import EventType, Note
 from optsched.kube.evictor import Victim
 from optsched.kube.notices import (
     Notices,
@@ -28,6 +28,7 @@ from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from optsched.domain.cluster import Gang, Snapshot
+    from optsched.kube.events import Note
 
 NO_ROOM = Reason(ReasonCode.RESOURCES, "8 cpu are missing")
 BIND = Bind("ns/g-0", "u", "n1", "ns/g")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from optsched.api.events import EventType
 from optsched.api.kinds import (
     KINDS,
     NODE_SHARD,
@@ -19,7 +20,7 @@ from optsched.domain.devices import DeviceGrant, DeviceId
 from optsched.formats.index import READ_KINDS
 from optsched.formats.text import Document, read_yaml
 from optsched.kube.errors import Unreachable
-from optsched.kube.events import EventRecorder, EventType, Note
+from optsched.kube.events import EventRecorder, Note
 from optsched.kube.geometries import GeometryReader
 from optsched.kube.lease import Elector, LeaseTimes
 from optsched.kube.ports import Api, Ref

@@ -1,0 +1,152 @@
+"""What a controller wants done, as values; whoever carries it out decides when.
+
+Effects of one answer are independent of each other unless `Then` puts them in order. All of them
+may be asked for twice: what is there already, or gone by now, is as good as done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from optsched.api.kinds import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.api.events import EventType
+    from optsched.api.kinds import Kind
+
+Manifest: TypeAlias = "Mapping[str, Any]"
+"""An object as JSON has it; never changed in place."""
+
+
+class Propagation(StrEnum):
+    """What becomes of the objects that a deleted one owns (metav1.DeletionPropagation)."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create an object; its name has to follow from what it is for, so that it is made once."""
+
+    kind: Kind
+    manifest: Manifest
+
+    @property
+    def ref(self) -> Ref:
+        """The object."""
+        meta = self.manifest["metadata"]
+        return Ref(self.kind, meta.get("namespace", ""), meta["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Merge into an object (RFC 7386), unless it is another one or has changed by now.
+
+    Attributes
+    ----------
+    uid, resource_version
+        What the object has to be; empty for whatever is there under the name. With a resource
+        version the patch is refused if anybody has written in between, and decided on again.
+
+    """
+
+    kind: Kind
+    namespace: str
+    name: str
+    body: Manifest
+    uid: str = ""
+    resource_version: str = ""
+
+    @property
+    def ref(self) -> Ref:
+        """The object."""
+        return Ref(self.kind, self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class PatchStatus(Patch):
+    """Merge into an object's status; body: `{"status": ...}`.
+
+    It goes to the subresource where the kind has one, else to the object itself.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object, if it is that very one.
+
+    Attributes
+    ----------
+    uid
+        Empty for whatever is there under the name.
+    grace_s
+        Seconds that a pod has to end; None for what the pod says itself.
+
+    """
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str = ""
+    propagation: Propagation = Propagation.BACKGROUND
+    grace_s: int | None = None
+
+    @property
+    def ref(self) -> Ref:
+        """The object."""
+        return Ref(self.kind, self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Tell users of an object, as an Event; the same words about the same object are one event.
+
+    Attributes
+    ----------
+    reason
+        A word for `kubectl get events`.
+    message
+        One sentence.
+    code
+        What tells events of the same reason apart.
+
+    """
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+    type: EventType
+    reason: str
+    message: str
+    code: str = ""
+
+    @property
+    def ref(self) -> Ref:
+        """The object."""
+        return Ref(self.kind, self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Ask again after so many seconds; key: about which object, None for the same one."""
+
+    after_s: float
+    key: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """One effect after the other; none of the rest once one has failed."""
+
+    steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
+
+
+Effect: TypeAlias = Create | Patch | PatchStatus | Delete | Emit | Again | Then
+Effects: TypeAlias = tuple[Effect, ...]

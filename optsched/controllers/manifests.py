@@ -1,0 +1,112 @@
+"""Reading objects as JSON has them, whatever they lack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import Ref
+from optsched.units import TimestampError, parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.controllers.effects import Manifest
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def part(obj: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object inside of an object; empty where there is none."""
+    found = obj.get(name)
+    return found if isinstance(found, dict) else _NOTHING
+
+
+def meta_of(obj: Manifest) -> Mapping[str, Any]:
+    """`metadata`."""
+    return part(obj, "metadata")
+
+
+def spec_of(obj: Manifest) -> Mapping[str, Any]:
+    """`spec`."""
+    return part(obj, "spec")
+
+
+def status_of(obj: Manifest) -> Mapping[str, Any]:
+    """`status`."""
+    return part(obj, "status")
+
+
+def name_of(obj: Manifest) -> str:
+    """`metadata.name`."""
+    return str(meta_of(obj).get("name") or "")
+
+
+def namespace_of(obj: Manifest) -> str:
+    """`metadata.namespace`; empty outside of namespaces."""
+    return str(meta_of(obj).get("namespace") or "")
+
+
+def uid_of(obj: Manifest) -> str:
+    """`metadata.uid`."""
+    return str(meta_of(obj).get("uid") or "")
+
+
+def version_of(obj: Manifest) -> str:
+    """`metadata.resourceVersion`."""
+    return str(meta_of(obj).get("resourceVersion") or "")
+
+
+def labels_of(obj: Manifest) -> Mapping[str, str]:
+    """`metadata.labels`."""
+    return part(meta_of(obj), "labels")
+
+
+def annotations_of(obj: Manifest) -> Mapping[str, str]:
+    """`metadata.annotations`."""
+    return part(meta_of(obj), "annotations")
+
+
+def is_leaving(obj: Manifest) -> bool:
+    """Whether somebody has asked the object to go."""
+    return bool(meta_of(obj).get("deletionTimestamp"))
+
+
+def created_ms(obj: Manifest) -> int:
+    """When the object was created; 0 where it does not say."""
+    return time_ms(meta_of(obj).get("creationTimestamp")) or 0
+
+
+def time_ms(text: object) -> int | None:
+    """A time of the API, in milliseconds since 1970; None where there is none."""
+    if not isinstance(text, str) or not text:
+        return None
+    try:
+        return parse_time_ms(text)
+    except TimestampError:
+        return None
+
+
+def ref_of(kind: Kind, obj: Manifest) -> Ref:
+    """Where the API server keeps the object."""
+    return Ref(kind, namespace_of(obj), name_of(obj))
+
+
+def controller_of(obj: Manifest) -> Mapping[str, Any] | None:
+    """The reference to the owner that manages the object, if one does."""
+    owners = meta_of(obj).get("ownerReferences")
+    if not isinstance(owners, list):
+        return None
+    return next((o for o in owners if isinstance(o, dict) and o.get("controller") is True), None)
+
+
+def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
+    """A reference that makes the object the controlling owner of another one."""
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "name": name_of(obj),
+        "uid": uid_of(obj),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

@@ -1,0 +1,32 @@
+"""What a controller may look at: a cluster as the watches have told it so far.
+
+A look costs no request. What was written a moment ago may not be in it yet; the shell does not ask
+about an object again before its own writes are there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from optsched.api.kinds import Kind
+    from optsched.controllers.effects import Manifest
+
+
+class World(Protocol):
+    """Objects as they were last seen; none of them may be changed."""
+
+    @property
+    def now_ms(self) -> int:
+        """The time, in milliseconds since 1970."""
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """An object; namespace: empty outside of namespaces."""
+
+    def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
+        """The objects of a kind, of one namespace or of all."""
+
+    def owned_by(self, kind: Kind, uid: str) -> Collection[Manifest]:
+        """The objects of a kind whose controlling owner has this UID."""

@@ -1,0 +1,283 @@
+"""A world in memory, for controllers: it takes effects as an API server would.
+
+    world = MemoryWorld()
+    world.put(POD, {"metadata": {"name": "a", "namespace": "x"}})
+    world.apply(reconcile(world.get(...), world))
+
+Objects get UIDs, versions and times; those that exist, have changed or are gone refuse what the
+server would refuse (`refused`); deletion waits for finalizers and for pods to end, and takes what
+the deleted object owns along. Pods that were bound stay until `ended(...)` lets them go.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optsched.api.kinds import POD, Kind, Ref
+from optsched.controllers.effects import (
+    Again,
+    Create,
+    Delete,
+    Effect,
+    Emit,
+    Patch,
+    PatchStatus,
+    Propagation,
+    Then,
+)
+from optsched.controllers.manifests import controller_of, ref_of, uid_of
+from optsched.units import format_time
+
+FOREGROUND = "foregroundDeletion"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An effect that the server would have refused, and the reason it would have given."""
+
+    effect: Effect
+    reason: str
+
+
+class MemoryWorld:
+    """See the module; `World` with the other half."""
+
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self.now_ms = now_ms
+        self.events: list[Emit] = []
+        self.agains: list[Again] = []
+        self.refused: list[Refused] = []
+        self.writes: list[Effect] = []
+        """Effects that changed an object."""
+        self._objects: dict[Ref, dict[str, Any]] = {}
+        self._version = 0
+
+    # --- World -----------------------------------------------------------------------------------
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any] | None:
+        return self._objects.get(Ref(kind, namespace, name))
+
+    def listed(self, kind: Kind, namespace: str | None = None) -> list[Mapping[str, Any]]:
+        return [
+            obj
+            for ref, obj in self._objects.items()
+            if ref.kind == kind and namespace in (None, ref.namespace)
+        ]
+
+    def owned_by(self, kind: Kind, uid: str) -> list[Mapping[str, Any]]:
+        return [
+            obj
+            for obj in self.listed(kind)
+            if (owner := controller_of(obj)) is not None and owner.get("uid") == uid
+        ]
+
+    # --- what others do --------------------------------------------------------------------------
+
+    def put(self, kind: Kind, obj: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An object as somebody else creates or replaces it, with its status."""
+        made = copy.deepcopy(dict(obj))
+        made.setdefault("apiVersion", kind.api_version)
+        made.setdefault("kind", kind.kind)
+        meta = made.setdefault("metadata", {})
+        if kind.namespaced:
+            meta.setdefault("namespace", "default")
+        before = self._objects.get(ref_of(kind, made))
+        known = {} if before is None else before["metadata"]
+        meta.setdefault("uid", known.get("uid", f"uid-{self._version + 1}"))
+        meta.setdefault("creationTimestamp", known.get("creationTimestamp", self._now()))
+        return self._keep(ref_of(kind, made), made)
+
+    def change(self, ref: Ref, edit: Callable[[dict[str, Any]], object]) -> Mapping[str, Any]:
+        """Change an object as somebody else does."""
+        obj = copy.deepcopy(self._objects[ref])
+        edit(obj)
+        return self._keep(ref, obj)
+
+    def phase(self, name: str, phase: str, namespace: str = "default", **status: Any) -> None:
+        """What a kubelet says about a pod."""
+        ref = Ref(POD, namespace, name)
+        self.change(ref, lambda pod: pod.update(status={"phase": phase, **status}))
+
+    def remove(self, ref: Ref, propagation: Propagation = Propagation.BACKGROUND) -> None:
+        """Delete an object as somebody else does."""
+        self._delete(Delete(ref.kind, ref.namespace, ref.name, propagation=propagation))
+
+    def ended(self, *names: str, namespace: str = "default") -> None:
+        """Kubelets let pods go that were asked to go; without names all of them."""
+        for ref, obj in list(self._objects.items()):
+            is_asked = ref.kind == POD and "deletionTimestamp" in obj["metadata"]
+            if is_asked and (not names or (ref.namespace == namespace and ref.name in names)):
+                self._gone(ref)
+
+    def passes(self, seconds: float) -> None:
+        """Time goes by."""
+        self.now_ms += round(seconds * 1000)
+
+    # --- effects ---------------------------------------------------------------------------------
+
+    def apply(self, effects: Iterable[Effect]) -> bool:
+        """Carry effects out; whether all of them were taken."""
+        outcomes = [self._apply(effect) for effect in effects]
+        return all(outcomes)
+
+    def _apply(self, effect: Effect) -> bool:
+        match effect:
+            case Then(steps):
+                return all(self._apply(step) for step in steps)
+            case Emit():
+                self.events.append(effect)
+                return True
+            case Again():
+                self.agains.append(effect)
+                return True
+        reason = self._refusal(effect)
+        if reason:
+            self.refused.append(Refused(effect, reason))
+            return False
+        version = self._version
+        self._write(effect)
+        if self._version != version:
+            self.writes.append(effect)
+        return True
+
+    def _write(self, effect: Create | Patch | Delete) -> None:
+        match effect:
+            case Create():
+                self._create(effect)
+            case PatchStatus():
+                self._patch(effect, {"status": effect.body["status"]})
+            case Patch():
+                body = dict(effect.body)
+                if effect.kind.has_status:
+                    body.pop("status", None)
+                self._patch(effect, body)
+            case Delete():
+                self._delete(effect)
+
+    def _refusal(self, effect: Create | Patch | Delete) -> str:
+        known = self._objects.get(effect.ref)
+        if isinstance(effect, Create):
+            return "AlreadyExists" if known is not None else ""
+        if known is None:
+            return "NotFound"
+        if effect.uid and effect.uid != uid_of(known):
+            return "Conflict"
+        version = effect.resource_version if isinstance(effect, Patch) else ""
+        return "Conflict" if version and version != known["metadata"]["resourceVersion"] else ""
+
+    def _create(self, effect: Create) -> None:
+        made = dict(effect.manifest)
+        if effect.kind.has_status:
+            made.pop("status", None)
+        assert made.get("apiVersion") == effect.kind.api_version, made
+        assert made.get("kind") == effect.kind.kind, made
+        assert bool(effect.ref.namespace) == effect.kind.namespaced, made
+        if effect.kind == POD:
+            made["status"] = {"phase": "Pending"}
+        self.put(effect.kind, made)
+
+    def _patch(self, effect: Patch, body: Mapping[str, Any]) -> None:
+        obj = copy.deepcopy(self._objects[effect.ref])
+        merge(obj, body)
+        if obj != self._objects[effect.ref]:
+            self._keep(effect.ref, obj)
+            self._finish(effect.ref)
+
+    def _delete(self, effect: Delete) -> None:
+        ref, obj = effect.ref, copy.deepcopy(self._objects[effect.ref])
+        meta = obj["metadata"]
+        if effect.propagation is Propagation.ORPHAN:
+            self._orphan(uid_of(obj))
+        if effect.propagation is Propagation.FOREGROUND and "deletionTimestamp" not in meta:
+            meta["finalizers"] = [*meta.get("finalizers", ()), FOREGROUND]
+        if not _is_held(effect, obj):
+            self._gone(ref)
+            return
+        if "deletionTimestamp" in meta:
+            return
+        meta["deletionTimestamp"] = self._now()
+        self._keep(ref, obj)
+        if FOREGROUND in meta.get("finalizers", ()):
+            self._collect(uid_of(obj))
+            self._finish(ref)
+
+    def _finish(self, ref: Ref) -> None:
+        """Let an object go that waits for nothing any more."""
+        obj = self._objects.get(ref)
+        if obj is None or "deletionTimestamp" not in obj["metadata"]:
+            return
+        finalizers = obj["metadata"].get("finalizers") or []
+        is_empty = not self._dependents(uid_of(obj))
+        left = [f for f in finalizers if f != FOREGROUND or not is_empty]
+        if not left and (ref.kind != POD or FOREGROUND in finalizers):
+            self._gone(ref)
+
+    def _gone(self, ref: Ref) -> None:
+        obj = self._objects.pop(ref)
+        self._version += 1
+        self._collect(uid_of(obj))
+        for waiting in [r for r in self._objects if r.namespace in (ref.namespace, "")]:
+            finalizers = self._objects.get(waiting, {"metadata": {}})["metadata"].get("finalizers")
+            if finalizers and FOREGROUND in finalizers:
+                self._finish(waiting)
+
+    def _dependents(self, uid: str) -> list[Ref]:
+        return [ref for ref, obj in self._objects.items() if uid in _owners(obj)]
+
+    def _collect(self, uid: str) -> None:
+        """Delete what has no owner left (kube-controller-manager's garbage collector)."""
+        there = {uid_of(obj) for obj in self._objects.values() if not _is_leaving(obj)}
+        for ref in self._dependents(uid):
+            if ref in self._objects and not there.intersection(_owners(self._objects[ref])):
+                self._delete(Delete(ref.kind, ref.namespace, ref.name))
+
+    def _orphan(self, uid: str) -> None:
+        for ref in self._dependents(uid):
+            obj = copy.deepcopy(self._objects[ref])
+            owners = obj["metadata"]["ownerReferences"]
+            obj["metadata"]["ownerReferences"] = [o for o in owners if o.get("uid") != uid]
+            self._keep(ref, obj)
+
+    def _keep(self, ref: Ref, obj: dict[str, Any]) -> Mapping[str, Any]:
+        self._version += 1
+        obj["metadata"]["resourceVersion"] = str(self._version)
+        self._objects[ref] = obj
+        return obj
+
+    def _now(self) -> str:
+        return format_time(self.now_ms)
+
+
+def merge(target: dict[str, Any], patch: Mapping[str, Any]) -> None:
+    """RFC 7386, in place."""
+    for name, value in patch.items():
+        if value is None:
+            target.pop(name, None)
+        elif isinstance(value, Mapping):
+            known = target.get(name)
+            inner = known if isinstance(known, dict) else {}
+            merge(inner, value)
+            target[name] = inner
+        else:
+            target[name] = copy.deepcopy(value)
+
+
+def _owners(obj: Mapping[str, Any]) -> set[str]:
+    return {o["uid"] for o in obj["metadata"].get("ownerReferences") or () if o.get("uid")}
+
+
+def _is_leaving(obj: Mapping[str, Any]) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def _is_held(effect: Delete, obj: Mapping[str, Any]) -> bool:
+    """Whether something keeps the object although it was asked to go."""
+    if obj["metadata"].get("finalizers"):
+        return True
+    if effect.kind != POD or effect.grace_s == 0:
+        return False
+    is_bound = bool((obj.get("spec") or {}).get("nodeName"))
+    return is_bound and (obj.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
