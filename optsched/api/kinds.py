@@ -194,6 +194,16 @@ RESOURCE_SLICES: Final = tuple(
 )
 """Kinds of dynamic resource allocation, the newest version first; a cluster may serve any."""
 DEVICE_KINDS: Final = (*RESOURCE_CLAIMS, *DEVICE_CLASSES, *RESOURCE_SLICES)
+REPLICA_SET: Final = Kind(
+    "apps", "v1", "ReplicaSet", "replicasets", "replicaset", ("rs",), has_status=True
+)
+STATEFUL_SET: Final = Kind(
+    "apps", "v1", "StatefulSet", "statefulsets", "statefulset", ("sts",), has_status=True
+)
+DAEMON_SET: Final = Kind(
+    "apps", "v1", "DaemonSet", "daemonsets", "daemonset", ("ds",), has_status=True
+)
+KUBERNETES_JOB: Final = Kind("batch", "v1", "Job", "jobs", "job", has_status=True)
 CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps", "configmap", ("cm",))
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases", "lease")
 EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
@@ -215,6 +225,10 @@ KINDS: Final = (
     POD_DISRUPTION_BUDGET,
     RESOURCE_QUOTA,
     *DEVICE_KINDS,
+    REPLICA_SET,
+    STATEFUL_SET,
+    DAEMON_SET,
+    KUBERNETES_JOB,
     CONFIG_MAP,
     LEASE,
     EVENT,

@@ -110,3 +110,8 @@ def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
         "controller": True,
         "blockOwnerDeletion": True,
     }
+
+
+def group_of(api_version: str) -> str:
+    """The group in an `apiVersion`; empty for the core group."""
+    return api_version.rpartition("/")[0]

@@ -6,13 +6,26 @@ about an object again before its own writes are there.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from optsched.api.kinds import Kind
     from optsched.controllers.effects import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A way to find objects of a kind by something else than their names.
+
+    values: under which words an object is found; it has to depend on nothing but the object.
+    """
+
+    kind: Kind
+    name: str
+    values: Callable[[Manifest], Iterable[str]]
 
 
 class World(Protocol):
@@ -30,3 +43,6 @@ class World(Protocol):
 
     def owned_by(self, kind: Kind, uid: str) -> Collection[Manifest]:
         """The objects of a kind whose controlling owner has this UID."""
+
+    def by(self, index: Index, value: str) -> Collection[Manifest]:
+        """The objects that an index has under a word; the controller has to name the index."""

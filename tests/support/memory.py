@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import POD, Kind, Ref
 from optsched.controllers.effects import (
@@ -30,6 +30,9 @@ from optsched.controllers.effects import (
 )
 from optsched.controllers.manifests import controller_of, ref_of, uid_of
 from optsched.units import format_time
+
+if TYPE_CHECKING:
+    from optsched.controllers.world import Index
 
 FOREGROUND = "foregroundDeletion"
 
@@ -73,6 +76,9 @@ class MemoryWorld:
             for obj in self.listed(kind)
             if (owner := controller_of(obj)) is not None and owner.get("uid") == uid
         ]
+
+    def by(self, index: Index, value: str) -> list[Mapping[str, Any]]:
+        return [obj for obj in self.listed(index.kind) if value in index.values(obj)]
 
     # --- what others do --------------------------------------------------------------------------
 

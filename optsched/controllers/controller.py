@@ -1,0 +1,71 @@
+"""What a controller is: which objects it looks after, and which changes make it look again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from optsched.api.kinds import Ref
+from optsched.controllers.manifests import controller_of, group_of, namespace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.controllers.effects import Effects, Manifest
+    from optsched.controllers.world import Index, World
+
+Reconcile: TypeAlias = "Callable[[Manifest, World], Effects]"
+Decide: TypeAlias = "Callable[[Ref, World], Effects]"
+Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """One controller.
+
+    Attributes
+    ----------
+    name
+        As in `--controllers`; several may share one.
+    kind
+        What it looks after.
+    decide
+        The effects for one of them, whether it is there or not; see `existing`.
+    wakes
+        By kind, which of them have to be looked at when an object is created, changed (asked about
+        the object before and after) or gone (as it was last). Its own kind wakes itself.
+    indexes
+        Those that it asks `World.by` for.
+
+    """
+
+    name: str
+    kind: Kind
+    decide: Decide
+    wakes: Mapping[Kind, Wakes] = field(default_factory=dict)
+    indexes: tuple[Index, ...] = ()
+
+
+def existing(kind: Kind, reconcile: Reconcile) -> Decide:
+    """Decides by the object itself; there is nothing to do for one that is not there."""
+
+    def decide(ref: Ref, world: World) -> Effects:
+        obj = world.get(kind, ref.namespace, ref.name)
+        return () if obj is None else reconcile(obj, world)
+
+    return decide
+
+
+def owner_wakes(kind: Kind) -> Wakes:
+    """Wakes the controlling owner of an object, if it is of this kind."""
+
+    def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
+        owner = controller_of(obj)
+        if owner is None or owner.get("kind") != kind.kind:
+            return ()
+        if group_of(str(owner.get("apiVersion", ""))) != kind.group:
+            return ()
+        return (Ref(kind, namespace_of(obj) if kind.namespaced else "", str(owner["name"])),)
+
+    return wakes
