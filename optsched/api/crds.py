@@ -1,10 +1,10 @@
 """The custom kinds as the API server is told about them: schema, columns, definition.
 
 Group, names, fields, defaults and limits are Volcano's (staging/src/volcano.sh/apis,
-scheduling/v1beta1/types.go; see also `topology_schemas`), so that its clients decode what we store;
-`deploy/crds` holds these definitions as manifests. Three things are ours: `reclaimable` has its
-default here (Volcano leaves it to a webhook), an empty state or phase is accepted, and `kubectl
-get` prints more columns.
+scheduling/v1beta1/types.go; see also `topology_schemas` and `job_schemas`), so that its clients
+decode what we store; `deploy/crds` holds these definitions as manifests. Three things are ours:
+`reclaimable` has its default here (Volcano leaves it to a webhook), an empty state or phase is
+accepted, and `kubectl get` prints more columns.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from optsched.api import kinds
+from optsched.api.job_schemas import (
+    COLOCATION_CONFIGURATION_SCHEMA,
+    COMMAND_SCHEMA,
+    CRON_JOB_SCHEMA,
+    JOB_FLOW_SCHEMA,
+    JOB_SCHEMA,
+    JOB_TEMPLATE_SCHEMA,
+)
 from optsched.api.schema import (
     NAME_PATTERN,
     Schema,
@@ -31,6 +39,7 @@ from optsched.api.schema import (
 from optsched.api.selectors import label_selector
 from optsched.api.topology_schemas import (
     HYPER_NODE_SCHEMA,
+    NETWORK_TOPOLOGY,
     NODE_SHARD_SCHEMA,
     NUMATOPOLOGY_SCHEMA,
 )
@@ -114,25 +123,10 @@ _QUEUE_STATUS: Final = record(
     allocated=amounts("What its tasks hold, those of its children included."),
 )
 
-_NETWORK_TOPOLOGY: Final = record(
-    "How far apart in the network the tasks may be.",
-    mode=text(
-        "Whether the limit is a rule (hard) or a wish (soft).",
-        enum=["hard", "soft"],
-        default="hard",
-    ),
-    highestTierAllowed={
-        "description": "Highest tier of the network that the tasks may cross.",
-        "type": "integer",
-        "minimum": 0,
-    },
-    highestTierName=name("The same limit by the name of the tier."),
-)
-
 _SUB_GROUP: Final = record(
     "A rule that forms smaller groups of the pods and places each as one.",
     name=name("Name of the rule."),
-    networkTopology=_NETWORK_TOPOLOGY,
+    networkTopology=NETWORK_TOPOLOGY,
     subGroupSize=integer("Number of pods in each group.", minimum=1, default=1),
     minSubGroups=count("Number of groups that must start together.", default=0),
     labelSelector=label_selector("Labels of the pods that belong; all conditions hold together."),
@@ -149,7 +143,7 @@ _POD_GROUP_SPEC: Final = record(
     queue=name("Queue from which it asks.", pattern=NAME_PATTERN, default="default"),
     priorityClassName=name("PriorityClass that gives its priority."),
     minResources=amounts("What must be available before any of its pods is admitted."),
-    networkTopology=_NETWORK_TOPOLOGY,
+    networkTopology=NETWORK_TOPOLOGY,
     subGroupPolicy=listing("Rules for smaller groups inside the group.", _SUB_GROUP),
 )
 
@@ -194,11 +188,11 @@ _QUEUE_COLUMNS: Final = [
     _column("WEIGHT", ".spec.weight", "integer"),
     _column("PARENT", ".spec.parent"),
     _column("CPU-ALLOCATED", ".status.allocated.cpu"),
-    _column("CPU-DESERVED", ".spec.deserved.cpu") | _WIDE,
-    _column("CPU-CAPABILITY", ".spec.capability.cpu") | _WIDE,
+    _column("CPU-DESERVED", ".spec.deserved.cpu"),
+    _column("CPU-CAPABILITY", ".spec.capability.cpu"),
     _column("GPU-ALLOCATED", f".status.allocated.{_GPU}"),
-    _column("GPU-DESERVED", f".spec.deserved.{_GPU}") | _WIDE,
-    _column("GPU-CAPABILITY", f".spec.capability.{_GPU}") | _WIDE,
+    _column("GPU-DESERVED", f".spec.deserved.{_GPU}"),
+    _column("GPU-CAPABILITY", f".spec.capability.{_GPU}"),
     _column("RUNNING", ".status.running", "integer"),
     _column("PENDING", ".status.pending", "integer"),
     _column("INQUEUE", ".status.inqueue", "integer") | _WIDE,
@@ -220,13 +214,59 @@ _HYPER_NODE_COLUMNS: Final = [
     _column("NodeCount", ".status.nodeCount", "integer"),
     _column("Age", ".metadata.creationTimestamp", "date"),
 ]
+_AGE: Final = _column("AGE", ".metadata.creationTimestamp", "date")
+_JOB_COLUMNS: Final = [
+    _column("STATUS", ".status.state.phase"),
+    _column("minAvailable", ".status.minAvailable", "integer"),
+    _column("RUNNINGS", ".status.running", "integer"),
+    _AGE,
+    _column("QUEUE", ".spec.queue"),
+    _column("REASON", ".status.state.reason"),
+    _column("PENDING", ".status.pending", "integer") | _WIDE,
+    _column("SUCCEEDED", ".status.succeeded", "integer") | _WIDE,
+    _column("FAILED", ".status.failed", "integer") | _WIDE,
+    _column("RETRIES", ".status.retryCount", "integer") | _WIDE,
+    _column("PRIORITY-CLASS", ".spec.priorityClassName") | _WIDE,
+    _column("DURATION", ".status.runningDuration") | _WIDE,
+    _column("MESSAGE", ".status.state.message") | _WIDE,
+]
+_CRON_JOB_COLUMNS: Final = [
+    _column("SCHEDULE", ".spec.schedule"),
+    _column("TIMEZONE", ".spec.timeZone"),
+    _column("SUSPEND", ".spec.suspend", "boolean"),
+    _column("LAST-SCHEDULE", ".status.lastScheduleTime", "date"),
+    _column("LAST-SUCCESS", ".status.lastSuccessfulTime", "date"),
+    _AGE,
+    _column("QUEUE", ".spec.jobTemplate.spec.queue") | _WIDE,
+]
+_COMMAND_COLUMNS: Final = [
+    _column("ACTION", ".action"),
+    _column("KIND", ".target.kind"),
+    _column("TARGET", ".target.name"),
+    _AGE,
+]
+_JOB_FLOW_COLUMNS: Final = [
+    _column("Status", ".status.state.phase"),
+    _column("Age", ".metadata.creationTimestamp", "date"),
+]
+_JOB_TEMPLATE_COLUMNS: Final = [
+    _column("QUEUE", ".spec.queue"),
+    _column("minAvailable", ".spec.minAvailable", "integer"),
+    _AGE,
+]
 
 _DEFINITIONS: Final = {
     kinds.QUEUE: (QUEUE_SCHEMA, _QUEUE_COLUMNS),
     kinds.POD_GROUP: (POD_GROUP_SCHEMA, _POD_GROUP_COLUMNS),
     kinds.HYPER_NODE: (HYPER_NODE_SCHEMA, _HYPER_NODE_COLUMNS),
     kinds.NUMATOPOLOGY: (NUMATOPOLOGY_SCHEMA, []),
-    kinds.NODE_SHARD: (NODE_SHARD_SCHEMA, [_column("AGE", ".metadata.creationTimestamp", "date")]),
+    kinds.NODE_SHARD: (NODE_SHARD_SCHEMA, [_AGE]),
+    kinds.JOB: (JOB_SCHEMA, _JOB_COLUMNS),
+    kinds.CRON_JOB: (CRON_JOB_SCHEMA, _CRON_JOB_COLUMNS),
+    kinds.COMMAND: (COMMAND_SCHEMA, _COMMAND_COLUMNS),
+    kinds.JOB_FLOW: (JOB_FLOW_SCHEMA, _JOB_FLOW_COLUMNS),
+    kinds.JOB_TEMPLATE: (JOB_TEMPLATE_SCHEMA, _JOB_TEMPLATE_COLUMNS),
+    kinds.COLOCATION_CONFIGURATION: (COLOCATION_CONFIGURATION_SCHEMA, [_AGE]),
 }
 CUSTOM_KINDS: Final = tuple(_DEFINITIONS)
 
@@ -259,7 +299,8 @@ def custom_resource_definition(kind: kinds.Kind) -> dict[str, Any]:
                 "listKind": f"{kind.kind}List",
                 "plural": kind.plural,
                 "singular": kind.singular,
-                "shortNames": list(kind.short_names),
+                **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
+                **({"categories": list(kind.categories)} if kind.categories else {}),
             },
             "versions": [version],
         },

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optsched.api.schema import MAX_INT32, Schema
-from optsched.units import FieldError, TimestampError, parse_resource_list, parse_time_ms
+from optsched.units import (
+    DurationError,
+    FieldError,
+    TimestampError,
+    parse_duration_ms,
+    parse_resource_list,
+    parse_time_ms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,6 +107,21 @@ class Fields:
             self._errors.append(error.at(self.path_of(name)))
             return None
 
+    def duration_ms(self, name: str) -> int | None:
+        """A duration as Go writes it, in milliseconds."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        try:
+            return parse_duration_ms(value)
+        except DurationError as error:
+            self._errors.append(error.at(self.path_of(name)))
+            return None
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """An object of another kind's making, as it stands."""
+        return dict(self._entries(name))
+
     def amounts(self, name: str) -> dict[str, int]:
         """Quantities by resource, in base units."""
         found, errors = parse_resource_list(self.raw(name), self.path_of(name))
@@ -115,6 +137,26 @@ class Fields:
             else:
                 self.reject(f"{name}[{position}]", value, "is not a text: write it in quotes")
         return tuple(found)
+
+    def choices(self, name: str) -> tuple[str, ...]:
+        """A list of texts, each of which is one of those that the schema lists."""
+        items: Schema = self._properties[name]["items"]
+        return tuple(
+            value
+            for position, value in enumerate(self._items(name))
+            if self._fits(f"{name}[{position}]", value, _text_problem(value, items))
+        )
+
+    def text_lists_by_name(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Lists of texts under names that the user chose; null is an empty list."""
+        return {
+            key: tuple(
+                text
+                for position, text in enumerate(self._list_at(f"{name}[{key}]", value))
+                if self._fits(f"{name}[{key}][{position}]", text, _text_problem(text, {}))
+            )
+            for key, value in self._entries(name)
+        }
 
     def texts_by_name(self, name: str) -> dict[str, str]:
         """Texts under names that the user chose."""
@@ -158,7 +200,9 @@ class Fields:
             yield key, Fields(value, values, f"{self.path_of(name)}[{key}]", self._errors)
 
     def _items(self, name: str) -> list[Any]:
-        value = self.raw(name)
+        return self._list_at(name, self.raw(name))
+
+    def _list_at(self, name: str, value: object) -> list[Any]:
         if isinstance(value, list):
             return value
         if value is not None:

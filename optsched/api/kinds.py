@@ -12,7 +12,8 @@ class Kind:
     """One kind of object.
 
     group: empty for the core group. plural: as in paths. has_status: whether its status has a
-    subresource of its own, so that it is written apart from the object.
+    subresource of its own, so that it is written apart from the object. categories: words under
+    which `kubectl get` lists it among others.
     """
 
     group: str
@@ -23,6 +24,7 @@ class Kind:
     short_names: tuple[str, ...] = ()
     namespaced: bool = True
     has_status: bool = False
+    categories: tuple[str, ...] = ()
 
     @property
     def api_version(self) -> str:
@@ -51,6 +53,9 @@ class Ref:
 
 
 SCHEDULING_GROUP: Final = "scheduling.volcano.sh"
+BATCH_GROUP: Final = "batch.volcano.sh"
+FLOW_GROUP: Final = "flow.volcano.sh"
+_VOLCANO: Final = ("volcano",)
 
 QUEUE: Final = Kind(
     SCHEDULING_GROUP,
@@ -61,6 +66,7 @@ QUEUE: Final = Kind(
     ("q", "queue-v1beta1"),
     namespaced=False,
     has_status=True,
+    categories=_VOLCANO,
 )
 POD_GROUP: Final = Kind(
     SCHEDULING_GROUP,
@@ -69,6 +75,7 @@ POD_GROUP: Final = Kind(
     "podgroups",
     "podgroup",
     ("pg", "podgroup-v1beta1"),
+    categories=_VOLCANO,
 )
 SCHEDULING_POD_GROUPS: Final = tuple(
     Kind("scheduling.k8s.io", version, "PodGroup", "podgroups", "podgroup")
@@ -84,6 +91,7 @@ HYPER_NODE: Final = Kind(
     ("hn",),
     namespaced=False,
     has_status=True,
+    categories=_VOLCANO,
 )
 NUMATOPOLOGY: Final = Kind(
     "nodeinfo.volcano.sh",
@@ -93,6 +101,7 @@ NUMATOPOLOGY: Final = Kind(
     "numatopology",
     ("numatopo",),
     namespaced=False,
+    categories=_VOLCANO,
 )
 NODE_SHARD: Final = Kind(
     "shard.volcano.sh",
@@ -103,6 +112,59 @@ NODE_SHARD: Final = Kind(
     ("nsh",),
     namespaced=False,
     has_status=True,
+    categories=_VOLCANO,
+)
+JOB: Final = Kind(
+    BATCH_GROUP,
+    "v1alpha1",
+    "Job",
+    "jobs",
+    "job",
+    ("vcjob", "vj"),
+    has_status=True,
+    categories=_VOLCANO,
+)
+CRON_JOB: Final = Kind(
+    BATCH_GROUP,
+    "v1alpha1",
+    "CronJob",
+    "cronjobs",
+    "cronjob",
+    ("cronvcjob", "cronvj"),
+    has_status=True,
+    categories=_VOLCANO,
+)
+COMMAND: Final = Kind(
+    "bus.volcano.sh", "v1alpha1", "Command", "commands", "command", categories=_VOLCANO
+)
+JOB_FLOW: Final = Kind(
+    FLOW_GROUP,
+    "v1alpha1",
+    "JobFlow",
+    "jobflows",
+    "jobflow",
+    ("jf",),
+    has_status=True,
+    categories=_VOLCANO,
+)
+JOB_TEMPLATE: Final = Kind(
+    FLOW_GROUP,
+    "v1alpha1",
+    "JobTemplate",
+    "jobtemplates",
+    "jobtemplate",
+    ("jt",),
+    has_status=True,
+    categories=_VOLCANO,
+)
+COLOCATION_CONFIGURATION: Final = Kind(
+    "config.volcano.sh",
+    "v1alpha1",
+    "ColocationConfiguration",
+    "colocationconfigurations",
+    "colocationconfiguration",
+    has_status=True,
+    categories=_VOLCANO,
 )
 PRIORITY_CLASS: Final = Kind(
     "scheduling.k8s.io",
@@ -215,6 +277,12 @@ KINDS: Final = (
     HYPER_NODE,
     NUMATOPOLOGY,
     NODE_SHARD,
+    JOB,
+    CRON_JOB,
+    COMMAND,
+    JOB_FLOW,
+    JOB_TEMPLATE,
+    COLOCATION_CONFIGURATION,
     PRIORITY_CLASS,
     POD,
     NODE,

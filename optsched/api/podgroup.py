@@ -132,7 +132,7 @@ def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]
         queue=spec.text("queue"),
         priority_class=spec.text("priorityClassName"),
         min_resources=spec.amounts("minResources"),
-        topology=_topology(spec),
+        topology=read_topology(spec),
         sub_groups=tuple(_sub_group(each) for each in spec.records("subGroupPolicy")),
         status=status,
         errors=tuple(errors),
@@ -145,7 +145,8 @@ def group_name_of(annotations: Mapping[str, str]) -> str:
     return wellknown.first_annotation(annotations, wellknown.GROUP_NAME_ANNOTATIONS)
 
 
-def _topology(fields: Fields) -> NetworkTopology | None:
+def read_topology(fields: Fields) -> NetworkTopology | None:
+    """The limit under `networkTopology` of a spec or a part of it; None without one."""
     topology = fields.optional_record("networkTopology")
     if topology is None:
         return None
@@ -165,7 +166,7 @@ def _sub_group(policy: Fields) -> SubGroupPolicy:
         min_sub_groups=policy.integer("minSubGroups"),
         selector=read_selector(selector) if selector else None,
         match_label_keys=policy.texts("matchLabelKeys"),
-        topology=_topology(policy),
+        topology=read_topology(policy),
     )
 
 

@@ -79,6 +79,12 @@ def record(description: str, required: tuple[str, ...] = (), /, **fields: Schema
     return {"description": description, "type": "object", "properties": fields, **end}
 
 
+def plain(description: str, **rules: object) -> Schema:
+    """An object of another kind's making, kept as it is."""
+    kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {"description": description, **kept, **rules}
+
+
 def whole_object(description: str, **parts: Schema) -> Schema:
     """A whole object: what every object has, and its own parts."""
     return record(

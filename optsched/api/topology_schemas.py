@@ -35,6 +35,21 @@ def _number(description: str, **rules: object) -> Schema:
     return {"description": description, "type": "integer", **rules}
 
 
+NETWORK_TOPOLOGY: Final = record(
+    "How far apart in the network the tasks may be.",
+    mode=text(
+        "Whether the limit is a rule (hard) or a wish (soft).",
+        enum=["hard", "soft"],
+        default="hard",
+    ),
+    highestTierAllowed={
+        "description": "Highest tier of the network that the tasks may cross.",
+        "type": "integer",
+        "minimum": 0,
+    },
+    highestTierName=name("The same limit by the name of the tier."),
+)
+
 _SELECTOR: Final = record(
     "Which nodes or HyperNodes are members; exactly one way of saying so.",
     exactMatch=record(

@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api import kinds
 from optsched.api.crds import POD_GROUP_SCHEMA, QUEUE_SCHEMA
+from optsched.api.job_schemas import (
+    COMMAND_SCHEMA,
+    CRON_JOB_SCHEMA,
+    JOB_FLOW_SCHEMA,
+    JOB_SCHEMA,
+    JOB_TEMPLATE_SCHEMA,
+)
 from optsched.api.priorityclass import PRIORITY_CLASS_SCHEMA
 from optsched.api.schema import Schema, record
 from optsched.api.topology_schemas import HYPER_NODE_SCHEMA, NUMATOPOLOGY_SCHEMA
@@ -43,6 +50,11 @@ _SCHEMAS: Final = {
     kinds.HYPER_NODE: HYPER_NODE_SCHEMA,
     kinds.NUMATOPOLOGY: NUMATOPOLOGY_SCHEMA,
     kinds.PRIORITY_CLASS: PRIORITY_CLASS_SCHEMA,
+    kinds.JOB: JOB_SCHEMA,
+    kinds.CRON_JOB: CRON_JOB_SCHEMA,
+    kinds.COMMAND: COMMAND_SCHEMA,
+    kinds.JOB_FLOW: JOB_FLOW_SCHEMA,
+    kinds.JOB_TEMPLATE: JOB_TEMPLATE_SCHEMA,
 }
 
 
@@ -59,6 +71,8 @@ def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
 
 
 def _strangers(value: object, schema: Schema, path: str) -> Iterator[FieldError]:
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
     if isinstance(value, dict):
         yield from _strangers_in_mapping(value, schema, path)
     elif isinstance(value, list) and "items" in schema:

@@ -8,8 +8,14 @@ import pytest
 import yaml
 
 from optsched.api import kinds
+from optsched.api.colocation import parse_colocation
+from optsched.api.command import parse_command
 from optsched.api.crds import CUSTOM_KINDS, custom_resource_definition
+from optsched.api.cronjob import parse_cronjob
 from optsched.api.hypernode import parse_hypernode
+from optsched.api.job import parse_job
+from optsched.api.jobflow import parse_jobflow
+from optsched.api.jobtemplate import parse_jobtemplate
 from optsched.api.nodeshard import parse_nodeshard
 from optsched.api.numatopology import parse_numatopology
 from optsched.api.podgroup import parse_podgroup
@@ -32,7 +38,14 @@ PARSE: dict[Kind, Callable[[object], tuple[Any, tuple[Any, ...]]]] = {
     kinds.HYPER_NODE: parse_hypernode,
     kinds.NUMATOPOLOGY: parse_numatopology,
     kinds.NODE_SHARD: parse_nodeshard,
+    kinds.JOB: parse_job,
+    kinds.CRON_JOB: parse_cronjob,
+    kinds.COMMAND: parse_command,
+    kinds.JOB_FLOW: parse_jobflow,
+    kinds.JOB_TEMPLATE: parse_jobtemplate,
+    kinds.COLOCATION_CONFIGURATION: parse_colocation,
 }
+KEPT = "x-kubernetes-preserve-unknown-fields"
 JSON_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int}
 
 every_kind = pytest.mark.parametrize("kind", CUSTOM_KINDS, ids=str)
@@ -65,7 +78,7 @@ def violations(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
             inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
             if inner is not None:
                 yield from violations(inner, part, f"{path}.{name}")
-            elif "properties" in schema:
+            elif "properties" in schema and not schema.get(KEPT):
                 yield f"{path}.{name}: unknown"
     if isinstance(value, list):
         if len(value) < schema.get("minItems", 0):
@@ -186,6 +199,7 @@ def test_every_field_has_one_sentence(kind: Kind):
         (kinds.QUEUE, {"affinity": {}, "guarantee": {}, "extendClusters": [{}]}),
         (kinds.POD_GROUP, {}),
         (kinds.POD_GROUP, {"networkTopology": {}, "subGroupPolicy": [{"networkTopology": {}}]}),
+        (kinds.JOB, {"tasks": [{"replicas": 2}], "networkTopology": {}}),
     ],
 )
 def test_defaults_of_the_server_and_of_the_parser_agree(kind: Kind, spec: dict[str, Any]):
@@ -207,6 +221,19 @@ def test_the_defaults_are_volcanos():
     assert spec["subGroupPolicy"] == [
         {"subGroupSize": 1, "minSubGroups": 0, "networkTopology": {"mode": "hard"}}
     ]
+    job = with_defaults(schema_of(kinds.JOB), {"spec": {"tasks": [{"partitionPolicy": {}}]}})
+    assert job["spec"] == {
+        "queue": "default",
+        "maxRetry": 3,
+        "tasks": [{"partitionPolicy": {"minPartitions": 0}}],
+    }
+    cron = with_defaults(schema_of(kinds.CRON_JOB), {"spec": {}})["spec"]
+    assert cron == {
+        "concurrencyPolicy": "Allow",
+        "suspend": False,
+        "successfulJobsHistoryLimit": 3,
+        "failedJobsHistoryLimit": 1,
+    }
 
 
 NODE_MEMBER = {"type": "Node", "selector": {"exactMatch": {"name": "n1"}}}
@@ -252,6 +279,39 @@ BAD = [
         {"cpuDetail": {"0": {"numa": -1}}},
         ".spec.cpuDetail.0.numa: out of range",
     ),
+    (kinds.JOB, {"tasks": []}, ".spec.tasks: too few"),
+    (kinds.JOB, {"minAvailable": -1}, ".spec.minAvailable: out of range"),
+    (kinds.JOB, {"maxRetry": -1}, ".spec.maxRetry: out of range"),
+    (kinds.JOB, {"minSuccess": 0}, ".spec.minSuccess: out of range"),
+    (kinds.JOB, {"ttlSecondsAfterFinished": -1}, ".spec.ttlSecondsAfterFinished: out of range"),
+    (kinds.JOB, {"queue": "Team"}, ".spec.queue: does not match"),
+    (kinds.JOB, {"tasks": [{"name": "A"}]}, ".spec.tasks[0].name: does not match"),
+    (kinds.JOB, {"tasks": [{"replicas": "3"}]}, ".spec.tasks[0].replicas: wrong type"),
+    (kinds.JOB, {"tasks": [{"maxRetry": -2}]}, ".spec.tasks[0].maxRetry: out of range"),
+    (
+        kinds.JOB,
+        {"policies": [{"event": "PodLost"}]},
+        ".spec.policies[0].event: not in the enumeration",
+    ),
+    (
+        kinds.JOB,
+        {"policies": [{"action": "SyncJob"}]},
+        ".spec.policies[0].action: not in the enumeration",
+    ),
+    (kinds.JOB, {"volumes": [{"mountPath": "a:b"}]}, ".spec.volumes[0].mountPath: does not match"),
+    (kinds.JOB, {"volumes": [{}]}, ".spec.volumes[0]: mountPath is missing"),
+    (kinds.CRON_JOB, {"schedule": "* * * * *"}, ".spec: jobTemplate is missing"),
+    (
+        kinds.CRON_JOB,
+        {"schedule": "@daily", "jobTemplate": {}, "concurrencyPolicy": "Queue"},
+        ".spec.concurrencyPolicy: not in the enumeration",
+    ),
+    (kinds.JOB_FLOW, {"flows": [{"name": ""}]}, ".spec.flows[0].name: too short"),
+    (
+        kinds.COLOCATION_CONFIGURATION,
+        {"memoryQos": {"highRatio": 101}},
+        ".spec.memoryQos.highRatio: out of range",
+    ),
 ]
 
 
@@ -265,9 +325,9 @@ def shared_objects() -> list[Any]:
     found = []
     for path in (p for name in folders for p in found_in_shared(f"manifests/{name}/**/*.yaml")):
         text = path.read_text(encoding="utf-8")
-        if not re.search(r"^kind: (Queue|PodGroup)$", text, re.MULTILINE):
+        if not re.search(r"^apiVersion: .*volcano.sh/", text, re.MULTILINE):
             continue
-        for obj in yaml.load_all(text, Loader=yaml.SafeLoader):
+        for obj in filter(None, yaml.load_all(text, Loader=yaml.SafeLoader)):
             kind = kinds.find_kind(obj["apiVersion"], obj["kind"])
             if kind in PARSE:
                 found.append(pytest.param(kind, obj, id=f"{path.stem}-{obj['metadata']['name']}"))
@@ -276,7 +336,11 @@ def shared_objects() -> list[Any]:
 
 def test_the_shared_manifests_are_there():
     shared("manifests")
-    assert len(shared_objects()) >= 18
+    found = [each.values[0] for each in shared_objects()]
+    assert {kinds.QUEUE, kinds.JOB, kinds.CRON_JOB, kinds.JOB_FLOW, kinds.JOB_TEMPLATE} <= set(
+        found
+    )
+    assert len(found) >= 60
 
 
 @pytest.mark.parametrize(("kind", "obj"), shared_objects())
@@ -297,9 +361,16 @@ def test_names_and_subresources_are_volcanos(kind: Kind):
         kinds.HYPER_NODE: ("Cluster", ["hn"], {"status": {}}),
         kinds.NUMATOPOLOGY: ("Cluster", ["numatopo"], {}),
         kinds.NODE_SHARD: ("Cluster", ["nsh"], {"status": {}}),
+        kinds.JOB: ("Namespaced", ["vcjob", "vj"], {"status": {}}),
+        kinds.CRON_JOB: ("Namespaced", ["cronvcjob", "cronvj"], {"status": {}}),
+        kinds.COMMAND: ("Namespaced", [], {}),
+        kinds.JOB_FLOW: ("Namespaced", ["jf"], {"status": {}}),
+        kinds.JOB_TEMPLATE: ("Namespaced", ["jt"], {"status": {}}),
+        kinds.COLOCATION_CONFIGURATION: ("Namespaced", [], {"status": {}}),
     }
     subresources = spec["versions"][0]["subresources"]
-    assert (spec["scope"], spec["names"]["shortNames"], subresources) == expected[kind]
+    assert (spec["scope"], spec["names"].get("shortNames", []), subresources) == expected[kind]
+    assert spec["names"]["categories"] == ["volcano"]
     version = "v1beta1" if kind.group == kinds.SCHEDULING_GROUP else "v1alpha1"
     assert spec["versions"][0]["name"] == version
 
@@ -313,10 +384,20 @@ def test_the_columns_answer_the_first_questions():
         for kind in CUSTOM_KINDS
     }
     queue = dict(columns[kinds.QUEUE])
-    assert {"STATE", "WEIGHT", "PARENT", "RUNNING", "PENDING", "AGE"} <= queue.keys()
+    shown = {name for name, priority in queue.items() if not priority}
+    assert {"STATE", "WEIGHT", "PARENT", "RUNNING", "PENDING", "AGE"} <= shown
     assert {
         f"{r}-{what}" for r in ("CPU", "GPU") for what in ("ALLOCATED", "DESERVED", "CAPABILITY")
-    } <= queue.keys()
+    } <= shown
+    assert [name for name, priority in columns[kinds.JOB] if not priority] == [
+        "STATUS",
+        "minAvailable",
+        "RUNNINGS",
+        "AGE",
+        "QUEUE",
+        "REASON",
+    ]
+    assert [name for name, _ in columns[kinds.JOB_FLOW]] == ["Status", "Age"]
     assert columns[kinds.POD_GROUP] == [
         ("STATUS", 0),
         ("minMember", 0),

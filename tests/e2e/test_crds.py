@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
+from optsched.api import kinds
+from optsched.api.cronjob import parse_cronjob
+from optsched.api.job import parse_job
+from optsched.api.jobflow import parse_jobflow
+from optsched.api.jobtemplate import parse_jobtemplate
 from optsched.api.podgroup import PodGroupCondition, PodGroupPhase, parse_podgroup
 from optsched.api.queue import QueueCounts, parse_queue
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch
@@ -169,7 +175,9 @@ def test_a_queues_status_is_written_apart_and_shown(
         "64",
         "4",
     )
-    assert "GPU-CAPABILITY" not in row(kubectl, "q", "crd-status")
+    narrow = row(kubectl, "q", "crd-status")
+    assert (narrow["CPU-CAPABILITY"], narrow["GPU-DESERVED"]) == ("64", "4")
+    assert "RECLAIMABLE" not in narrow
 
 
 def patch_status(kubectl: Kubectl, patch: dict[str, Any]) -> None:
@@ -202,6 +210,132 @@ def test_a_podgroup_has_no_status_apart_and_shows_its_reason(kubectl: Kubectl):
     shown = row(kubectl, "podgroup-v1beta1", "full", "--output=wide")
     assert (shown["STATUS"], shown["MINMEMBER"], shown["RUNNINGS"]) == ("Inqueue", "4", "0")
     assert (shown["QUEUE"], shown["REASON"]) == ("default", "NotEnoughResources")
+
+
+PARSE = {
+    kinds.JOB: parse_job,
+    kinds.CRON_JOB: parse_cronjob,
+    kinds.JOB_FLOW: parse_jobflow,
+    kinds.JOB_TEMPLATE: parse_jobtemplate,
+}
+
+
+def jobs_of_users() -> list[tuple[kinds.Kind, dict[str, Any]]]:
+    """The objects of jobs in the manifests of users, each with a name of its own."""
+    found = []
+    for path in found_in_shared("manifests/*/**/*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        if ".volcano.sh/v1alpha1" not in text:
+            continue
+        for obj in filter(None, yaml.safe_load_all(text)):
+            kind = kinds.find_kind(obj["apiVersion"], obj["kind"])
+            if kind in PARSE and kind is not None:
+                found.append((kind, obj))
+    return [
+        (
+            kind,
+            {**obj, "metadata": {**obj["metadata"], "name": f"u{number}", "namespace": NAMESPACE}},
+        )
+        for number, (kind, obj) in enumerate(found)
+    ]
+
+
+def test_jobs_of_users_are_taken_and_read_back_as_they_were_written(kubectl: Kubectl):
+    shared("manifests")
+    objects = jobs_of_users()
+    assert {kind for kind, _ in objects} == PARSE.keys()
+    assert len(objects) >= 40
+    listing = {"apiVersion": "v1", "kind": "List", "items": [obj for _, obj in objects]}
+    kubectl("create", "--validate=warn", "--filename=-", input=json.dumps(listing))
+    for kind, obj in objects:
+        name = f"{kind.plural}.{kind.group}"
+        stored = read(kubectl, name, obj["metadata"]["name"])
+        parsed, errors = PARSE[kind](stored)
+        written, problems = PARSE[kind](obj)
+        assert parsed is not None
+        assert written is not None
+        assert errors == problems == ()
+        assert contained(obj["spec"], stored["spec"]) == [], obj["metadata"]
+        assert getattr(parsed, "spec", None) == getattr(written, "spec", None)
+
+
+def contained(written: Any, stored: Any, path: str = "spec") -> list[str]:
+    """Where what was written is not what is stored; what the server adds does not count."""
+    if isinstance(written, dict) and isinstance(stored, dict):
+        return [
+            problem
+            for name, value in written.items()
+            if value is not None
+            for problem in contained(value, stored.get(name), f"{path}.{name}")
+        ]
+    if isinstance(written, list) and isinstance(stored, list) and len(written) == len(stored):
+        return [
+            problem
+            for position, value in enumerate(written)
+            for problem in contained(value, stored[position], f"{path}[{position}]")
+        ]
+    return [] if written == stored else [f"{path}: {written!r} became {stored!r}"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "complaint"),
+    [
+        ("Job", {"spec": {"tasks": []}}, "spec.tasks in body should have at least 1 items"),
+        (
+            "Job",
+            {"spec": {"policies": [{"event": "PodLost"}]}},
+            'spec.policies[0].event: Unsupported value: "PodLost": supported values: "*", ',
+        ),
+        (
+            "Job",
+            {"spec": {"policies": [{"action": "Restart"}]}},
+            'spec.policies[0].action: Unsupported value: "Restart"',
+        ),
+        ("Job", {"spec": {"minAvailabe": 3}}, 'unknown field "spec.minAvailabe"'),
+        ("Job", {"spec": {"tasks": [{"name": "Wrk"}]}}, "spec.tasks[0].name in body should match"),
+        ("CronJob", {"spec": {"schedule": "@daily"}}, "spec.jobTemplate: Required value"),
+    ],
+)
+def test_bad_jobs_are_refused(kubectl: Kubectl, kind: str, parts: dict[str, Any], complaint: str):
+    obj = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": kind, "metadata": {"name": "bad"}}
+    with pytest.raises(KubectlError) as caught:
+        kubectl("create", "-n", NAMESPACE, "--filename=-", input=json.dumps(obj | parts))
+    assert complaint in str(caught.value)
+
+
+def test_a_jobs_status_is_written_apart_and_shown(kubectl: Kubectl):
+    template = {"metadata": {"creationTimestamp": None}, "spec": {"containers": []}}
+    job = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "shown", "namespace": NAMESPACE},
+        "spec": {
+            "minAvailable": 2,
+            "tasks": [{"replicas": 3, "template": template}],
+            "policies": [{"event": "JobUnknown", "action": "RestartJob"}],
+        },
+        "status": {"state": {"phase": "Running", "lastTransitionTime": None}},
+    }
+    kubectl("create", "--validate=warn", "--filename=-", input=json.dumps(job))
+    assert "phase" not in read(kubectl, "vj", "shown").get("status", {}).get("state", {})
+    status = {
+        "state": {"phase": "Pending", "reason": "NotEnoughResources", "message": "2 of 3"},
+        "minAvailable": 2,
+        "running": 0,
+        "runningDuration": "1m14s",
+        "taskStatusCount": {"default0": {"phase": {"Pending": 3}}},
+        "evictions": 1,
+    }
+    patch = json.dumps({"status": status})
+    arguments = ["--subresource=status", "--type=merge", f"--patch={patch}", "-n", NAMESPACE]
+    kubectl("patch", "vcjob", "shown", *arguments)
+    stored = read(kubectl, "jobs.batch.volcano.sh", "shown")
+    assert stored["status"] == status
+    shown = row(kubectl, "vcjob", "shown")
+    assert (shown["STATUS"], shown["MINAVAILABLE"], shown["RUNNINGS"]) == ("Pending", "2", "0")
+    assert (shown["QUEUE"], shown["REASON"]) == ("default", "NotEnoughResources")
+    assert row(kubectl, "vcjob", "shown", "--output=wide")["MESSAGE"] == "2 of 3"
+    assert "shown" in kubectl("get", "volcano", "-n", NAMESPACE, "--output=name")
 
 
 def row(kubectl: Kubectl, kind: str, name: str, *arguments: str) -> dict[str, str]:

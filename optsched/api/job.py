@@ -1,0 +1,367 @@
+"""Job: pods of one or more tasks that run to their end, read from `batch.volcano.sh/v1alpha1`.
+
+Source of names, defaults and limits: Volcano's batch/v1alpha1/job.go and its job webhooks
+(pkg/webhooks/admission/jobs). What its mutating webhook fills in is filled in here too, so that a
+job that came past the webhook means the same: names of tasks, minimums, numbers of retries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.fields import Fields
+from optsched.api.job_schemas import JOB_SCHEMA
+from optsched.api.meta import parse_meta
+from optsched.api.podgroup import read_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.api.meta import ObjectMeta
+    from optsched.api.podgroup import NetworkTopology
+    from optsched.units import FieldError
+
+DEFAULT_MAX_RETRY: Final = 3
+TASK_NAME_PREFIX: Final = "default"
+
+
+class JobPhase(StrEnum):
+    """The stage of a job's life."""
+
+    PENDING = "Pending"
+    ABORTING = "Aborting"
+    ABORTED = "Aborted"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    COMPLETING = "Completing"
+    COMPLETED = "Completed"
+    TERMINATING = "Terminating"
+    TERMINATED = "Terminated"
+    FAILED = "Failed"
+
+
+class JobEvent(StrEnum):
+    """What may happen to a job, a task or a pod; the last three are for controllers only."""
+
+    ANY = "*"
+    POD_PENDING = "PodPending"
+    POD_RUNNING = "PodRunning"
+    POD_FAILED = "PodFailed"
+    POD_EVICTED = "PodEvicted"
+    UNKNOWN = "Unknown"
+    TASK_COMPLETED = "TaskCompleted"
+    TASK_FAILED = "TaskFailed"
+    JOB_UPDATED = "JobUpdated"
+    OUT_OF_SYNC = "OutOfSync"
+    COMMAND_ISSUED = "CommandIssued"
+
+
+class JobAction(StrEnum):
+    """What is done to a job, a task or a pod."""
+
+    ABORT_JOB = "AbortJob"
+    RESTART_JOB = "RestartJob"
+    RESTART_TASK = "RestartTask"
+    RESTART_POD = "RestartPod"
+    RESTART_PARTITION = "RestartPartition"
+    TERMINATE_JOB = "TerminateJob"
+    COMPLETE_JOB = "CompleteJob"
+    RESUME_JOB = "ResumeJob"
+
+
+class NumaPolicy(StrEnum):
+    """How a task's CPUs and devices lie on NUMA nodes."""
+
+    NONE = "none"
+    BEST_EFFORT = "best-effort"
+    RESTRICTED = "restricted"
+    SINGLE_NUMA_NODE = "single-numa-node"
+
+
+class Iteration(StrEnum):
+    """Whether one of several tasks waited for is enough."""
+
+    ANY = "any"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class LifecyclePolicy:
+    """What is done when something happens: one of some events, or one exit code.
+
+    action: None where it cannot be read. timeout_ms: how long the event must last, or None.
+    """
+
+    action: JobAction | None
+    events: tuple[JobEvent, ...] = ()
+    exit_code: int | None = None
+    timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DependsOn:
+    """Tasks that must run or have ended before another one starts."""
+
+    names: tuple[str, ...] = ()
+    iteration: Iteration = Iteration.ALL
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPolicy:
+    """Groups of equal size into which the pods of a task are split."""
+
+    total: int
+    size: int
+    min_partitions: int = 0
+    topology: NetworkTopology | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobVolume:
+    """A volume that every container of a job mounts. claim: the spec of one to make, or None."""
+
+    mount_path: str
+    claim_name: str = ""
+    claim: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """Pods that are alike.
+
+    min_available: as the webhook fills it in where nothing is written. template: the pod as the
+    user wrote it. max_retry: restarts of a pod until the task has failed; -1 never.
+    """
+
+    name: str
+    replicas: int = 0
+    min_available: int = 0
+    template: Mapping[str, Any] = field(default_factory=dict)
+    policies: tuple[LifecyclePolicy, ...] = ()
+    topology_policy: NumaPolicy = NumaPolicy.NONE
+    max_retry: int = DEFAULT_MAX_RETRY
+    depends_on: DependsOn | None = None
+    partition: PartitionPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What runs, how much of it at once, and what is done when something happens.
+
+    min_available: the sum over the tasks where nothing is written. ttl_s, min_success,
+    running_estimate_ms: None where nothing is written. plugins: arguments by name.
+    """
+
+    scheduler_name: str = wellknown.DEFAULT_SCHEDULER_NAME
+    min_available: int = 0
+    volumes: tuple[JobVolume, ...] = ()
+    tasks: tuple[TaskSpec, ...] = ()
+    policies: tuple[LifecyclePolicy, ...] = ()
+    plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    running_estimate_ms: int | None = None
+    queue: str = wellknown.DEFAULT_QUEUE
+    max_retry: int = DEFAULT_MAX_RETRY
+    ttl_s: int | None = None
+    priority_class: str = ""
+    min_success: int | None = None
+    topology: NetworkTopology | None = None
+
+    @property
+    def num_pods(self) -> int:
+        """Pods of all tasks together."""
+        return sum(task.replicas for task in self.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class JobCondition:
+    """A stage that a job went through. transition_ms: milliseconds since 1970, or None."""
+
+    phase: JobPhase
+    transition_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """How far a job has come, as last written.
+
+    phase: Pending where nothing is written yet; `is_new` tells. task_counts: pods by phase, by
+    task. evictions: restarts after the scheduler took pods away, which are no retries.
+    """
+
+    phase: JobPhase = JobPhase.PENDING
+    is_new: bool = True
+    reason: str = ""
+    message: str = ""
+    transition_ms: int | None = None
+    min_available: int = 0
+    task_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    pending: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    terminating: int = 0
+    unknown: int = 0
+    version: int = 0
+    retry_count: int = 0
+    evictions: int = 0
+    running_duration_ms: int | None = None
+    controlled: Mapping[str, str] = field(default_factory=dict)
+    conditions: tuple[JobCondition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Pods that run to their end. errors: fields that cannot be read, at their defaults."""
+
+    meta: ObjectMeta
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return self.meta.key
+
+
+def parse_job(obj: object) -> tuple[Job | None, tuple[FieldError, ...]]:
+    """The job in a manifest or an answer of the API server, and all that is wrong with it.
+
+    None only for an object without a name.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, JOB_SCHEMA, "", errors)
+    spec, status = read_job_spec(whole.record("spec")), _status(whole.record("status"))
+    job = Job(meta=meta, spec=spec, status=status, errors=tuple(errors))
+    return job, job.errors
+
+
+def read_job_spec(spec: Fields) -> JobSpec:
+    """The spec of a job, of a template or of the jobs of a CronJob, with Volcano's defaults."""
+    tasks = tuple(_task(each, index) for index, each in enumerate(spec.records("tasks")))
+    return JobSpec(
+        scheduler_name=spec.text("schedulerName") or wellknown.DEFAULT_SCHEDULER_NAME,
+        min_available=spec.integer("minAvailable") or sum(task.min_available for task in tasks),
+        volumes=tuple(_volume(each) for each in spec.records("volumes")),
+        tasks=tasks,
+        policies=_policies(spec),
+        plugins=spec.text_lists_by_name("plugins"),
+        running_estimate_ms=spec.duration_ms("runningEstimate"),
+        queue=spec.text("queue"),
+        max_retry=spec.integer("maxRetry") or DEFAULT_MAX_RETRY,
+        ttl_s=spec.optional_integer("ttlSecondsAfterFinished"),
+        priority_class=spec.text("priorityClassName"),
+        min_success=spec.optional_integer("minSuccess"),
+        topology=read_topology(spec),
+    )
+
+
+def task_counts(fields: Fields, name: str) -> dict[str, dict[str, int]]:
+    """Pods by phase, by task, under a name such as taskStatusCount."""
+    return {task: counts.integers_by_name("phase") for task, counts in fields.records_by_name(name)}
+
+
+def _task(task: Fields, index: int) -> TaskSpec:
+    replicas, partition = task.integer("replicas"), _partition(task)
+    minimum = task.optional_integer("minAvailable")
+    return TaskSpec(
+        name=task.text("name") or f"{TASK_NAME_PREFIX}{index}",
+        replicas=replicas,
+        min_available=_min_available(replicas, partition) if minimum is None else minimum,
+        template=task.mapping("template"),
+        policies=_policies(task),
+        topology_policy=NumaPolicy(task.text("topologyPolicy") or NumaPolicy.NONE),
+        max_retry=task.integer("maxRetry") or DEFAULT_MAX_RETRY,
+        depends_on=_depends_on(task),
+        partition=partition,
+    )
+
+
+def _min_available(replicas: int, partition: PartitionPolicy | None) -> int:
+    if partition is not None and partition.min_partitions:
+        return partition.min_partitions * partition.size
+    return replicas
+
+
+def _partition(task: Fields) -> PartitionPolicy | None:
+    policy = task.optional_record("partitionPolicy")
+    if policy is None:
+        return None
+    return PartitionPolicy(
+        total=policy.integer("totalPartitions"),
+        size=policy.integer("partitionSize"),
+        min_partitions=policy.integer("minPartitions"),
+        topology=read_topology(policy),
+    )
+
+
+def _depends_on(task: Fields) -> DependsOn | None:
+    depends_on = task.optional_record("dependsOn")
+    if depends_on is None:
+        return None
+    return DependsOn(
+        depends_on.texts("name"), Iteration(depends_on.text("iteration") or Iteration.ALL)
+    )
+
+
+def _policies(fields: Fields) -> tuple[LifecyclePolicy, ...]:
+    return tuple(_policy(each) for each in fields.records("policies"))
+
+
+def _policy(policy: Fields) -> LifecyclePolicy:
+    action = policy.text("action")
+    names = dict.fromkeys([*policy.choices("events"), policy.text("event")])
+    return LifecyclePolicy(
+        action=JobAction(action) if action else None,
+        events=tuple(_event(name) for name in names if name),
+        exit_code=policy.optional_integer("exitCode"),
+        timeout_ms=policy.duration_ms("timeout"),
+    )
+
+
+def _event(name: str) -> JobEvent:
+    # The guides write JobUnknown for what the API calls Unknown.
+    return JobEvent.UNKNOWN if name == "JobUnknown" else JobEvent(name)
+
+
+def _volume(volume: Fields) -> JobVolume:
+    return JobVolume(
+        mount_path=volume.text("mountPath"),
+        claim_name=volume.text("volumeClaimName"),
+        claim=None if volume.raw("volumeClaim") is None else volume.mapping("volumeClaim"),
+    )
+
+
+def _status(status: Fields) -> JobStatus:
+    state = status.record("state")
+    return JobStatus(
+        phase=JobPhase(state.text("phase") or JobPhase.PENDING),
+        is_new=not state.text("phase"),
+        reason=state.text("reason"),
+        message=state.text("message"),
+        transition_ms=state.time_ms("lastTransitionTime"),
+        min_available=status.integer("minAvailable"),
+        task_counts=task_counts(status, "taskStatusCount"),
+        pending=status.integer("pending"),
+        running=status.integer("running"),
+        succeeded=status.integer("succeeded"),
+        failed=status.integer("failed"),
+        terminating=status.integer("terminating"),
+        unknown=status.integer("unknown"),
+        version=status.integer("version"),
+        retry_count=status.integer("retryCount"),
+        evictions=status.integer("evictions"),
+        running_duration_ms=status.duration_ms("runningDuration"),
+        controlled=status.texts_by_name("controlledResources"),
+        conditions=tuple(
+            JobCondition(JobPhase(each.text("status")), each.time_ms("lastTransitionTime"))
+            for each in status.records("conditions")
+            if each.text("status")
+        ),
+    )

@@ -1,0 +1,248 @@
+"""JobFlow: jobs that follow one another, read from `flow.volcano.sh/v1alpha1`.
+
+Source of names and limits: Volcano's flow/v1alpha1/jobflow_types.go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from optsched.api.fields import Fields
+from optsched.api.job import JobPhase, task_counts
+from optsched.api.job_schemas import JOB_FLOW_SCHEMA
+from optsched.api.meta import parse_meta
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.api.meta import ObjectMeta
+    from optsched.units import FieldError
+
+
+class RetainPolicy(StrEnum):
+    """Whether the jobs of a flow stay once all of them are completed."""
+
+    RETAIN = "retain"
+    DELETE = "delete"
+
+
+class FlowPhase(StrEnum):
+    """The stage of a flow's life."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEED = "Succeed"
+    FAILED = "Failed"
+    TERMINATING = "Terminating"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProbe:
+    """A request that pods of a task must answer. header: name and value; empty without one."""
+
+    task: str
+    path: str
+    port: int
+    header: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class TcpProbe:
+    """A port of a task's pods that must be open."""
+
+    task: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProbe:
+    """A phase that the pods of a task must have reached."""
+
+    task: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What must hold besides the end of the jobs waited for."""
+
+    http: tuple[HttpProbe, ...] = ()
+    tcp: tuple[TcpProbe, ...] = ()
+    tasks: tuple[TaskProbe, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One job of a flow. name: its template. patch: fields that replace those of the template."""
+
+    name: str
+    targets: tuple[str, ...] = ()
+    probes: Probes = Probes()
+    patch: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowJobHistory:
+    """A stage that a job of a flow went through; times are milliseconds since 1970, or None."""
+
+    phase: JobPhase | None
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowJob:
+    """One job of a flow, as last written; times are milliseconds since 1970, or None."""
+
+    name: str
+    phase: JobPhase | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    num_restarts: int = 0
+    history: tuple[FlowJobHistory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FlowCondition:
+    """What is known of one job of a flow, as last written."""
+
+    phase: JobPhase | None
+    created_ms: int | None = None
+    running_duration_ms: int | None = None
+    task_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFlowStatus:
+    """How far a flow has come, as last written; jobs by name."""
+
+    phase: FlowPhase = FlowPhase.PENDING
+    is_new: bool = True
+    pending: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    completed: tuple[str, ...] = ()
+    terminated: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    jobs: tuple[FlowJob, ...] = ()
+    conditions: Mapping[str, FlowCondition] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFlow:
+    """Jobs that follow one another. errors: fields that cannot be read, at their defaults."""
+
+    meta: ObjectMeta
+    flows: tuple[Flow, ...] = ()
+    retain: RetainPolicy = RetainPolicy.RETAIN
+    status: JobFlowStatus = JobFlowStatus()
+    errors: tuple[FieldError, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return self.meta.key
+
+
+def parse_jobflow(obj: object) -> tuple[JobFlow | None, tuple[FieldError, ...]]:
+    """The flow in a manifest or an answer of the API server, and all that is wrong with it.
+
+    None only for an object without a name.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return None, tuple(errors)
+    whole = Fields(obj, JOB_FLOW_SCHEMA, "", errors)
+    spec, status = whole.record("spec"), _status(whole.record("status"))
+    found = JobFlow(
+        meta=meta,
+        flows=tuple(_flow(each) for each in spec.records("flows")),
+        retain=RetainPolicy(spec.text("jobRetainPolicy") or RetainPolicy.RETAIN),
+        status=status,
+        errors=tuple(errors),
+    )
+    return found, found.errors
+
+
+def _flow(flow: Fields) -> Flow:
+    depends_on = flow.record("dependsOn")
+    return Flow(
+        name=flow.text("name"),
+        targets=depends_on.texts("targets"),
+        probes=_probes(depends_on.record("probe")),
+        patch=flow.record("patch").mapping("jobSpec"),
+    )
+
+
+def _probes(probe: Fields) -> Probes:
+    return Probes(
+        http=tuple(_http(each) for each in probe.records("httpGetList")),
+        tcp=tuple(
+            TcpProbe(each.text("taskName"), each.integer("port"))
+            for each in probe.records("tcpSocketList")
+        ),
+        tasks=tuple(
+            TaskProbe(each.text("taskName"), each.text("phase"))
+            for each in probe.records("taskStatusList")
+        ),
+    )
+
+
+def _http(request: Fields) -> HttpProbe:
+    header = request.record("httpHeader")
+    return HttpProbe(
+        task=request.text("taskName"),
+        path=request.text("path"),
+        port=request.integer("port"),
+        header=(header.text("name"), header.text("value")),
+    )
+
+
+def _status(status: Fields) -> JobFlowStatus:
+    phase = status.record("state").text("phase")
+    return JobFlowStatus(
+        phase=FlowPhase(phase or FlowPhase.PENDING),
+        is_new=not phase,
+        pending=status.texts("pendingJobs"),
+        running=status.texts("runningJobs"),
+        failed=status.texts("failedJobs"),
+        completed=status.texts("completedJobs"),
+        terminated=status.texts("terminatedJobs"),
+        unknown=status.texts("unKnowJobs"),
+        jobs=tuple(_job(each) for each in status.records("jobStatusList")),
+        conditions={name: _condition(each) for name, each in status.records_by_name("conditions")},
+    )
+
+
+def _job(job: Fields) -> FlowJob:
+    return FlowJob(
+        name=job.text("name"),
+        phase=_phase(job.text("state")),
+        start_ms=job.time_ms("startTimestamp"),
+        end_ms=job.time_ms("endTimestamp"),
+        num_restarts=job.integer("restartCount"),
+        history=tuple(
+            FlowJobHistory(
+                _phase(each.text("state")),
+                each.time_ms("startTimestamp"),
+                each.time_ms("endTimestamp"),
+            )
+            for each in job.records("runningHistories")
+        ),
+    )
+
+
+def _condition(condition: Fields) -> FlowCondition:
+    return FlowCondition(
+        phase=_phase(condition.text("phase")),
+        created_ms=condition.time_ms("createTime"),
+        running_duration_ms=condition.duration_ms("runningDuration"),
+        task_counts=task_counts(condition, "taskStatusCount"),
+    )
+
+
+def _phase(text: str) -> JobPhase | None:
+    return JobPhase(text) if text else None
