@@ -1,0 +1,376 @@
+"""PodGroups for pods that come without one: of Deployments, StatefulSets, Jobs, or alone.
+
+All pods of one owner share `podgroup-<uid of the owner>`; a pod without an owner has a PodGroup of
+its own. Source of names, annotations and defaults: Volcano's pkg/controllers/podgroup.
+
+Differences: pods that wait because their queue does not exist or takes no work are told so; a
+PodGroup is only ever added to, so that what the scheduler notes on it stays; pods that have ended
+are left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.events import EventType
+from optsched.api.fields import Fields
+from optsched.api.kinds import (
+    DAEMON_SET,
+    KUBERNETES_JOB,
+    NAMESPACE,
+    POD,
+    POD_GROUP,
+    QUEUE,
+    REPLICA_SET,
+    STATEFUL_SET,
+    Kind,
+    Ref,
+)
+from optsched.api.podgroup import PodGroupPhase, TopologyMode
+from optsched.api.queue import QueueState
+from optsched.api.wellknown import (
+    DEFAULT_QUEUE,
+    DEFAULT_SCHEDULER_NAME,
+    GROUP_MIN_MEMBER,
+    GROUP_NAME_ANNOTATIONS,
+    NETWORK_TOPOLOGY_HIGHEST_TIER,
+    NETWORK_TOPOLOGY_MODE,
+    QUEUE_NAME,
+    VOLCANO_PREFIX,
+    first_annotation,
+)
+from optsched.controllers.controller import Controller
+from optsched.controllers.effects import Create, Delete, Emit, Patch
+from optsched.controllers.manifests import (
+    annotations_of,
+    controller_of,
+    created_ms,
+    is_leaving,
+    labels_of,
+    meta_of,
+    name_of,
+    namespace_of,
+    owner_reference,
+    spec_of,
+    status_of,
+    uid_of,
+)
+from optsched.controllers.world import Index
+from optsched.domain.reasons import ReasonCode
+from optsched.formats.requests import pod_request
+from optsched.formats.schemas import POD as POD_SCHEMA
+from optsched.units import format_resource_list
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.controllers.controller import Wakes
+    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.world import World
+    from optsched.units import FieldError
+
+PREFIX: Final = "podgroup-"
+"""Before the UID (batch/v1alpha1, PodgroupNamePrefix)."""
+
+OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
+    (kind.api_version, kind.kind): kind
+    for kind in (REPLICA_SET, STATEFUL_SET, DAEMON_SET, KUBERNETES_JOB)
+}
+"""Owners whose annotations count, by apiVersion and kind."""
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_MOST: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Whose pods get PodGroups, and what the PodGroups take from the owners of the pods.
+
+    Attributes
+    ----------
+    inherits
+        Beginnings of annotations that a PodGroup has from the owner of its pods; none with
+        `--inherit-owner-annotations=false`, and then the owner does not say the minimum either.
+
+    """
+
+    scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
+    default_queue: str = DEFAULT_QUEUE
+    inherits: tuple[str, ...] = (VOLCANO_PREFIX,)
+
+
+def group_name_of(pod: Manifest) -> str:
+    """The name of the PodGroup that is made for a pod."""
+    owner = controller_of(pod)
+    return PREFIX + str(owner.get("uid") if owner else uid_of(pod))
+
+
+class PodGroups:
+    """Decides on the PodGroup of one owner; `controller` is what a shell runs."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._members_of = Index(POD, "made-group", self._groups)
+        self._pods_of_queue = Index(POD, "queue", self._queues)
+
+    @property
+    def controller(self) -> Controller:
+        """The controller, and what wakes it."""
+        wakes: dict[Kind, Wakes] = {POD: self._pod_wakes, QUEUE: self._queue_wakes}
+        for kind in OWNERS.values():
+            wakes[kind] = _owner_wakes
+        return Controller(
+            name="podgroup",
+            kind=POD_GROUP,
+            decide=self.decide,
+            wakes=wakes,
+            indexes=(self._members_of, self._pods_of_queue),
+        )
+
+    def decide(self, ref: Ref, world: World) -> Effects:
+        """The effects for the PodGroup of that name, which may not be there yet."""
+        if not ref.name.startswith(PREFIX):
+            return ()
+        group = world.get(POD_GROUP, ref.namespace, ref.name)
+        if group is not None and is_leaving(group):
+            return ()
+        pods = sorted(world.by(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
+        owner = _owner(pods[-1] if pods else group, world)
+        if owner is not None and _is_scaled_away(owner):
+            return () if group is None else (_delete(group),)
+        if not pods:
+            return ()
+        wanted = self._wanted(ref, pods[-1], owner, world)
+        if group is None:
+            return self._create(wanted, pods, world)
+        return (*_sync(group, wanted), *_annotate(ref.name, pods))
+
+    # --- who belongs to what ---------------------------------------------------------------------
+
+    def _groups(self, pod: Manifest) -> Iterator[str]:
+        """The PodGroup made for a pod, unless the pod has ended or names another one."""
+        spec = spec_of(pod)
+        if spec.get("schedulerName") not in self._options.scheduler_names:
+            return
+        if is_leaving(pod) or status_of(pod).get("phase") in _ENDED or spec.get("schedulingGroup"):
+            return
+        made = group_name_of(pod)
+        if first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS) in ("", made):
+            yield f"{namespace_of(pod)}/{made}"
+
+    def _queues(self, pod: Manifest) -> Iterator[str]:
+        """The queue that a pod names itself, while it has no PodGroup."""
+        queue = annotations_of(pod).get(QUEUE_NAME)
+        if queue and not _is_annotated(pod):
+            for _ in self._groups(pod):
+                yield queue
+
+    def _pod_wakes(self, pod: Manifest, _: World) -> Iterator[Ref]:
+        for key in self._groups(pod):
+            namespace, _sep, name = key.partition("/")
+            yield Ref(POD_GROUP, namespace, name)
+
+    def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
+        """Pods that wait for the queue; those whose namespace names it are looked at, too."""
+        name = name_of(queue)
+        for pod in world.by(self._pods_of_queue, name):
+            yield from self._pod_wakes(pod, world)
+        for namespace in world.listed(NAMESPACE):
+            if annotations_of(namespace).get(QUEUE_NAME) == name:
+                for pod in world.listed(POD, name_of(namespace)):
+                    if not _is_annotated(pod):
+                        yield from self._pod_wakes(pod, world)
+
+    # --- what a PodGroup should be ---------------------------------------------------------------
+
+    def _wanted(
+        self, ref: Ref, pod: Manifest, owner: Manifest | None, world: World
+    ) -> dict[str, Any]:
+        """The PodGroup as it should be; pod: the newest that is in it."""
+        above = {} if owner is None or not self._options.inherits else annotations_of(owner)
+        min_member = _min_member(above)
+        spec: dict[str, Any] = {
+            "minMember": min_member,
+            "queue": self._queue(pod, world),
+            "minResources": _min_resources(pod, min_member),
+            "priorityClassName": spec_of(pod).get("priorityClassName") or None,
+            "networkTopology": _topology(annotations_of(pod)),
+        }
+        metadata = {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "annotations": {**self._inherited(above), **self._inherited(annotations_of(pod))},
+            "labels": self._inherited(labels_of(pod)),
+            "ownerReferences": _owners(pod),
+        }
+        return {
+            "apiVersion": POD_GROUP.api_version,
+            "kind": POD_GROUP.kind,
+            "metadata": {name: value for name, value in metadata.items() if value},
+            "spec": {name: value for name, value in spec.items() if value is not None},
+        }
+
+    def _queue(self, pod: Manifest, world: World) -> str:
+        own = annotations_of(pod).get(QUEUE_NAME)
+        if own:
+            return own
+        namespace = world.get(NAMESPACE, "", namespace_of(pod)) or {}
+        return annotations_of(namespace).get(QUEUE_NAME) or self._options.default_queue
+
+    def _inherited(self, texts: Mapping[str, str]) -> dict[str, str]:
+        return {k: v for k, v in texts.items() if k.startswith(self._options.inherits or ("\0",))}
+
+    def _create(
+        self, wanted: dict[str, Any], pods: Sequence[Manifest], world: World
+    ) -> tuple[Effect, ...]:
+        queue = wanted["spec"]["queue"]
+        obstacle = _obstacle(queue, world)
+        if obstacle is None:
+            made = {**wanted, "status": {"phase": PodGroupPhase.PENDING.value}}
+            return (Create(POD_GROUP, made),)
+        return tuple(_waits(pod, obstacle) for pod in pods if not spec_of(pod).get("nodeName"))
+
+
+# --- parts of a PodGroup -------------------------------------------------------------------------
+
+
+def _age(pod: Manifest) -> tuple[int, str]:
+    return created_ms(pod), name_of(pod)
+
+
+def _min_member(annotations: Mapping[str, str]) -> int:
+    text = annotations.get(GROUP_MIN_MEMBER, "")
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST))
+    return int(text) if is_number and int(text) <= _MOST else 1
+
+
+def _min_resources(pod: Manifest, min_member: int) -> dict[str, str] | None:
+    """What the smallest part that may run asks for; None where a pod asks for nothing."""
+    errors: list[FieldError] = []
+    fields = Fields(pod, POD_SCHEMA, "", errors)
+    request = pod_request(fields.record("spec"), Fields({}, POD_SCHEMA, "", []).record("status"))
+    amounts = {name: amount * min_member for name, amount in request.items() if min_member}
+    return format_resource_list(amounts) or None
+
+
+def _topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
+    mode = annotations.get(NETWORK_TOPOLOGY_MODE)
+    tier = annotations.get(NETWORK_TOPOLOGY_HIGHEST_TIER)
+    if mode is None and tier is None:
+        return None
+    is_soft = mode is not None and mode.lower() == TopologyMode.SOFT
+    found: dict[str, Any] = {"mode": (TopologyMode.SOFT if is_soft else TopologyMode.HARD).value}
+    if tier is not None and tier.isascii() and tier.isdecimal() and int(tier) <= _MOST:
+        found["highestTierAllowed"] = int(tier)
+    return found
+
+
+def _owners(pod: Manifest) -> list[Any]:
+    """The owners of the pod where one of them manages it, else the pod itself."""
+    if controller_of(pod) is None:
+        return [owner_reference(POD, pod)]
+    return list(meta_of(pod)["ownerReferences"])
+
+
+def _owner(obj: Manifest | None, world: World) -> Manifest | None:
+    """The owner of pods, by one of them or by their PodGroup, if its annotations count."""
+    reference = None if obj is None else controller_of(obj)
+    if obj is None or reference is None:
+        return None
+    kind = OWNERS.get((str(reference.get("apiVersion")), str(reference.get("kind"))))
+    if kind is None:
+        return None
+    owner = world.get(kind, namespace_of(obj), str(reference.get("name")))
+    return owner if owner is not None and uid_of(owner) == reference.get("uid") else None
+
+
+def _is_scaled_away(owner: Manifest) -> bool:
+    """Whether an owner wants no pods at all; those that are left are on their way out."""
+    return spec_of(owner).get("replicas") == 0
+
+
+# --- what is done --------------------------------------------------------------------------------
+
+
+def _delete(group: Manifest) -> Delete:
+    return Delete(POD_GROUP, namespace_of(group), name_of(group), uid_of(group))
+
+
+def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
+    """The patch that makes a PodGroup what it should be; fields of others stay."""
+    body: dict[str, Any] = {}
+    spec, known = wanted["spec"], spec_of(group)
+    fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
+    changed = {name: spec.get(name) for name in fields if known.get(name) != spec.get(name)}
+    if changed:
+        body["spec"] = {n: _replaced(known.get(n), value) for n, value in changed.items()}
+    for part, there in (("annotations", annotations_of(group)), ("labels", labels_of(group))):
+        texts = wanted["metadata"].get(part, {})
+        fresh = {name: text for name, text in texts.items() if there.get(name) != text}
+        if fresh:
+            body.setdefault("metadata", {})[part] = fresh
+    if body:
+        yield Patch(POD_GROUP, namespace_of(group), name_of(group), body, uid_of(group))
+
+
+def _replaced(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
+    """A merge patch that leaves nothing of a mapping that was there before."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return after
+    return {**dict.fromkeys(before.keys() - after.keys()), **after}
+
+
+def _is_annotated(pod: Manifest) -> bool:
+    return first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS) != ""
+
+
+def _annotate(name: str, pods: Collection[Manifest]) -> Iterator[Patch]:
+    body = {"metadata": {"annotations": {GROUP_NAME_ANNOTATIONS[0]: name}}}
+    for pod in pods:
+        if not _is_annotated(pod):
+            yield Patch(POD, namespace_of(pod), name_of(pod), body, uid_of(pod))
+
+
+@dataclass(frozen=True, slots=True)
+class _Obstacle:
+    code: ReasonCode
+    message: str
+
+
+def _obstacle(name: str, world: World) -> _Obstacle | None:
+    """Why no PodGroup may be made in a queue."""
+    queue = world.get(QUEUE, "", name)
+    if queue is None:
+        message = f"queue {name} does not exist"
+        return _Obstacle(ReasonCode.QUEUE_NOT_FOUND, f"{message}{_open_queues(world)}")
+    state = status_of(queue).get("state") or QueueState.OPEN
+    if state == QueueState.OPEN:
+        return None
+    message = f"queue {name} is {state} and takes no new work"
+    return _Obstacle(ReasonCode.QUEUE_NOT_OPEN, message)
+
+
+def _open_queues(world: World) -> str:
+    states = {name_of(q): status_of(q).get("state") or QueueState.OPEN for q in world.listed(QUEUE)}
+    names = sorted(name for name, state in states.items() if state == QueueState.OPEN)
+    return f"; open are {', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else ""
+
+
+def _waits(pod: Manifest, obstacle: _Obstacle) -> Emit:
+    """Told as the scheduler tells why pods wait, so that both tell it in one event."""
+    code = obstacle.code.value
+    return Emit(
+        POD,
+        namespace_of(pod),
+        name_of(pod),
+        uid_of(pod),
+        EventType.WARNING,
+        "Unschedulable",
+        f"{code}: {obstacle.message}",
+        code,
+    )
+
+
+def _owner_wakes(owner: Manifest, _: World) -> Iterable[Ref]:
+    return (Ref(POD_GROUP, namespace_of(owner), PREFIX + uid_of(owner)),)

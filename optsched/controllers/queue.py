@@ -1,0 +1,235 @@
+"""Queues: Open, Closing, Closed and Unknown, and the Commands that ask for it.
+
+Source of states, actions and annotations: Volcano's pkg/controllers/queue. This controller writes
+`status.state`, `spec.parent` where it is missing, and the annotation `volcano.sh/closed-by-parent`;
+counts and amounts in the status are the scheduler's.
+
+Differences: a parent is Closed only once all below it are; a PodGroup that has completed keeps
+nobody Closing; an unknown state becomes Open or, under a closed parent, Closed; a queue that was
+closed by a Command of its own stays closed when its parent opens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.events import EventType
+from optsched.api.kinds import COMMAND, POD_GROUP, QUEUE, Ref
+from optsched.api.podgroup import PodGroupPhase
+from optsched.api.queue import QueueState
+from optsched.api.wellknown import CLOSED_BY_PARENT, DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.controllers.commands import (
+    COMMANDS_OF,
+    action_of,
+    command_wakes,
+    commands_for,
+    done,
+    forgotten,
+    is_for,
+)
+from optsched.controllers.controller import Controller
+from optsched.controllers.effects import Emit, Patch, PatchStatus, Then
+from optsched.controllers.manifests import (
+    annotations_of,
+    is_leaving,
+    name_of,
+    spec_of,
+    status_of,
+    uid_of,
+    version_of,
+)
+from optsched.controllers.world import Index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from optsched.controllers.effects import Effects, Manifest
+    from optsched.controllers.world import World
+
+OPEN_QUEUE: Final = "OpenQueue"
+CLOSE_QUEUE: Final = "CloseQueue"
+SYNC_QUEUE: Final = "SyncQueue"
+_ACTIONS: Final = (OPEN_QUEUE, CLOSE_QUEUE, SYNC_QUEUE)
+_SHUT: Final = frozenset({QueueState.CLOSED.value, QueueState.CLOSING.value})
+_TRUE: Final = "true"
+
+
+def queue_of_group(group: Manifest) -> str:
+    """The queue that a PodGroup is in."""
+    return str(spec_of(group).get("queue") or DEFAULT_QUEUE)
+
+
+def parent_of(queue: Manifest) -> str:
+    """The queue above; empty for the root."""
+    if name_of(queue) == ROOT_QUEUE:
+        return ""
+    return str(spec_of(queue).get("parent") or ROOT_QUEUE)
+
+
+GROUPS_OF: Final = Index(POD_GROUP, "queue", lambda group: (queue_of_group(group),))
+CHILDREN_OF: Final = Index(QUEUE, "parent", lambda queue: (parent_of(queue),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a queue should be: open or not, and if not, whether only because its parent is not."""
+
+    is_open: bool
+    by_parent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What Commands have made of a wish, and what to say to those who gave them."""
+
+    wish: _Wish
+    answers: tuple[Emit, ...] = ()
+
+
+def reconcile(queue: Manifest, world: World) -> Effects:
+    """Bring a queue to the state that its Commands, its parent and its PodGroups ask for.
+
+    What is written decides what is written next, in an order that a crash cannot harm: the mark of
+    a queue that its parent closes comes before the state, and goes after it. A Command goes last.
+    """
+    if is_leaving(queue):
+        return ()
+    commands = commands_for(Ref(QUEUE, "", name_of(queue)), world)
+    heard = _hear(queue, commands, world)
+    wish = _under_parent(heard.wish, queue, world)
+    state = _state(queue, wish, world)
+    marks = _marks(queue, wish)
+    if state != status_of(queue).get("state") and (wish.is_open or not marks):
+        body = {"status": {"state": state.value}}
+        patch = PatchStatus(
+            QUEUE, "", name_of(queue), body, uid_of(queue), resource_version=version_of(queue)
+        )
+        return (Then((patch, *_told(queue, state))), *heard.answers)
+    if marks:
+        return (Patch(QUEUE, "", name_of(queue), marks, uid_of(queue)), *heard.answers)
+    return (*heard.answers, *(done(command) for command in commands))
+
+
+def decide(ref: Ref, world: World) -> Effects:
+    """The effects for a queue; Commands for one that is not there are cleared away."""
+    queue = world.get(QUEUE, "", ref.name)
+    return forgotten(ref, world) if queue is None else reconcile(queue, world)
+
+
+# --- what is wished ------------------------------------------------------------------------------
+
+
+def _wish_of(queue: Manifest) -> _Wish:
+    by_parent = annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE
+    return _Wish(status_of(queue).get("state") not in _SHUT, by_parent)
+
+
+def _hear(queue: Manifest, commands: Iterable[Manifest], world: World) -> _Heard:
+    heard = _Heard(_wish_of(queue))
+    for command in commands:
+        if is_for(command, queue):
+            heard = _obey(heard, action_of(command), queue, world)
+    return heard
+
+
+def _obey(heard: _Heard, action: str, queue: Manifest, world: World) -> _Heard:
+    refusal = _refusal(action, queue, world)
+    if refusal:
+        return replace(heard, answers=(*heard.answers, _emit(queue, action, refusal)))
+    if action == SYNC_QUEUE:
+        return heard
+    return replace(heard, wish=_Wish(action == OPEN_QUEUE))
+
+
+def _refusal(action: str, queue: Manifest, world: World) -> str:
+    """Why a Command is not carried out; empty if it is."""
+    if action not in _ACTIONS:
+        return f"{action or 'no action'} is not known for queues: use {', '.join(_ACTIONS)}"
+    if action == CLOSE_QUEUE and name_of(queue) == ROOT_QUEUE:
+        return f"queue {ROOT_QUEUE} can not be closed: every other queue is below it"
+    if action == OPEN_QUEUE and _is_shut(parent := parent_of(queue), world):
+        return f"queue {name_of(queue)} stays closed while its parent {parent} is: open that first"
+    return ""
+
+
+def _is_shut(name: str, world: World) -> bool:
+    queue = world.get(QUEUE, "", name) if name else None
+    return queue is not None and status_of(queue).get("state") in _SHUT
+
+
+def _under_parent(wish: _Wish, queue: Manifest, world: World) -> _Wish:
+    """The wish as the parent of a queue lets it be."""
+    if _is_shut(parent_of(queue), world):
+        return _Wish(is_open=False, by_parent=True) if wish.is_open else wish
+    return _Wish(is_open=True) if wish.by_parent else wish
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def _state(queue: Manifest, wish: _Wish, world: World) -> QueueState:
+    if wish.is_open:
+        return QueueState.OPEN
+    is_empty = not any(_what_is_left(name_of(queue), world))
+    return QueueState.CLOSED if is_empty else QueueState.CLOSING
+
+
+def _what_is_left(name: str, world: World) -> Iterator[bool]:
+    """True for each PodGroup of a queue that has not completed, and each child not yet Closed."""
+    for group in world.by(GROUPS_OF, name):
+        yield status_of(group).get("phase") != PodGroupPhase.COMPLETED
+    for child in world.by(CHILDREN_OF, name):
+        yield status_of(child).get("state") != QueueState.CLOSED
+
+
+def _marks(queue: Manifest, wish: _Wish) -> dict[str, object]:
+    """The patch of what a queue says about its parent; empty if all is as it should be."""
+    patch: dict[str, object] = {}
+    if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != wish.by_parent:
+        value = _TRUE if wish.by_parent else None
+        patch["metadata"] = {"annotations": {CLOSED_BY_PARENT: value}}
+    if name_of(queue) != ROOT_QUEUE and not spec_of(queue).get("parent"):
+        patch["spec"] = {"parent": ROOT_QUEUE}
+    return patch
+
+
+def _told(queue: Manifest, state: QueueState) -> Iterator[Emit]:
+    before = str(status_of(queue).get("state") or "")
+    if before and state is QueueState.OPEN:
+        known = before in _SHUT
+        message = "takes work again" if known else f"takes work again: its state was {before!r}"
+        yield _emit(queue, OPEN_QUEUE, message, EventType.NORMAL)
+    elif before not in _SHUT and state is not QueueState.OPEN:
+        yield _emit(queue, CLOSE_QUEUE, "takes no new work", EventType.NORMAL)
+
+
+def _emit(queue: Manifest, reason: str, message: str, type_: EventType = EventType.WARNING) -> Emit:
+    name = reason if reason in _ACTIONS else "UnknownCommand"
+    return Emit(QUEUE, "", name_of(queue), uid_of(queue), type_, name, message, code=message)
+
+
+# --- what wakes it -------------------------------------------------------------------------------
+
+
+def _group_wakes(group: Manifest, world: World) -> Iterable[Ref]:
+    """A PodGroup matters to a queue that waits for its end, or that has taken it by mistake."""
+    name = queue_of_group(group)
+    return (Ref(QUEUE, "", name),) if _is_shut(name, world) else ()
+
+
+def _queue_wakes(queue: Manifest, world: World) -> Iterable[Ref]:
+    parent = parent_of(queue)
+    if parent and _is_shut(parent, world):
+        yield Ref(QUEUE, "", parent)
+    for child in world.by(CHILDREN_OF, name_of(queue)):
+        yield Ref(QUEUE, "", name_of(child))
+
+
+QUEUES: Final = Controller(
+    name="queue",
+    kind=QUEUE,
+    decide=decide,
+    wakes={POD_GROUP: _group_wakes, COMMAND: command_wakes(QUEUE), QUEUE: _queue_wakes},
+    indexes=(GROUPS_OF, CHILDREN_OF, COMMANDS_OF),
+)
