@@ -256,7 +256,6 @@ RESOURCE_SLICES: Final = tuple(
 )
 """Kinds of dynamic resource allocation, the newest version first; a cluster may serve any."""
 DEVICE_KINDS: Final = (*RESOURCE_CLAIMS, *DEVICE_CLASSES, *RESOURCE_SLICES)
-COMMAND: Final = Kind("bus.volcano.sh", "v1alpha1", "Command", "commands", "command")
 REPLICA_SET: Final = Kind(
     "apps", "v1", "ReplicaSet", "replicasets", "replicaset", ("rs",), has_status=True
 )
@@ -294,7 +293,6 @@ KINDS: Final = (
     POD_DISRUPTION_BUDGET,
     RESOURCE_QUOTA,
     *DEVICE_KINDS,
-    COMMAND,
     REPLICA_SET,
     STATEFUL_SET,
     DAEMON_SET,
