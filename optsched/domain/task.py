@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from optsched.domain.stores import NO_WANTS, Wants
@@ -241,10 +241,11 @@ class TaskShape:
         return bool(self.pod_affinity or self.pod_anti_affinity or self.spread or self.host_ports)
 
 
-class TaskStatus(Enum):
+class TaskStatus(StrEnum):
     """Where a task stands, as far as a scheduler cares.
 
-    Expected: it was moved, whoever owns it has yet to make it anew, and its place is kept.
+    Expected: it was moved, whoever owns it has yet to make it anew, and its place is kept. Members
+    are texts, for whose hashes no Python code runs: every session asks every task.
     """
 
     PENDING = "Pending"

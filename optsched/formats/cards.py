@@ -160,6 +160,8 @@ def card_uses(
     annotations: Mapping[str, str], request: Amounts, errors: list[FieldError]
 ) -> tuple[CardUse, ...]:
     """What a pod holds of which cards, as it was told when it was bound."""
+    if wellknown.GPU_INDEX not in annotations and VGPU_IDS not in annotations:
+        return ()
     memory = dict(request).get(GPU_MEMORY, 0)
     numbers = _numbers(annotations, wellknown.GPU_INDEX, errors)
     uses = [CardUse(str(i), memory) for i in numbers]

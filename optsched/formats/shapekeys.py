@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from optsched.api.meta import ObjectMeta
 
 _FORMAT: Final = 2
-_CLAIMS: Final = ("persistentVolumeClaim", "ephemeral")
 _OTHER_CONDITIONS: Final = frozenset(
     {"Initialized", "Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers"}
 )
@@ -63,11 +62,16 @@ def _related(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...]:
     """The parts that mean something else in another namespace or for another pod."""
     affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
     volumes = spec.get("volumes")
-    claims = volumes and [v for v in volumes if any(v.get(kind) is not None for kind in _CLAIMS)]
+    claims = volumes and [v for v in volumes if _claims(v)]
     if not affinity and not spread and not claims:
         return affinity, spread, claims
     name = meta.name if claims and any("ephemeral" in v for v in claims) else None
     return affinity, spread, claims, meta.namespace, name
+
+
+def _claims(volume: dict[str, Any]) -> bool:
+    get = volume.get
+    return get("persistentVolumeClaim") is not None or get("ephemeral") is not None
 
 
 def _held(status: dict[str, Any]) -> tuple[object, ...]:

@@ -84,9 +84,15 @@ def wants_of(meta: ObjectMeta, spec: Mapping[str, Any]) -> Wants:
     """What a pod needs."""
     marked = meta.annotations.get(IMAGES)
     names = _container_images(spec) if marked is None else marked.split(" ")
+    return _wants(tuple(names), meta.annotations.get(wellknown.DATASETS, ""))
+
+
+@lru_cache(maxsize=1 << 12)
+def _wants(names: tuple[str, ...], datasets: str) -> Wants:
+    """The same object for pods that need the same."""
     images = tuple("" if name in ("", _NONE) else full_name(name) for name in names)
-    datasets = datasets_in(meta.annotations.get(wellknown.DATASETS, ""))
-    return Wants(images if any(images) else (), datasets) if datasets or any(images) else NO_WANTS
+    wants = Wants(images if any(images) else (), datasets_in(datasets))
+    return NO_WANTS if wants == NO_WANTS else wants
 
 
 def _container_images(spec: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as Total
 from prometheus_client.core import GaugeMetricFamily
@@ -23,7 +24,6 @@ from optsched.units import CPU, MEMORY, PODS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from optsched.domain.cluster import Snapshot
     from optsched.policy.policy import Policy
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -82,18 +82,18 @@ def figures_of(report: Report, policy: Policy) -> Figures:
         queues=dict(_queues(problem, _deserved(problem, policy))),
         gaps={name: gap for name, gap in gaps.items() if gap is not None},
         pending=waiting,
-        wasted=wasted_gpus(problem.snapshot),
+        wasted=wasted_gpus(problem),
     )
 
 
-def wasted_gpus(snapshot: Snapshot) -> dict[str, int]:
+def wasted_gpus(problem: Problem) -> dict[str, int]:
     """GPUs by queue that tasks hold whose gang is below its minimum, and so works for nobody."""
     wasted: dict[str, int] = {}
-    for gang in snapshot.gangs:
-        standing = [t for t in gang.tasks if t.status.is_standing]
-        num_ready = sum(t.status.counts_as_ready for t in gang.tasks)
+    for g in np.flatnonzero(problem.num_ready < problem.min_member).tolist():
+        gang = problem.snapshot.gangs[g]
+        standing = (t for t in gang.tasks if t.status.is_standing)
         held = sum(amount_of(t.shape.request, GPU) for t in standing)
-        if held and num_ready < gang.min_member:
+        if held:
             wasted[gang.queue] = wasted.get(gang.queue, 0) + held
     return wasted
 

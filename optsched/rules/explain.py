@@ -41,7 +41,10 @@ class Explainer:
         self._outcome = outcome
         self._rules = rules
         self._views: dict[int, _View] = {}
-        self._standing = Standing(outcome, rules.masking)
+
+    @cached_property
+    def _standing(self) -> Standing:
+        return Standing(self._outcome, self._rules.masking)
 
     def reason(self, gang: int) -> Reason:
         """Why a gang with pending tasks gets nothing (more) now.

@@ -47,8 +47,9 @@ def _expected_by_queue(problem: Problem) -> I64:
     expected = np.zeros_like(problem.queues.allocated)
     waiting = [g for g in waits_for_room(problem) if problem.queue_of[g] >= 0]
     np.add.at(expected, problem.queue_of[waiting], least[waiting])
-    started = [g for g in np.flatnonzero(problem.num_ready).tolist() if problem.queue_of[g] >= 0]
-    for g in started:
+    # What says nothing about its least has nothing beyond it either.
+    is_elastic = (problem.num_ready > 0) & (problem.queue_of >= 0) & least.any(axis=1)
+    for g in np.flatnonzero(is_elastic).tolist():
         held = problem.rows[g].allocated
         allocated = np.array([held.get(r, 0) for r in problem.resources], np.int64)
         elastic = np.where(least[g] > 0, np.maximum(allocated - least[g], 0), 0)

@@ -34,15 +34,15 @@ class Overcommit(Rule):
 class _Budget(Greedy):
     def __init__(self, problem: Problem, factor: float) -> None:
         least = least_resources(problem)
-        self._least: list[list[int]] = least.tolist()
+        self._least = least
         spare = np.floor(problem.total * factor) - problem.used[problem.ready].sum(axis=0)
         spare -= least[waits_for_room(problem)].sum(axis=0)
         self._spare: list[float] = spare.tolist()
 
     def enqueue_vote(self, gang: int) -> int:
-        pairs = zip(self._least[gang], self._spare, strict=True)
+        pairs = zip(self._least[gang].tolist(), self._spare, strict=True)
         return 1 if all(asked <= spare for asked, spare in pairs if asked) else -1
 
     def enqueued(self, gang: int) -> None:
-        pairs = zip(self._spare, self._least[gang], strict=True)
+        pairs = zip(self._spare, self._least[gang].tolist(), strict=True)
         self._spare = [spare - asked for spare, asked in pairs]
