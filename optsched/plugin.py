@@ -2,12 +2,14 @@
 
 A plugin is a rule of your own: it keeps tasks off nodes, prefers nodes, orders queues and gangs, or
 votes. A Python file in the folder of `--plugins-dir`, or an entry point of the group
-`optsched.plugins`, defines it as `PLUGIN = Plugin(...)`, and a policy names it like any other. See
-docs/plugins.md for one that works, and `optsched.testing` for tests that any rule should pass.
+`optsched.plugins`, defines it as `PLUGIN = Plugin(...)`, and a policy names it like any other. An
+action of your own is `ACTION = Action(...)`, or an entry point of the group `optsched.actions`. See
+docs/plugins.md for some that work, and `optsched.testing` for tests that any rule should pass.
 
 Plugin, Argument, Kind, Value    what a configuration may name and tell it
 Rule, Greedy, Face               what its rules are made of
 Violation, Reason, ReasonCode    what they say
+Action, View, Place, Displace    an action, what it sees, and what it proposes
 World, Placement                 what a verifier sees: domain objects, before and after a plan
 Problem, Outcome, Ledger         what engines see: arrays over task classes and nodes
 Snapshot, Node, Gang, Queue, Task, TaskShape    the domain objects
@@ -29,13 +31,16 @@ from optsched.rules.faces import Face
 from optsched.rules.ledger import Ledger
 from optsched.rules.outcome import Outcome
 from optsched.rules.plugins import Argument, Kind, Plugin, Value
+from optsched.rules.proposals import Action, Displace, Place, View
 from optsched.rules.world import Placement, World
 
 __all__ = [
     "F64",
     "I64",
+    "Action",
     "Argument",
     "Bool",
+    "Displace",
     "Expression",
     "Face",
     "Formulation",
@@ -47,6 +52,7 @@ __all__ = [
     "LiveScorer",
     "Node",
     "Outcome",
+    "Place",
     "Placement",
     "Plugin",
     "Problem",
@@ -60,6 +66,7 @@ __all__ = [
     "TaskShape",
     "TaskStatus",
     "Value",
+    "View",
     "Violation",
     "World",
     "running_tasks",

@@ -1,11 +1,11 @@
-"""Plugins of a user: the files of a folder, and the entry points of installed packages."""
+"""Plugins and actions of a user: files of a folder, and entry points of installed packages."""
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from optsched.policy.catalogue import ENTRY_POINTS, Shelf
+from optsched.policy.catalogue import ACTION_ENTRY_POINTS, ENTRY_POINTS, Shelf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 def shelf_of(folder: Path | None) -> Shelf:
     """Where plugins are looked for; folder: what `--plugins-dir` says."""
-    entries = sorted(entry_points(group=ENTRY_POINTS), key=lambda e: (e.name, e.value))
-    return Shelf(folder, read_folder, tuple(entries))
+    groups = (ENTRY_POINTS, ACTION_ENTRY_POINTS)
+    plugins, actions = (
+        tuple(sorted(entry_points(group=g), key=lambda e: (e.name, e.value))) for g in groups
+    )
+    return Shelf(folder, read_folder, plugins, actions)
 
 
 def read_folder(folder: Path) -> Files:

@@ -6,9 +6,8 @@ KAI-Scheduler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from optsched.rules.plugins import Argument, Kind
+from optsched.rules.proposals import Action
 
 AVAILABLE_ACTIONS = frozenset(
     {
@@ -30,18 +29,9 @@ NEED_SOLVER = frozenset({"consolidation"})
 """Those that do nothing without a solver."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """An action by its name in policies."""
-
-    name: str
-    meaning: str
-    arguments: tuple[Argument, ...] = ()
-
-    @property
-    def is_available(self) -> bool:
-        """Whether it has an effect."""
-        return self.name in AVAILABLE_ACTIONS
+def has_effect(action: Action) -> bool:
+    """Whether an action does anything."""
+    return action.build is not None or action.name in AVAILABLE_ACTIONS
 
 
 _CACHE = Argument(

@@ -1,7 +1,7 @@
-"""The plugins that a policy may name: those that come along, and those of a user.
+"""The plugins and actions that a policy may name: those that come along, and those of a user.
 
-A user's plugin is a Python file in a folder, or an entry point of an installed package; see
-docs/plugins.md. Files and entry points come through readers that are handed in.
+A user's plugin or action is a Python file in a folder, or an entry point of an installed package;
+see docs/plugins.md. Files and entry points come through readers that are handed in.
 """
 
 from __future__ import annotations
@@ -16,26 +16,36 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from optsched.policy.actions import ACTIONS
 from optsched.policy.problem import PolicyError, Problem, Severity
 from optsched.rules.base import Rule
 from optsched.rules.contained import HARMFUL, OWN_FACES
 from optsched.rules.faces import Face
 from optsched.rules.plugins import ALIASES, JOB_PLUGINS, PLUGINS, Argument, Kind, Plugin
+from optsched.rules.proposals import Action, Proposer
 from optsched.rules.ruleset import RuleSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.rules.plugins import Value
+    from optsched.rules.proposals import Propose
 
 ENTRY_POINTS: Final = "optsched.plugins"
 """The group of entry points that name plugins."""
 
+ACTION_ENTRY_POINTS: Final = "optsched.actions"
+"""The group of entry points that name actions."""
+
 SYMBOL: Final = "PLUGIN"
 """What a file calls its plugin."""
 
+ACTION_SYMBOL: Final = "ACTION"
+"""What a file calls its action."""
+
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ACCEPTED: Final = f"accepted is `{SYMBOL} = Plugin(name, meaning, arguments, build)`"
+_ACCEPTED_ACTION: Final = f"accepted is `{ACTION_SYMBOL} = Action(name, meaning, arguments, build)`"
 
 Files = tuple[tuple[str, str], ...]
 """Path and text of each file of a folder that holds plugins, in order."""
@@ -72,12 +82,15 @@ class Shelf:
         Path and text of the files of a folder, in order; raises OSError and UnicodeError.
     entries
         The entry points of the group `optsched.plugins`.
+    action_entries
+        The entry points of the group `optsched.actions`.
 
     """
 
     folder: Path | None = None
     read: Callable[[Path], Files] = _no_files
     entries: Sequence[Entry] = ()
+    action_entries: Sequence[Entry] = ()
     _modules: dict[tuple[str, str], ModuleType] = field(default_factory=dict, repr=False)
 
     def contents(self, *more: Path) -> Files:
@@ -99,32 +112,44 @@ class Shelf:
     def catalogue(self, files: Files) -> Catalogue:
         """The plugins of some files beside all others; raises `PolicyError` with every problem."""
         problems: list[Problem] = []
-        found = dict(PLUGINS)
+        found, actions = dict(PLUGINS), dict(ACTIONS)
         for path, text in files:
-            plugin = self._of_file(path, text, found, problems)
-            if plugin is not None:
-                found[plugin.name] = plugin
-        entries = {e.name: e for e in self.entries if e.name not in found}
-        hidden = [e for e in self.entries if e.name in found]
+            self._read_file(path, text, (found, actions), problems)
         if any(p.severity is Severity.ERROR for p in problems):
             raise PolicyError(problems)
-        return Catalogue(found, entries, tuple(_hidden(e, found[e.name]) for e in hidden))
+        entries, hidden = _told_apart(self.entries, found, ENTRY_POINTS)
+        own, more = _told_apart(self.action_entries, actions, ACTION_ENTRY_POINTS)
+        return Catalogue(found, entries, (*hidden, *more), actions, own)
 
-    def _of_file(
-        self, path: str, text: str, taken: Mapping[str, Plugin], problems: list[Problem]
-    ) -> Plugin | None:
+    def _read_file(
+        self,
+        path: str,
+        text: str,
+        taken: tuple[dict[str, Plugin], dict[str, Action]],
+        problems: list[Problem],
+    ) -> None:
+        """Add what a file defines: a plugin, an action, or both."""
+        plugins, actions = taken
         try:
-            module = self._module(path, text)
+            defined = vars(self._module(path, text))
         except HARMFUL as e:
             problems.append(_not_loaded(path, text, e))
-            return None
-        line = _line_of(text)
-        wrong = _wrong_with(vars(module).get(SYMBOL), taken)
-        if wrong is not None:
+            return
+        if ACTION_SYMBOL in defined:
+            line, action = _line_of(text, ACTION_SYMBOL), defined[ACTION_SYMBOL]
+            wrong = _wrong_with_action(action, actions)
+            if wrong is None:
+                actions[action.name] = completed_action(action, f"{path}:{line}")
+            else:
+                problems.append(_at(path, text, line, *wrong))
+            if SYMBOL not in defined:
+                return
+        line, plugin = _line_of(text, SYMBOL), defined.get(SYMBOL)
+        wrong = _wrong_with(plugin, plugins)
+        if wrong is None and plugin is not None:
+            plugins[plugin.name] = completed(plugin, f"{path}:{line}")
+        elif wrong is not None:
             problems.append(_at(path, text, line, *wrong))
-            return None
-        plugin: Plugin = vars(module)[SYMBOL]
-        return completed(plugin, f"{path}:{line}")
 
     def _module(self, path: str, text: str) -> ModuleType:
         """The module of a file, run once for each text that it has had."""
@@ -145,13 +170,13 @@ class Shelf:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Plugins by name.
+    """Plugins and actions by name.
 
     Attributes
     ----------
-    plugins
+    plugins, actions
         Those that are loaded.
-    entries
+    entries, action_entries
         Entry points that are loaded once a policy names them.
     warnings
         What is likely not as somebody thinks.
@@ -161,17 +186,32 @@ class Catalogue:
     plugins: Mapping[str, Plugin]
     entries: Mapping[str, Entry] = field(default_factory=dict)
     warnings: tuple[Problem, ...] = ()
+    actions: Mapping[str, Action] = field(default_factory=lambda: ACTIONS)
+    action_entries: Mapping[str, Entry] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that a policy may name."""
+        """Every plugin that a policy may name."""
         return (*self.plugins, *self.entries)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Every action that a policy may name."""
+        return (*self.actions, *self.action_entries)
 
     def find(self, name: str) -> Plugin | str | None:
         """A plugin; a text where it can not be loaded, None where there is none."""
         if name in self.plugins:
             return self.plugins[name]
         return _of_entry(self.entries[name], self.plugins) if name in self.entries else None
+
+    def find_action(self, name: str) -> Action | str | None:
+        """An action; a text where it can not be loaded, None where there is none."""
+        if name in self.actions:
+            return self.actions[name]
+        if name not in self.action_entries:
+            return None
+        return _action_of_entry(self.action_entries[name], self.actions)
 
 
 BUILT_IN: Final = Catalogue(PLUGINS)
@@ -192,17 +232,59 @@ def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
     return completed(plugin, f"entry point {entry.value}")
 
 
+def _action_of_entry(entry: Entry, taken: Mapping[str, Action]) -> Action | str:
+    where = f"entry point {ACTION_ENTRY_POINTS}: {entry.name} = {entry.value}"
+    try:
+        action = entry.load()
+    except HARMFUL as e:
+        return f"{where} can not be loaded: {_error(e)}"
+    wrong = _wrong_with_action(action, taken)
+    if wrong is not None:
+        return f"{where}: {wrong[0]}"
+    if action.name != entry.name:
+        return f"{where}: the action calls itself {action.name}; both names must be the same"
+    return completed_action(action, f"entry point {entry.value}")
+
+
 def completed(plugin: Plugin, origin: str) -> Plugin:
     """A user's plugin, built from its own arguments alone, with those left out at their default."""
     defaults = dict(_defaults(plugin.arguments))
     build = plugin.build
 
     def built(given: Mapping[str, Value]) -> tuple[Rule, ...]:
-        mine = {n: v for n, v in given.items() if any(_is_of(a, n) for a in plugin.arguments)}
+        mine = _mine(given, plugin.arguments)
         rules: object = build({**defaults, **mine}) if build is not None else ()
         return (rules,) if isinstance(rules, Rule) else tuple(rules)  # type: ignore[arg-type]
 
     return replace(plugin, build=built, origin=origin)
+
+
+def completed_action(action: Action, origin: str) -> Action:
+    """A user's action, built from its own arguments, with those left out at their default."""
+    defaults = dict(_defaults(action.arguments))
+    build = action.build
+
+    def built(given: Mapping[str, Value]) -> Propose:
+        propose = build({**defaults, **_mine(given, action.arguments)}) if build else None
+        if not callable(propose):
+            raise TypeError(f"build gave a {type(propose).__name__}; accepted are functions")
+        return propose
+
+    return replace(action, build=built, origin=origin)
+
+
+def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | str:
+    """What proposes for a user's action; a text where it does not accept these arguments."""
+    if action.build is None:
+        return f"{action.name} is no action of a user"
+    try:
+        return Proposer(action.name, action.build(arguments))
+    except HARMFUL as e:
+        return f"does not accept these arguments: {_error(e)}"
+
+
+def _mine(given: Mapping[str, Value], arguments: Sequence[Argument]) -> dict[str, Value]:
+    return {n: v for n, v in given.items() if any(_is_of(a, n) for a in arguments)}
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
@@ -233,15 +315,32 @@ def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] 
     return next(iter(texts), None)
 
 
+def _wrong_with_action(action: object, taken: Mapping[str, Action]) -> tuple[str, str] | None:
+    """The same for what calls itself an action."""
+    if not isinstance(action, Action):
+        return f"{ACTION_SYMBOL} is of type {type(action).__name__}; {_ACCEPTED_ACTION}", ""
+    texts = (*_wrong_words(action), *_wrong_action_name(action.name, taken))
+    return next(iter((*texts, *_wrong_arguments(action))), None)
+
+
+def _wrong_action_name(name: str, taken: Mapping[str, Action]) -> Iterator[tuple[str, str]]:
+    if name in taken and taken[name].origin:
+        yield f"the name {name} is taken by {taken[name].origin}", ""
+    elif name in taken:
+        yield f"the name {name} is that of an action that comes along", f"my-{name}"
+
+
 def _wrong_words(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  users fill it
+    is_action = isinstance(plugin, Action)
+    kind, made = ("an action", "what proposes") if is_action else ("a plugin", "rules")
     if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
         likely = re.sub(r"[^a-z0-9]+", "-", str(plugin.name).lower()).strip("-")
         accepted = "accepted are lower-case words with hyphens between them"
-        yield f"a plugin can not be called {plugin.name!r}; {accepted}", likely
+        yield f"{kind} can not be called {plugin.name!r}; {accepted}", likely
     if not isinstance(plugin.meaning, str) or not plugin.meaning.strip():
-        yield "a plugin has to say what it is for, in a few words", ""
+        yield f"{kind} has to say what it is for, in a few words", ""
     if not callable(plugin.build):
-        yield "build must be a function from arguments to rules", ""
+        yield f"build must be a function from arguments to {made}", ""
 
 
 def _wrong_name(name: str, taken: Mapping[str, Plugin]) -> Iterator[tuple[str, str]]:
@@ -324,17 +423,25 @@ def _at(path: str, text: str, line: int, message: str, likely: str = "") -> Prob
     return Problem(path, line, 1 if line else 0, "", message, likely, excerpt=excerpt)
 
 
-def _hidden(entry: Entry, by: Plugin) -> Problem:
-    other = by.origin or "a plugin that comes along"
+def _told_apart(
+    entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
+) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
+    """Entry points by name, and a warning of each whose name somebody else has."""
+    hidden = (_hidden(e, found[e.name], group) for e in entries if e.name in found)
+    return {e.name: e for e in entries if e.name not in found}, tuple(hidden)
+
+
+def _hidden(entry: Entry, by: Plugin | Action, group: str) -> Problem:
+    other = by.origin or f"{'a plugin' if isinstance(by, Plugin) else 'an action'} that comes along"
     message = f"entry point {entry.name} = {entry.value} is passed over: {other} has that name"
-    return Problem(ENTRY_POINTS, 0, 0, "", message, severity=Severity.WARNING)
+    return Problem(group, 0, 0, "", message, severity=Severity.WARNING)
 
 
-def _line_of(text: str) -> int:
-    """The line on which a file names its plugin; 0 where it does not."""
+def _line_of(text: str, symbol: str) -> int:
+    """The line on which a file gives a name to something; 0 where it does not."""
     for node in ast.parse(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(t, ast.Name) and t.id == SYMBOL for t in targets):
+        if any(isinstance(t, ast.Name) and t.id == symbol for t in targets):
             return node.lineno
     return 0
 

@@ -13,10 +13,10 @@ from optsched.policy.access import choice_of, duration_of, fields_of, items_of, 
 from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.parts import (
     LEVEL_NEEDS,
+    ActionReader,
     SolverChoice,
     TierReader,
     is_served,
-    read_action,
     read_solver,
     warn_of_idle_actions,
 )
@@ -64,7 +64,9 @@ def policy_of_model(
     _check_kind(fields, findings)
     reader = TierReader("rule", findings, catalogue)
     tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
-    actions = _read_actions(fields, findings)
+    known = ActionReader(findings, catalogue)
+    actions = _read_actions(fields, known)
+    proposers = known.proposers()
     levels = _read_levels(fields, tiers if reader.is_complete else None, findings)
     admission = _read_admission(fields, tiers, findings)
     solver = read_solver(fields["solver"].node, findings) if "solver" in fields else SolverChoice()
@@ -89,6 +91,7 @@ def policy_of_model(
         solver=solver.kind,
         budgets=budgets,
         reservations=_read_reservations(fields, solver.kind, findings),
+        proposers=proposers,
         meaning=meaning or "",
         warnings=warnings,
     )
@@ -101,15 +104,15 @@ def _check_kind(fields: Mapping[str, Field], findings: Findings) -> None:
         choice_of(fields["kind"].node, [KIND], "kind", findings)
 
 
-def _read_actions(fields: Mapping[str, Field], findings: Findings) -> tuple[str, ...]:
+def _read_actions(fields: Mapping[str, Field], known: ActionReader) -> tuple[str, ...]:
     if "actions" not in fields:
         return ()
-    node = fields["actions"].node
+    node, findings = fields["actions"].node, known.findings
     nodes = items_of(node, findings)
     if node.value == ():
         findings.error(node.spot, "names no action")
     words = [(text_of(n, findings), n.spot) for n in nodes]
-    found = [read_action(word, spot, findings) for word, spot in words if word is not None]
+    found = [known.name(word, spot) for word, spot in words if word is not None]
     return tuple(name for name in found if name is not None)
 
 

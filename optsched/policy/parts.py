@@ -23,12 +23,13 @@ from optsched.policy.access import (
     unquoted,
     whole_of,
 )
-from optsched.policy.actions import ACTIONS, NEED_SOLVER
-from optsched.policy.catalogue import BUILT_IN, rules_of
+from optsched.policy.actions import NEED_SOLVER, has_effect
+from optsched.policy.catalogue import BUILT_IN, proposer_of, rules_of
 from optsched.policy.policy import SolverKind, TierPlugin
 from optsched.policy.problem import nearest
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.plugins import ALIASES, JOB_PLUGINS, Kind
+from optsched.rules.proposals import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,18 +39,63 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Budgets
     from optsched.policy.problem import Findings, Spot
     from optsched.rules.plugins import Argument, Plugin, Value
+    from optsched.rules.proposals import Proposer
 
 # --- actions -------------------------------------------------------------------------------------
 
 
-def read_action(name: str, spot: Spot, findings: Findings) -> str | None:
-    """The name of an action, if there is one of that name."""
-    if name not in ACTIONS:
-        findings.error(spot, f'there is no action "{name}"', nearest(name, ACTIONS))
+@dataclass
+class ActionReader:
+    """Reads the names of actions, and makes those of a user.
+
+    Attributes
+    ----------
+    catalogue
+        The actions that there are.
+    named
+        Those of a user that the policy names, and where.
+
+    """
+
+    findings: Findings
+    catalogue: Catalogue = BUILT_IN
+    named: dict[str, tuple[Action, Spot]] = field(default_factory=dict)
+
+    def name(self, word: str, spot: Spot) -> str | None:
+        """The name of an action, if there is one of that name."""
+        action = self.find(word, spot)
+        if action is None:
+            return None
+        if not has_effect(action):
+            self.findings.warn(spot, f"action {word} is not available yet and has no effect")
+        if action.origin:
+            self.named.setdefault(word, (action, spot))
+        return word
+
+    def find(self, word: str, spot: Spot) -> Action | None:
+        """The action of a name; reported where there is none."""
+        if word in self.named:
+            return self.named[word][0]
+        action = self.catalogue.find_action(word)
+        if isinstance(action, Action):
+            return action
+        likely = nearest(word, self.catalogue.action_names) if action is None else ""
+        self.findings.error(spot, action or f'there is no action "{word}"', likely)
         return None
-    if not ACTIONS[name].is_available:
-        findings.warn(spot, f"action {name} is not available yet and has no effect")
-    return name
+
+    def proposers(
+        self, arguments: Iterable[tuple[str, tuple[tuple[str, Value], ...]]] = ()
+    ) -> tuple[Proposer, ...]:
+        """The actions of a user, made of what a policy says about them."""
+        said = dict(arguments)
+        made = []
+        for name, (action, spot) in self.named.items():
+            found = proposer_of(action, dict(said.get(name, ())))
+            if isinstance(found, str):
+                self.findings.error(spot, f"action {name} of {action.origin}: {found}")
+            else:
+                made.append(found)
+        return tuple(made)
 
 
 def warn_of_idle_actions(

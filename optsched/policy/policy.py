@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from optsched.policy.actions import ACTIONS
+from optsched.policy.actions import ACTIONS, has_effect
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.levels import LEVELS
 from optsched.rules.plugins import PLUGINS
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.policy.problem import Problem
     from optsched.rules.plugins import Plugin, Value
+    from optsched.rules.proposals import Proposer
 
 
 MOST_RESERVATIONS = 4
@@ -108,6 +109,8 @@ class Policy:
         0 for none.
     action_arguments
         What Volcano's `configurations` says about single actions.
+    proposers
+        The actions of a user among them, made for their arguments.
     metrics
         Volcano's section of that name, by dotted field; may hold a password.
     warnings
@@ -129,6 +132,7 @@ class Policy:
     reservations: int = MOST_RESERVATIONS
     meaning: str = ""
     action_arguments: tuple[tuple[str, tuple[tuple[str, Value], ...]], ...] = ()
+    proposers: tuple[Proposer, ...] = ()
     metrics: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     warnings: tuple[Problem, ...] = ()
     plugin_files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -197,7 +201,8 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
 
 
 def _action_text(name: str) -> str:
-    return name if ACTIONS[name].is_available else f"{name} (not available yet)"
+    is_idle = name in ACTIONS and not has_effect(ACTIONS[name])
+    return f"{name} (not available yet)" if is_idle else name
 
 
 def _tier_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:

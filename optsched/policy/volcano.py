@@ -11,15 +11,14 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from optsched.policy.access import choice_of, duration_of, fields_of, items_of, kind_of, text_of
-from optsched.policy.actions import ACTIONS
+from optsched.policy.access import duration_of, fields_of, items_of, kind_of, text_of
 from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.parts import (
+    ActionReader,
     SolverChoice,
     TierReader,
     arguments_in,
     derive_levels,
-    read_action,
     read_arguments,
     read_solver,
     warn_of_idle_actions,
@@ -52,13 +51,15 @@ def policy_of_volcano(
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
     reader = TierReader("plugin", findings, catalogue)
     tiers = reader.read(fields["tiers"].node) if "tiers" in fields else ()
-    actions = _read_actions(fields["actions"].node, findings) if "actions" in fields else ()
+    known = ActionReader(findings, catalogue)
+    actions = _read_actions(fields["actions"].node, known) if "actions" in fields else ()
     if "pluginsDir" in fields:
         text_of(fields["pluginsDir"].node, findings)
     solver = SolverChoice()
     if "solver" in fields:
         solver = read_solver(fields["solver"].node, findings)
-    configurations = _read_configurations(fields, findings)
+    configurations = _read_configurations(fields, known)
+    proposers = known.proposers(configurations)
     metrics = _read_metrics(fields, "usage" in reader.spots, findings)
     if "actions" in fields:
         warn_of_idle_actions(actions, solver, fields["actions"].key, findings)
@@ -74,13 +75,15 @@ def policy_of_volcano(
         budgets=solver.applied_to(Budgets()),
         reservations=0 if solver.kind is SolverKind.NONE else MOST_RESERVATIONS,
         action_arguments=configurations,
+        proposers=proposers,
         metrics=metrics,
         warnings=warnings,
     )
 
 
-def _read_actions(node: Node, findings: Findings) -> tuple[str, ...]:
+def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
     """Names with commas between them, each reported where it stands."""
+    findings = known.findings
     if isinstance(node.value, tuple):
         likely = ", ".join(n.text for n in node.value)
         findings.error(node.spot, "must be a text with commas between actions", f'"{likely}"')
@@ -88,7 +91,7 @@ def _read_actions(node: Node, findings: Findings) -> tuple[str, ...]:
     text = text_of(node, findings)
     if text is None:
         return ()
-    found = [read_action(n, spot, findings) for n, spot in _words(text, node.spot)]
+    found = [known.name(n, spot) for n, spot in _words(text, node.spot)]
     return tuple(name for name in found if name is not None)
 
 
@@ -103,9 +106,10 @@ def _words(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
 
 
 def _read_configurations(
-    fields: Mapping[str, Field], findings: Findings
+    fields: Mapping[str, Field], known: ActionReader
 ) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
     """Arguments by action."""
+    findings = known.findings
     if "configurations" not in fields:
         return ()
     found = []
@@ -113,11 +117,12 @@ def _read_configurations(
         entry = fields_of(node, ("name", "arguments"), findings, required=["name"])
         if "name" not in entry:
             continue
-        name = choice_of(entry["name"].node, ACTIONS, "action", findings)
-        if name is not None:
-            known = ACTIONS[name].arguments
+        name = text_of(entry["name"].node, findings)
+        action = None if name is None else known.find(name, entry["name"].node.spot)
+        if action is not None:
             given = arguments_in(entry, findings)
-            found.append((name, read_arguments(given, known, f"action {name}", findings)))
+            owner = f"action {action.name}"
+            found.append((action.name, read_arguments(given, action.arguments, owner, findings)))
     return tuple(found)
 
 

@@ -65,7 +65,7 @@ class Fault:
     Attributes
     ----------
     plugin, rule, face
-        Whose face it was.
+        Whose face it was; an action of a user has neither.
     error
         Kind and message of what was raised.
     where
@@ -80,8 +80,19 @@ class Fault:
     where: str
 
     def __str__(self) -> str:
+        if not self.rule:
+            at = f" failed at {self.where}" if self.where else ""
+            return f"action {self.plugin}{at}: {self.error}"
         face = f"{self.face} of rule {self.rule}"
         return f"plugin {self.plugin}: {face} failed at {self.where}: {self.error}"
+
+
+def fault_of(plugin: str, rule: str, face: str, error: BaseException) -> Fault:
+    """What is told of an error that was raised."""
+    frames = extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    return Fault(plugin, rule, face, text, where)
 
 
 class PluginFailure(Exception):
@@ -131,10 +142,7 @@ class Contained(Rule):
 
     def note(self, face: str, error: BaseException) -> Fault:
         """Take note of what a face has raised."""
-        frames = extract_tb(error.__traceback__)
-        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-        text = f"{type(error).__name__}: {error}".rstrip(": ")
-        fault = Fault(self._plugin, self.name, face, text, where)
+        fault = fault_of(self._plugin, self.name, face, error)
         self._faults.add(fault)
         return fault
 

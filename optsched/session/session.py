@@ -83,8 +83,11 @@ NOTHING = "none"
 _TRIES = 3
 """How often room is looked for again when a gang can not sit where it was made."""
 
-_BARS = 3
-"""How often gangs are left out of which rules of plugins let nothing pass that was decided."""
+_BARS = 4
+"""How often it is decided anew without what let no plan pass.
+
+That is actions of a user first, then gangs of which rules of plugins let nothing pass.
+"""
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,12 @@ class _Session:
         for _ in range(_BARS):
             report = self._once(previous)
             found += report.trace.violations
-            if report.plan.certificate.engine != NOTHING or not self._accused:
+            if report.plan.certificate.engine != NOTHING:
+                break
+            if self._policy.proposers:
+                self._dismiss(report.trace.violations)
+                continue
+            if not self._accused:
                 break
             self._snapshot = _without(self._snapshot, self._accused)
             self._accused = {}
@@ -240,6 +248,16 @@ class _Session:
             answers=self._outside.entries,
         )
         return replace(report, trace=trace)
+
+    def _dismiss(self, violations: Sequence[Violation]) -> None:
+        """Go on without the actions of a user, with which no plan has kept every rule."""
+        broken = "; ".join(map(str, islice(violations, 1)))
+        for proposer in self._policy.proposers:
+            proposer.object(
+                f"is left out, for no plan with it kept every rule: {broken}", self._faults
+            )
+        self._policy = replace(self._policy, proposers=())
+        self._accused = {}
 
     def _once(self, previous: Problem | None) -> Report:
         start = self._shuffled(previous)
@@ -303,6 +321,8 @@ class _Session:
             by_gang=_by_gang(self._policy),
             gated=not self._optimises,
             late=self._reserved.late(problem),
+            proposers=self._policy.proposers,
+            faults=self._faults,
         )
         decisions = run_greedy(problem, self._policy.rules, options)
         return replace(judge(problem, decisions, levels, NO_SOLVER), final=tuple(seats))

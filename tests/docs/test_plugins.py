@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from optsched.plugin import View
 from optsched.policy.load import parse_policy
 from optsched.rules.contained import OWN_FACES
 from optsched.rules.outside import Verb
@@ -20,16 +22,23 @@ EXAMPLES = ROOT / "instances" / "examples"
 
 def test_the_plugin_and_the_policy_are_those_of_the_files() -> None:
     assert fences(PAGE, "python")[0] == (EXAMPLES / "plugins" / "maintenance.py").read_text()
-    assert fences(PAGE, "yaml") == [(EXAMPLES / "maintenance.conf").read_text()]
+    assert fences(PAGE, "python")[2] == (EXAMPLES / "plugins" / "stage.py").read_text()
+    confs = [(EXAMPLES / f"{name}.conf").read_text() for name in ("maintenance", "stage")]
+    assert fences(PAGE, "yaml") == confs
 
 
 def test_its_tests_run_and_pass(tmp_path: Path) -> None:
     (tmp_path / "maintenance.py").write_text(fences(PAGE, "python")[0])
-    (tmp_path / "test_maintenance.py").write_text(fences(PAGE, "python")[2])
+    (tmp_path / "test_maintenance.py").write_text(fences(PAGE, "python")[3])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
     assert "7 passed" in done.stdout
+
+
+def test_what_an_action_sees_is_on_the_page() -> None:
+    text = PAGE.read_text("utf-8")
+    assert [f.name for f in fields(View) if f"`{f.name}`" not in text] == []
 
 
 def test_every_face_is_on_the_page() -> None:

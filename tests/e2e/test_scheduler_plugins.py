@@ -43,6 +43,14 @@ tiers:
   - name: predicates
   - name: maintenance
 """
+STAGE = """actions: "enqueue, stage, allocate, backfill"
+pluginsDir: {folder}
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+  - name: predicates
+"""
 REPAIR = "lab.example/repair"
 
 
@@ -125,6 +133,34 @@ def test_a_plugin_of_a_folder_decides_and_a_broken_one_changes_nothing(site: Sit
     site.await_bound("last", 1)
     until(lambda: scheduler.metric("optsched_plugin_failures_total"), "failures are counted")
     assert "RuntimeError: no meter" in scheduler.log
+
+
+def test_an_action_of_a_folder_has_its_place_and_a_broken_one_costs_nothing(site: Site) -> None:
+    """A14: an action in a Python file, named in `actions`, gives the stage to a demonstration."""
+    stage, _ = site.nodes(2)
+    site.api.patch(f"/api/v1/nodes/{stage}", {"metadata": {"labels": {"lab.example/stage": "y"}}})
+    folder = site.file("stage.conf", "").parent / "plugins"
+    folder.mkdir()
+    text = (ROOT / "instances" / "examples" / "plugins" / "stage.py").read_text()
+    (folder / "stage.py").write_text(text)
+    config = site.file("stage.conf", STAGE.format(folder=folder))
+    site.gang("first", 4)
+    site.gang("show", 4, labels={"lab.example/demo": "yes"})
+    scheduler = site.scheduler("--config", str(config))
+    for gang in ("first", "show"):
+        site.await_bound(gang, 4)
+    assert nodes_of(site, "show", 4) == [stage] * 4
+    assert stage not in nodes_of(site, "first", 4)
+
+    (folder / "stage.py").write_text(text.replace("    stage = [", "    1 / 0\n    stage = ["))
+    until(lambda: "read again" in scheduler.log, "the action is read again")
+    for gang in ("first", "show"):
+        for i in range(4):
+            site.api.delete(f"/api/v1/namespaces/{site.name}/pods/{gang}-{i}")
+    site.gang("last", 2)
+    site.await_bound("last", 2)
+    assert "action stage failed at stage.py" in scheduler.log
+    assert "ZeroDivisionError" in scheduler.log
 
 
 def container(gpus: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.policy import PolicyError, SolverKind, parse_policy, shipped_models
-from optsched.policy.actions import ACTIONS
+from optsched.policy.actions import ACTIONS, has_effect
 from optsched.policy.model import FIELDS
 from optsched.policy.volcano import FIELDS as VOLCANO_FIELDS
 from optsched.rules.faces import Face
@@ -51,7 +51,7 @@ def rows() -> Iterator[str]:
     for model in shipped_models():
         yield f"| `{model.name}` | {model.meaning} |"
     for action in ACTIONS.values():
-        yield f"| `{action.name}` | {action.meaning}{'' if action.is_available else LATER} |"
+        yield f"| `{action.name}` | {action.meaning}{'' if has_effect(action) else LATER} |"
     for level in LEVELS.values():
         yield f"| `{level.name}` | {level.meaning} |"
     for plugin in PLUGINS.values():

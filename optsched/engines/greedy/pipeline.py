@@ -7,7 +7,7 @@ name instead of chance; what Volcano asks task by task is asked here class by cl
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,9 @@ from optsched.engines.greedy.domains import Domains
 from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.lines import Lines
 from optsched.engines.greedy.placing import Placing
+from optsched.engines.greedy.proposing import Proposing
 from optsched.problem.decisions import Decisions
+from optsched.rules.contained import Faults
 from optsched.rules.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
 from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.rules.let_in import least_resources
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats
+    from optsched.rules.proposals import Proposer
     from optsched.rules.ruleset import RuleSet
 
 ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"
@@ -57,6 +60,10 @@ class GreedyOptions:
     late
         Gangs that have waited for too long to be enqueued, in order: they are asked first, and what
         the first of them that is refused needs is counted as if it were let in.
+    proposers
+        The actions of a user.
+    faults
+        Takes note of what goes wrong in them.
 
     """
 
@@ -66,6 +73,8 @@ class GreedyOptions:
     by_gang: Mapping[str, ByGang] = field(default_factory=dict)
     gated: bool = True
     late: Sequence[int] = ()
+    proposers: Sequence[Proposer] = ()
+    faults: Faults = field(default_factory=Faults)
 
 
 def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Decisions:
@@ -80,6 +89,8 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
         GANG_PREEMPT: pipeline.gang_preempt,
         GANG_RECLAIM: pipeline.gang_reclaim,
     }
+    for proposer in options.proposers:
+        steps[proposer.name] = partial(pipeline.propose, proposer)
     for action in options.actions:
         if action == ALLOCATE:
             pipeline.take_seats()
@@ -305,6 +316,29 @@ class _Pipeline:
     @cached_property
     def _evicting(self) -> Evicting:
         return Evicting(self._placing, self._rules, self._gang_key)
+
+    # --- actions of a user -----------------------------------------------------------------------
+
+    def propose(self, proposer: Proposer) -> None:
+        """Let an action of a user propose, and do what may be done; see `proposing`."""
+        faults = self._options.faults
+        proposing = Proposing(
+            self._placing,
+            self._evicting if self._options.gated else None,
+            self._may_get,
+            lambda what: proposer.object(what, faults),
+        )
+        gangs = list(self._turns(g for g in self._candidates() if self._has_more(g)))
+        proposals = proposer.ask(proposing.view(gangs), faults)
+        proposing.carry_out(proposer.name, gangs, proposals)
+
+    def _has_more(self, gang: int) -> bool:
+        return self._placing.cursor(gang).has_more
+
+    def _may_get(self, gang: int) -> bool:
+        """Whether it is a gang's turn, and worth trying."""
+        ready = self._placing.cursor(gang).is_ready
+        return not self._is_held(gang) and (ready or self._faces.may_start(gang))
 
     # --- backfill --------------------------------------------------------------------------------
 
