@@ -62,6 +62,7 @@ VGPU_MODE: Final = "volcano.sh/vgpu-mode"
 VGPU_PODGROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
 VGPU_USE_UUID: Final = "volcano.sh/vgpu-use-gpuuuid"
 VGPU_AVOID_UUID: Final = "volcano.sh/vgpu-nouse-gpuuuid"
+NPU_MODE: Final = "huawei.com/vnpu-mode"
 GPU_USE_TYPE: Final = "nvidia.com/use-gputype"
 GPU_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
 

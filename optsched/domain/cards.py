@@ -1,4 +1,4 @@
-"""GPUs that tasks share by memory and cores, as a device plugin registers them."""
+"""GPUs and NPUs that tasks share by memory and cores, as a device plugin registers them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ NO_LIMIT = 1 << 40
 """Tasks on a card that does not limit them."""
 
 ALL_CORES = 100
+
+NVIDIA = "NVIDIA"
+"""The family of vGPUs; that of numbered cards is empty, that of NPUs is the name of their chip."""
 
 _MOST_DIGITS = 6
 
@@ -44,9 +47,45 @@ class Geometry:
         return sum(i.number for i in self.instances[:kind]) + number
 
 
+class Template(NamedTuple):
+    """One of the parts into which a chip may be cut: its name, and the memory of each."""
+
+    name: str
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """How NPUs of one kind are shared: in parts by templates, or whole.
+
+    Attributes
+    ----------
+    name
+        The name that its device plugin gives it, such as `Ascend310P`.
+    memory
+        What one has to give.
+    capacity
+        The most that may be asked for: what is beyond the largest template gets all of one.
+    templates
+        From the one with the least memory on.
+    """
+
+    name: str
+    memory: int
+    capacity: int
+    templates: tuple[Template, ...]
+
+    def cut(self, memory: int) -> Template | None:
+        """The part for so much memory; without a name for all of one, None where that is more."""
+        for template in self.templates:
+            if memory <= template.memory:
+                return template
+        return Template("", self.memory) if memory <= self.capacity else None
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU that may be shared.
+    """One GPU or NPU that may be shared.
 
     Attributes
     ----------
@@ -64,6 +103,12 @@ class Card:
         A card that is not takes nothing more.
     geometries
         The ways in which it may be cut, in mode `mig`.
+    npu
+        Of an NPU, the name of its chip; else empty.
+    chip
+        How that is cut; None where nobody says, and then it takes nothing.
+    network
+        Of an NPU, which of those on its node it is wired to; None where nothing is said.
     """
 
     key: str
@@ -73,16 +118,24 @@ class Card:
     model: str = ""
     is_healthy: bool = True
     geometries: tuple[Geometry, ...] = ()
+    npu: str = ""
+    chip: Chip | None = None
+    network: int | None = None
+
+    @property
+    def family(self) -> str:
+        """Which requests it is for: see `NVIDIA`."""
+        return self.npu or (NVIDIA if self.mode else "")
 
     @property
     def is_vgpu(self) -> bool:
         """Whether it is registered as vGPU."""
-        return bool(self.mode)
+        return self.family == NVIDIA
 
 
 @dataclass(frozen=True, slots=True)
 class CardRequest:
-    """The vGPUs that one container asks for.
+    """The vGPUs, or the NPUs of one chip, that one container asks for.
 
     Attributes
     ----------
@@ -94,19 +147,23 @@ class CardRequest:
         Of the memory of each.
     cores
         Hundredths of the cores of each; all of them mean that nobody shares the card.
+    npu
+        The chip of NPUs; empty for vGPUs.
     """
 
     number: int
     memory: int = 0
     percent: int = 0
     cores: int = 0
+    npu: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """What a task holds of one card, and which of the containers that ask for cards has it.
+    """What a task holds of one card, and which of the containers that ask for such has it.
 
-    instance: `geometry-position` of a slice that MIG has cut; empty for none.
+    instance: `geometry-position` of a slice that MIG has cut, or the template of an NPU; empty for
+    none. npu: the chip of an NPU.
     """
 
     key: str
@@ -114,3 +171,4 @@ class CardUse:
     cores: int = 0
     container: int = 0
     instance: str = ""
+    npu: str = ""

@@ -83,6 +83,8 @@ class Node:
         What is really in use, if that has been measured.
     cards
         GPUs that tasks share by memory and cores, in the order of the device plugin.
+    card_problem
+        Why some of what device plugins report has no reading; empty where all has.
     numa
         What it is inside; None where nobody says.
     store
@@ -99,6 +101,7 @@ class Node:
     residents: tuple[Task, ...] = ()
     load: Load | None = None
     cards: tuple[Card, ...] = ()
+    card_problem: str = ""
     numa: Numa | None = None
     store: Store = EMPTY_STORE
 

@@ -1,4 +1,4 @@
-"""Shared GPUs in annotations and resources, as Volcano's device plugins write and read them.
+"""Shared GPUs and NPUs in annotations and resources, as device plugins write and read them.
 
 Volcano: `pkg/scheduler/api/devices/nvidia/gpushare` and `…/vgpu` (`decodeNodeDevices`,
 `decodePodDevices`, `resourcereqs`).
@@ -7,18 +7,28 @@ Volcano: `pkg/scheduler/api/devices/nvidia/gpushare` and `…/vgpu` (`decodeNode
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.domain.cards import Card, CardRequest, CardUse
+from optsched.domain.cards import NVIDIA, Card, CardRequest, CardUse
 from optsched.formats.geometries import geometries_of, geometry_marks, marked_geometries
+from optsched.formats.npus import (
+    chip_of,
+    node_npus,
+    npu_bind_marks,
+    npu_marks,
+    npu_requests,
+    npu_use_marks,
+    npu_uses,
+)
 from optsched.units import FieldError, QuantityError, parse_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
-    from optsched.formats.geometries import GeometryTable
+    from optsched.formats.geometries import DeviceTable, GeometryTable
 
 GPU_MEMORY: Final = "volcano.sh/gpu-memory"
 GPU_NUMBER: Final = "volcano.sh/gpu-number"
@@ -31,9 +41,11 @@ HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
 CARDS: Final = "optsched.io/vgpus"
 """Our own mark: the requests of the containers of a pod that has been dumped."""
 
+CARD_PROBLEM: Final = "optsched.io/card-problem"
+"""Our own mark: why the devices of a node that has been dumped had no reading."""
+
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
-_NVIDIA: Final = "NVIDIA"
 _DELETED: Final = "Deleted"
 _KEY: Final = re.compile(r"\[([^\[\]]*)\]$")
 _NOT_A_CARD: Final = (
@@ -48,20 +60,33 @@ _NOT_A_NUMBER: Final = "is not a number of a GPU: write numbers with commas betw
 def node_cards(
     annotations: Mapping[str, str],
     offered: Amounts,
-    table: GeometryTable,
+    table: DeviceTable,
     errors: list[FieldError],
 ) -> tuple[Card, ...]:
-    """The cards of a node: numbered ones by its resources, vGPUs by their register.
+    """The cards of a node: numbered ones by its resources, vGPUs and NPUs by their registers.
 
-    table: how MIG may cut GPUs, by model.
+    table: how they may be cut.
 
     A node whose device plugin has left (`Deleted` in the handshake) has no vGPUs.
     """
     cards = list(_numbered(annotations, dict(offered), errors))
     if not annotations.get(HANDSHAKE, "").startswith(_DELETED):
         marked = marked_geometries(annotations)
-        cards += _registered(annotations, table if marked is None else marked, errors)
+        geometries = table.geometries if marked is None else marked
+        cards += _registered(annotations, geometries, errors)
+    cards += node_npus(annotations, dict(offered), table.chips, errors)
     return tuple(cards)
+
+
+def recut(card: Card, table: DeviceTable) -> Card:
+    """A card as other tables say that it may be cut; the very same where nothing changes."""
+    if card.npu:
+        chip = chip_of(card.npu, table.chips)
+        return card if chip == card.chip else replace(card, chip=chip)
+    if card.mode != MIG:
+        return card
+    cut = geometries_of(card.model, table.geometries)
+    return card if cut == card.geometries else replace(card, geometries=cut)
 
 
 def _numbered(
@@ -94,13 +119,13 @@ def _registered(
 
 def node_marks(cards: Sequence[Card]) -> dict[str, str]:
     """The annotations of a node with such cards."""
-    ill = [c.key for c in cards if not c.is_vgpu and not c.is_healthy]
+    ill = [c.key for c in cards if not c.family and not c.is_healthy]
     marks = {wellknown.GPU_UNHEALTHY_IDS: ",".join(ill)} if ill else {}
     vgpus = [c for c in cards if c.is_vgpu]
     if vgpus:
         marks[wellknown.NODE_VGPU_REGISTER] = "".join(map(_register, vgpus))
         marks |= geometry_marks(vgpus)
-    return marks
+    return marks | npu_marks(c for c in cards if c.npu)
 
 
 def _register(card: Card) -> str:
@@ -113,7 +138,7 @@ def _register(card: Card) -> str:
 
 
 def card_requests(pod: object, annotations: Mapping[str, str]) -> tuple[CardRequest, ...]:
-    """What the containers of a pod ask for in vGPUs, one request a container that asks.
+    """What the containers of a pod ask for in vGPUs and NPUs, one request a kind and container.
 
     Amounts that have no reading count as not asked for: the pod's request reports them.
     """
@@ -121,18 +146,25 @@ def card_requests(pod: object, annotations: Mapping[str, str]) -> tuple[CardRequ
         return _marked(annotations[CARDS])
     spec = pod.get("spec") if isinstance(pod, dict) else None
     containers = spec.get("containers") if isinstance(spec, dict) else None
-    found = (_of_container(c) for c in containers or ()) if isinstance(containers, list) else ()
-    return tuple(request for request in found if request is not None)
+    listed = containers if isinstance(containers, list) else ()
+    return tuple(request for each in listed for request in _of_container(each))
 
 
-def _of_container(container: object) -> CardRequest | None:
+def _of_container(container: object) -> Iterator[CardRequest]:
     resources = container.get("resources") if isinstance(container, dict) else None
     if not isinstance(resources, dict):
-        return None
+        return
     asked: dict[str, Any] = {}
     for kind in ("requests", "limits"):
         part = resources.get(kind)
         asked |= part if isinstance(part, dict) else {}
+    vgpus = _vgpus(asked)
+    if vgpus is not None:
+        yield vgpus
+    yield from npu_requests(asked)
+
+
+def _vgpus(asked: Mapping[str, Any]) -> CardRequest | None:
     if VGPU_NUMBER not in asked and VGPU_MEMORY not in asked:
         return None
     names = (VGPU_MEMORY, VGPU_PERCENT, VGPU_CORES)
@@ -145,15 +177,19 @@ def _of_container(container: object) -> CardRequest | None:
 
 
 def request_text(requests: Sequence[CardRequest]) -> str:
-    """Requests as a mark: number, memory, percent and cores of each, `;` between them."""
-    return ";".join(f"{r.number} {r.memory} {r.percent} {r.cores}" for r in requests)
+    """Requests as a mark: number, memory, percent, cores and chip of each, `;` between them."""
+    return ";".join(
+        f"{r.number} {r.memory} {r.percent} {r.cores} {r.npu}".rstrip() for r in requests
+    )
 
 
 def _marked(text: str) -> tuple[CardRequest, ...]:
     parts = [part.split(" ") for part in text.split(";")]
-    if not all(len(p) == 4 and all(map(_is_count, p)) for p in parts):
+    if not all(len(p) in (4, 5) and all(map(_is_count, p[:4])) for p in parts):
         return ()
-    return tuple(CardRequest(*map(int, p)) for p in parts)
+    return tuple(
+        CardRequest(int(p[0]), int(p[1]), int(p[2]), int(p[3]), "".join(p[4:])) for p in parts
+    )
 
 
 def card_uses(
@@ -172,21 +208,22 @@ def card_uses(
             for f in found
             if len(f) >= 4 and all(map(_is_count, f[2:4]))
         ]
-    return tuple(uses)
+    return (*uses, *npu_uses(annotations))
 
 
 def use_marks(uses: Sequence[CardUse]) -> dict[str, str]:
     """The annotations of a pod that holds so much of cards."""
-    numbered = [u.key for u in uses if _is_count(u.key)]
+    gpus = [u for u in uses if not u.npu]
+    numbered = [u.key for u in gpus if _is_count(u.key)]
     marks = {wellknown.GPU_INDEX: ",".join(numbered)} if numbered else {}
-    vgpus = [u for u in uses if not _is_count(u.key)]
+    vgpus = [u for u in gpus if not _is_count(u.key)]
     if vgpus:
         of_container = [""] * (1 + max(u.container for u in vgpus))
         for u in vgpus:
             key = f"{u.key}[{u.instance}]" if u.instance else u.key
-            of_container[u.container] += f"{key},{_NVIDIA},{u.memory},{u.cores}:"
+            of_container[u.container] += f"{key},{NVIDIA},{u.memory},{u.cores}:"
         marks[VGPU_IDS] = ";".join(of_container)
-    return marks
+    return marks | npu_use_marks([u for u in uses if u.npu])
 
 
 def bind_marks(uses: Sequence[CardUse], node: str, now_ms: int) -> dict[str, str]:
@@ -202,7 +239,7 @@ def bind_marks(uses: Sequence[CardUse], node: str, now_ms: int) -> dict[str, str
             "volcano.sh/bind-phase": "allocating",
             "volcano.sh/bind-time": str(now_ms // 1000),
         }
-    return marks
+    return marks | npu_bind_marks([u for u in uses if u.npu], node, now_ms)
 
 
 def _instance(text: str) -> str:

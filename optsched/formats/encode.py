@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
-from optsched.formats.cards import node_marks
+from optsched.formats.cards import CARD_PROBLEM, node_marks
 from optsched.formats.deviceclaims import encode_devices
 from optsched.formats.encode_pods import is_missing, pod_manifest
 from optsched.formats.encode_selectors import (
@@ -167,6 +167,7 @@ def node_manifest(node: Node) -> Manifest:
     cordoned = {"unschedulable": True} if node.unschedulable else {}
     ready = {"type": "Ready", "status": "True" if node.ready else "False"}
     marks = {} if node.load is None else {LOAD: load_text(node.load)}
+    marks |= {CARD_PROBLEM: node.card_problem} if node.card_problem else {}
     marks |= node_marks(node.cards) | store_marks(node.store, node.labels)
     return _manifest(
         kinds.NODE,

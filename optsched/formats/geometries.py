@@ -1,26 +1,37 @@
-"""How MIG may cut GPUs: a table by model, in the ConfigMap that Volcano's vGPU plugin reads.
+"""How GPUs and NPUs may be cut: tables in the ConfigMap that Volcano's device plugins read.
 
-Volcano: `pkg/scheduler/api/devices/config` (`knownMigGeometries`), `…/nvidia/vgpu/mig.go`.
+Volcano: `pkg/scheduler/api/devices/config` (`knownMigGeometries`, `vnpus`), `…/nvidia/vgpu/mig.go`.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from optsched.api.fields import Fields
 from optsched.api.schema import count, integer, listing, record, text, texts
 from optsched.domain.cards import Geometry, Instance
+from optsched.formats.npus import parse_chips
 from optsched.formats.text import Document, read_yaml
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optsched.domain.cards import Card
+    from optsched.domain.cards import Card, Chip
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
 """(part of the name of a model, geometries), the first that fits counts."""
+
+
+class DeviceTable(NamedTuple):
+    """How GPUs may be cut by MIG, and NPUs by templates beyond what is known of them anyway."""
+
+    geometries: GeometryTable = ()
+    chips: tuple[Chip, ...] = ()
+
+
+NO_TABLE: Final = DeviceTable()
 
 CONFIG_FILE: Final = "device-config.yaml"
 """The entry of the ConfigMap."""
@@ -36,27 +47,29 @@ _INSTANCE: Final = record(
 )
 _GEOMETRY: Final = record("", ("group",), group=text(""), geometries=listing("", _INSTANCE))
 _MODELS: Final = record("", ("models",), models=texts(""), allowedGeometries=listing("", _GEOMETRY))
-_CONFIG: Final = record("", nvidia=record("", knownMigGeometries=listing("", _MODELS)))
+_CONFIG: Final = record("", nvidia=record("", knownMigGeometries=listing("", _MODELS)), vnpus={})
 _CONFIG_MAP: Final = record("", data=record("", **{CONFIG_FILE: text("")}))
 
 
-def parse_geometries(obj: object) -> tuple[GeometryTable, tuple[FieldError, ...]]:
-    """The table in a ConfigMap, and every field that has no reading."""
+def parse_device_table(obj: object) -> tuple[DeviceTable, tuple[FieldError, ...]]:
+    """The tables in a ConfigMap, and every field that has no reading."""
     errors: list[FieldError] = []
     source = Fields(obj, _CONFIG_MAP, "", errors).record("data").text(CONFIG_FILE)
     path = f"data[{CONFIG_FILE}]"
     found: list[tuple[str, tuple[Geometry, ...]]] = []
+    chips: list[Chip] = []
     for part in read_yaml(source):
         if not isinstance(part, Document):
             errors.append(FieldError(path, None, f"is not YAML: {part}"))
             continue
-        nvidia = Fields(part.value, _CONFIG, path, errors).record("nvidia")
-        for entry in nvidia.records("knownMigGeometries"):
+        config = Fields(part.value, _CONFIG, path, errors)
+        chips += parse_chips(config.raw("vnpus"), f"{path}.vnpus", errors)
+        for entry in config.record("nvidia").records("knownMigGeometries"):
             before = len(errors)
             cuts = tuple(_geometry(each) for each in entry.records("allowedGeometries"))
             if len(errors) == before:
                 found += [(model, cuts) for model in entry.texts("models") if model]
-    return tuple(found), tuple(errors)
+    return DeviceTable(tuple(found), tuple(chips)), tuple(errors)
 
 
 def _geometry(fields: Fields) -> Geometry:

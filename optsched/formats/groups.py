@@ -31,6 +31,7 @@ from optsched.formats.marks import (
 )
 from optsched.formats.nodegroups import node_groups
 from optsched.formats.notes import NOTES
+from optsched.formats.npus import NPU_MARKS
 from optsched.formats.numa_pods import NEEDS
 from optsched.formats.problems import sentence
 from optsched.formats.stores import IMAGES
@@ -193,7 +194,7 @@ def implicit_gang(loner: Loner) -> Gang:
         waiting_since_ms=waiting_since_ms(loner.annotations, task.created_ms),
         phase=_loner_phase(task.status),
         tasks=(task,),
-        annotations=without(loner.annotations, POD_MARKS),
+        annotations=without(without(loner.annotations, POD_MARKS), NPU_MARKS),
         is_implicit=True,
     )
 

@@ -9,16 +9,16 @@ from optsched.api.meta import parse_meta
 from optsched.domain.amounts import amounts
 from optsched.domain.cluster import Node
 from optsched.domain.task import Taint, TaintEffect
-from optsched.formats.cards import node_cards
+from optsched.formats.cards import CARD_PROBLEM, node_cards
+from optsched.formats.geometries import NO_TABLE
 from optsched.formats.marks import marked_load
 from optsched.formats.schemas import NODE
 from optsched.formats.stores import store_of
-from optsched.units import MAX_ON_NODE
+from optsched.units import MAX_ON_NODE, FieldError
 
 if TYPE_CHECKING:
     from optsched.domain.amounts import Amounts
-    from optsched.formats.geometries import GeometryTable
-    from optsched.units import FieldError
+    from optsched.formats.geometries import DeviceTable
 
 GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
 """Written by NVIDIA's feature discovery."""
@@ -27,11 +27,11 @@ _TOO_MUCH: Final = f"is more than a machine can have: write at most {MAX_ON_NODE
 
 
 def parse_node(
-    obj: object, table: GeometryTable = ()
+    obj: object, table: DeviceTable = NO_TABLE
 ) -> tuple[Node | None, tuple[FieldError, ...]]:
     """The node, and every field of it that has no reading; None only without a name.
 
-    table: how MIG may cut GPUs, by model.
+    table: how GPUs and NPUs may be cut.
 
     A resource whose amount has no reading offers nothing, and a node whose taints have none takes
     no pods. Without any condition a node counts as ready, for manifests written by hand have none.
@@ -46,6 +46,8 @@ def parse_node(
     before = len(errors)
     taints = tuple(_taint(each) for each in spec.records("taints"))
     has_all_taints = len(errors) == before
+    unread: list[FieldError] = []
+    cards = node_cards(meta.annotations, allocatable, table, unread)
     node = Node(
         name=meta.name,
         allocatable=allocatable,
@@ -55,10 +57,11 @@ def parse_node(
         unschedulable=spec.boolean("unschedulable"),
         gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
         load=marked_load(meta.annotations, errors),
-        cards=node_cards(meta.annotations, allocatable, table, errors),
+        cards=cards,
+        card_problem="; ".join(map(str, unread)) or meta.annotations.get(CARD_PROBLEM, ""),
         store=store_of(meta, obj.get("status") if isinstance(obj, dict) else None),
     )
-    return node, tuple(errors)
+    return node, (*errors, *unread)
 
 
 def _allocatable(status: Fields) -> Amounts:

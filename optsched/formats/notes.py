@@ -17,6 +17,7 @@ _AS_THEY_ARE: Final = (
     wellknown.SCORING_TYPE,
     wellknown.SCORING_WEIGHT,
     wellknown.VGPU_MODE,
+    wellknown.NPU_MODE,
     wellknown.GPU_USE_TYPE,
     wellknown.GPU_AVOID_TYPE,
 )

@@ -110,7 +110,8 @@ _CARD: Final = record(
     memory=_whole("In the units of the device plugin."),
     cores=_whole("Hundredths of its cores."),
     container=_whole("Which of the containers that ask for GPUs has it, from 0."),
-    instance=text("The slice that MIG has cut, as geometry-position; empty for none."),
+    instance=text("The slice that MIG has cut, as geometry-position, or the template of an NPU."),
+    npu=text("The chip of an NPU; empty for GPUs."),
 )
 _DEVICE: Final = record(
     "A device that a claim gets.",
@@ -269,7 +270,8 @@ def _encode_parts(
 def _encode_card(use: CardUse) -> list[Any]:
     fields = {"gpu": use.key, "memory": use.memory, "cores": use.cores}
     cut = {"instance": use.instance} if use.instance else {}
-    return [{**fields, "container": use.container, **cut}]
+    npu = {"npu": use.npu} if use.npu else {}
+    return [{**fields, "container": use.container, **cut, **npu}]
 
 
 def _encode_grant(grant: DeviceGrant) -> list[Any]:
@@ -374,7 +376,8 @@ def _parts(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
 
 def _card(fields: Fields) -> CardUse:
     memory, cores, container = (fields.integer(n) for n in ("memory", "cores", "container"))
-    return CardUse(fields.text("gpu"), memory, cores, container, fields.text("instance"))
+    instance, npu = fields.text("instance"), fields.text("npu")
+    return CardUse(fields.text("gpu"), memory, cores, container, instance, npu)
 
 
 def _cell(fields: Fields) -> NumaPart:

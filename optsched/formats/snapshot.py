@@ -24,7 +24,7 @@ from optsched.formats.deviceclaims import (
     parse_device_class,
     parse_slice,
 )
-from optsched.formats.geometries import parse_geometries
+from optsched.formats.geometries import DeviceTable, parse_device_table
 from optsched.formats.groups import (
     Loner,
     gang_of_group,
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from optsched.domain.shards import Sharding
     from optsched.domain.task import Task
     from optsched.domain.topology import Topology
-    from optsched.formats.geometries import GeometryTable
     from optsched.formats.problems import ObjectProblem
 
 Parsed = TypeVar("Parsed")
@@ -339,17 +338,18 @@ class _Assembly:
             self._report(kinds.HYPER_NODE, name, remarks, listed[name].where)
         return topology
 
-    def _geometries(self) -> GeometryTable:
-        """How MIG may cut GPUs; of several ConfigMaps that say it, the first that fits counts."""
-        found: GeometryTable = ()
+    def _device_table(self) -> DeviceTable:
+        """How GPUs and NPUs may be cut; of several ConfigMaps, the first that says it counts."""
+        found = DeviceTable()
         for key, entry in self._index.of(kinds.CONFIG_MAP).items():
-            table, errors = parse_geometries(entry.obj)
+            table, errors = parse_device_table(entry.obj)
             self._report(kinds.CONFIG_MAP, key, errors, entry.where)
-            found += table
+            geometries = found.geometries + table.geometries
+            found = DeviceTable(geometries, found.chips + table.chips)
         return found
 
     def _nodes(self) -> tuple[Node, ...]:
-        table = self._geometries()
+        table = self._device_table()
         residents: dict[str, list[Task]] = {}
         for task in self._tasks:
             if task.status.holds_resources:

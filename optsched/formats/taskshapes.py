@@ -17,6 +17,7 @@ from optsched.domain.task import (
 )
 from optsched.formats.cards import VGPU_PERCENT, card_requests
 from optsched.formats.notes import notes
+from optsched.formats.npus import counts_on_cards
 from optsched.formats.numa_pods import numa_needs
 from optsched.formats.requests import is_sidecar, pod_request
 from optsched.formats.schemas import POD
@@ -70,7 +71,9 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
 
 def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
     request = pod_request(spec, status)
-    request.pop(VGPU_PERCENT, None)  # says how much of a card, and no node offers it
+    # What says how much of a card is asked for is offered by no node.
+    for name in [n for n in request if n == VGPU_PERCENT or counts_on_cards(n)]:
+        del request[name]
     beyond = {name: amount for name, amount in request.items() if amount > MAX_ON_NODE}
     errors += [FieldError(f"spec: sum of {n}", a, _TOO_MUCH) for n, a in beyond.items()]
     return amounts({name: amount for name, amount in request.items() if name not in beyond})

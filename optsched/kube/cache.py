@@ -22,8 +22,8 @@ from optsched.domain.moves import MOVES
 from optsched.domain.shards import NO_SHARDING
 from optsched.domain.task import TaskStatus
 from optsched.formats.budgets import parse_budget
-from optsched.formats.cards import MIG
-from optsched.formats.geometries import geometries_of
+from optsched.formats.cards import recut
+from optsched.formats.geometries import NO_TABLE
 from optsched.formats.groups import (
     Loner,
     gang_of_group,
@@ -63,14 +63,14 @@ if TYPE_CHECKING:
     from optsched.domain.numa import Numa, NumaPart
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
-    from optsched.formats.geometries import GeometryTable
+    from optsched.formats.geometries import DeviceTable
     from optsched.kube.ports import Raw
     from optsched.kube.watch import WatchEvent
 
 _STORAGE: Final = (kinds.PERSISTENT_VOLUME, kinds.STORAGE_CLASS)
 
 _FLAWED: Final = frozenset(
-    {kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
+    {kinds.NODE, kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
 )
 """Kinds whose objects are told what is wrong with them."""
 
@@ -131,7 +131,7 @@ class ClusterCache:
         self._bare_nodes: dict[str, Node] = {}
         self._devices = DeviceShelf()
         self._numa: dict[str, Numa] = {}
-        self._geometries: GeometryTable = ()
+        self._device_table = NO_TABLE
         self._raw: dict[Kind, dict[str, Raw]] = {
             kind: {} for kind in (kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *_STORAGE)
         }
@@ -227,17 +227,14 @@ class ClusterCache:
         self._devices.forget(task)
         self._pods.forget(task)
 
-    def set_geometries(self, table: GeometryTable) -> None:
-        """How MIG may cut GPUs, by model, from now on."""
-        if table == self._geometries:
+    def set_device_table(self, table: DeviceTable) -> None:
+        """How GPUs and NPUs may be cut from now on."""
+        if table == self._device_table:
             return
         self.version += 1
-        self._geometries = table
+        self._device_table = table
         for name, node in self._bare_nodes.items():
-            cut = tuple(
-                replace(c, geometries=geometries_of(c.model, table)) if c.mode == MIG else c
-                for c in node.cards
-            )
+            cut = tuple(recut(card, table) for card in node.cards)
             if cut != node.cards:
                 self._bare_nodes[name] = replace(node, cards=cut)
                 self._pods.touched_nodes.add(name)
@@ -398,7 +395,7 @@ class ClusterCache:
         self._stale.add(kind)
 
     def _put_node(self, name: str, obj: Raw) -> None:
-        node = parse_node(obj, self._geometries)[0]
+        node = parse_node(obj, self._device_table)[0]
         is_taken = node is not None and self._takes_node(node.labels)
         _keep(self._bare_nodes, name, node if is_taken else None)
         self._pods.touched_nodes.add(name)

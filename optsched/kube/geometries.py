@@ -1,4 +1,4 @@
-"""Reads now and then how MIG may cut GPUs, from the ConfigMap that a policy names."""
+"""Reads now and then how GPUs and NPUs may be cut, from the ConfigMap that a policy names."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.kinds import CONFIG_MAP
-from optsched.formats.geometries import parse_geometries
+from optsched.formats.geometries import NO_TABLE, parse_device_table
 from optsched.kube.errors import Forbidden, KubeError, NotFound
 from optsched.kube.ports import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.formats.geometries import GeometryTable
+    from optsched.formats.geometries import DeviceTable
     from optsched.kube.cache import ClusterCache
     from optsched.kube.ports import Api
     from optsched.kube.waiting import Waiting
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class GeometryReader:
-    """Keeps the geometries of a cache up to date; `run` has to be running.
+    """Keeps the tables of a cache up to date; `run` has to be running.
 
     `where` says namespace and name of the ConfigMap, or None where nobody asks for it;
-    `on_change` is called when GPUs may be cut in other ways than before.
+    `on_change` is called when devices may be cut in other ways than before.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class GeometryReader:
         try:
             obj = await self._api.read(Ref(CONFIG_MAP, *where))
         except (NotFound, Forbidden) as e:
-            self._tell(f"no geometries of MIG: {e}")
-            self._set(())
+            self._tell(f"no tables of devices: {e}")
+            self._set(NO_TABLE)
             return
         except KubeError as e:
-            self._tell(f"geometries of MIG not read: {e}")
+            self._tell(f"tables of devices not read: {e}")
             return
-        table, errors = parse_geometries(obj)
+        table, errors = parse_device_table(obj)
         name = "/".join(where)
         self._tell("; ".join(f"ConfigMap {name}: {error}" for error in errors))
         self._set(table)
 
-    def _set(self, table: GeometryTable) -> None:
+    def _set(self, table: DeviceTable) -> None:
         before = self._cache.version
-        self._cache.set_geometries(table)
+        self._cache.set_device_table(table)
         if self._cache.version != before:
             self._on_change()
 

@@ -241,9 +241,9 @@ class _Live:
         yield self._solver.run()
 
     def _geometries_in(self) -> tuple[str, str] | None:
-        """The ConfigMap with the geometries of MIG, where the policy shares GPUs that way."""
+        """The ConfigMap that says how devices may be cut, where the policy shares any of them."""
         rules = (active.rule for active in self._policies.current().rules.active)
-        shares = (rule for rule in rules if isinstance(rule, DeviceShare) and rule.by_vgpu)
+        shares = (rule for rule in rules if isinstance(rule, DeviceShare) and rule.cuts)
         return next((rule.geometries_in for rule in shares), None)
 
     async def _drain(self) -> None:

@@ -355,6 +355,13 @@ class TierReader:
         for name in others:
             message = f"can not be on together with {first}: a GPU is shared in one way only"
             self.findings.error(given[name].key, message)
+        other = "deviceshare.AscendMindClusterVNPUEnable"
+        if arguments.get(other):
+            message = (
+                "is not available: MindCluster reports NPUs in a ConfigMap of their node, which is "
+                "not read; deviceshare.AscendHAMiVNPUEnable shares those that nodes report"
+            )
+            self.findings.error(given[other].key, message)
 
     def _check_company(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
         """Plugins that Volcano does not let stand together."""

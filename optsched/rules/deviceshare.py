@@ -1,11 +1,12 @@
-"""GPUs shared by memory and cores: what tasks of a node take can be dealt out to its cards.
+"""GPUs and NPUs shared by memory and cores: what tasks of a node take is dealt out to its cards.
 
 Mathematics: models/formulation/deviceshare.md. Volcano: `pkg/scheduler/plugins/deviceshare`,
-`pkg/scheduler/api/devices/nvidia`.
+`pkg/scheduler/api/devices/{nvidia,ascend/hami}`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, product
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from optsched.api.wellknown import GPU_AVOID_TYPE, GPU_USE_TYPE, VGPU_MODE
+from optsched.api.wellknown import GPU_AVOID_TYPE, GPU_USE_TYPE, NPU_MODE, VGPU_MODE
 from optsched.domain.amounts import amount_of
-from optsched.domain.cards import ALL_CORES, CardUse
+from optsched.domain.cards import ALL_CORES, NVIDIA, CardUse
 from optsched.domain.task import TaskStatus
 from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
@@ -40,6 +41,11 @@ MIG = "mig"
 """Cards in this mode are cut by geometries; one of which none is known takes nothing."""
 
 TOP = 100.0
+BY_TEMPLATE = "template"
+"""The way in which NPUs are shared where a pod names none."""
+WIRED = "Ascend910"
+"""Chips that begin so are wired to some of their node only: tasks do better within a network."""
+WIRED_TOP = 10.0
 
 
 class Prefers(StrEnum):
@@ -51,18 +57,30 @@ class Prefers(StrEnum):
 
 
 class Need(NamedTuple):
-    """Cards that one container asks for, all different: of which kind, and how much of each."""
+    """Cards that one container asks for, all different: of which family, and how much of each."""
 
     number: int
     memory: int
     percent: int
     cores: int
     is_alone: bool
-    is_vgpu: bool
+    family: str
+
+    @property
+    def is_vgpu(self) -> bool:
+        """Whether it asks for vGPUs."""
+        return self.family == NVIDIA
+
+    @property
+    def is_npu(self) -> bool:
+        """Whether it asks for NPUs, no two of which one task may have the same."""
+        return self.family not in ("", NVIDIA)
 
     def memory_of(self, card: Card) -> int:
-        """What it takes of the memory of a card."""
-        return self.memory or card.memory * self.percent // 100
+        """What it takes of the memory of a card that is usable: of NPUs, a template or all."""
+        memory = self.memory or card.memory * self.percent // 100
+        template = card.chip.cut(memory) if card.chip is not None else None
+        return memory if template is None else template.memory
 
 
 Slice: TypeAlias = tuple[int, int]
@@ -99,12 +117,14 @@ class DeviceShare(Rule):
 
     Attributes
     ----------
-    by_memory, by_number, by_vgpu
-        Which requests count: `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`.
+    by_memory, by_number, by_vgpu, by_npu
+        Which requests count: `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`, and
+        `huawei.com/Ascend*` with its memory.
     prefers, weight
         The score of nodes.
     geometries_in
-        Namespace and name of the ConfigMap with the geometries of MIG, for whoever reads it.
+        Namespace and name of the ConfigMap with the geometries of MIG and the templates of NPUs,
+        for whoever reads it.
 
     """
 
@@ -114,20 +134,27 @@ class DeviceShare(Rule):
     by_memory: bool = False
     by_number: bool = False
     by_vgpu: bool = False
+    by_npu: bool = False
     prefers: Prefers = Prefers.NONE
     weight: int = 0
     geometries_in: tuple[str, str] = ("kube-system", "volcano-vgpu-device-config")
+
+    @property
+    def cuts(self) -> bool:
+        """Whether it matters how devices may be cut."""
+        return self.by_vgpu or self.by_npu
 
     def needs(self, shape: TaskShape) -> tuple[Need, ...]:
         """What a shape asks for of shared cards."""
         found = []
         if self.by_memory and (memory := amount_of(shape.request, GPU_MEMORY)):
-            found.append(Need(1, memory, 0, 0, is_alone=False, is_vgpu=False))
+            found.append(Need(1, memory, 0, 0, is_alone=False, family=""))
         if self.by_number and (number := amount_of(shape.request, GPU_NUMBER)):
-            found.append(Need(number, 0, 100, 0, is_alone=True, is_vgpu=False))
-        for r in shape.cards if self.by_vgpu else ():
-            alone = r.cores >= ALL_CORES
-            found.append(Need(r.number, r.memory, r.percent, r.cores, alone, is_vgpu=True))
+            found.append(Need(number, 0, 100, 0, is_alone=True, family=""))
+        for r in shape.cards:
+            if self.by_npu if r.npu else self.by_vgpu:
+                alone, family = r.cores >= ALL_CORES, r.npu or NVIDIA
+                found.append(Need(r.number, r.memory, r.percent, r.cores, alone, family))
         return tuple(found)
 
     # --- hard ------------------------------------------------------------------------------------
@@ -149,32 +176,33 @@ class DeviceShare(Rule):
             node = world.snapshot.node_by_name[name]
             asking = [t for t in placed if self.needs(t.shape)]
             positions = _Positions(node)
-            for key, taken in (self._dealt(node, asking) or {}).items():
-                found[key] = tuple(
-                    CardUse(node.cards[t.at].key, t.memory, t.cores, container, positions.of(t))
-                    for container, t in taken
+            dealt = self._dealt(node, asking) or {}
+            for task in (t for t in asking if t.key in dealt):
+                container_of = _containers(self.needs(task.shape))
+                found[task.key] = tuple(
+                    positions.use(taken, container_of[i]) for i, taken in dealt[task.key]
                 )
         return found
 
     def _dealt(
         self, node: Node, asking: Sequence[Task]
     ) -> dict[str, list[tuple[int, Taken]]] | None:
-        """(container, what it takes) by task: in Volcano's order, else in any way that fits."""
+        """(need, what it takes) by task: in Volcano's order, else in any way that fits."""
         found = self._dealt_in_order(node, asking)
         if found is not None:
             return found
         wanted = [
-            (need, tuple(usable(c, need, t.shape) for c in node.cards), t.key, i)
+            Wanted(need, tuple(usable(c, need, t.shape) for c in node.cards), t.key, i)
             for t in asking
             for i, need in enumerate(self.needs(t.shape))
         ]
-        wanted.sort(key=lambda w: (not w[0].is_alone, -w[0].memory, -w[0].percent, -w[0].cores))
-        chosen = _deal(node.cards, tuple(self.held(node)), [w[:2] for w in wanted], 0, set())
+        wanted.sort(key=_hardest_first)
+        chosen = _deal(node.cards, tuple(self.held(node)), wanted, 0, frozenset(), set())
         if chosen is None:
             return None
         by_task: dict[str, list[tuple[int, Taken]]] = {t.key: [] for t in asking}
-        for (_, _, key, container), cards in zip(wanted, chosen, strict=True):
-            by_task[key] += ((container, taken) for taken in cards)
+        for each, cards in zip(wanted, chosen, strict=True):
+            by_task[each.task] += ((each.place, taken) for taken in cards)
         return by_task
 
     def _dealt_in_order(
@@ -183,14 +211,14 @@ class DeviceShare(Rule):
         used = self.held(node)
         found: dict[str, list[tuple[int, Taken]]] = {}
         for task in asking:
-            found[task.key] = []
-            for container, need in enumerate(self.needs(task.shape)):
-                cards = assign(node.cards, used, [need], task.shape)
-                if cards is None:
-                    return None
-                for taken in cards:
-                    _take(used, taken)
-                    found[task.key].append((container, taken))
+            needs = self.needs(task.shape)
+            cards = assign(node.cards, used, needs, task.shape, self.prefers)
+            if cards is None:
+                return None
+            for taken in cards:
+                _take(used, taken)
+            places = [i for i, need in enumerate(needs) for _ in range(need.number)]
+            found[task.key] = list(zip(places, cards, strict=True))
         return found
 
     def held(self, node: Node) -> list[Used]:
@@ -204,25 +232,25 @@ class DeviceShare(Rule):
     def holdings(self, node: Node) -> dict[str, list[Taken]]:
         """The same by resident."""
         used = [Used() for _ in node.cards]
-        place = {card.key: i for i, card in enumerate(node.cards)}
+        place = {(card.npu, card.key): i for i, card in enumerate(node.cards)}
         found: dict[str, list[Taken]] = {}
         for task in node.residents:
             alone = any(need.is_alone for need in self.needs(task.shape))
-            for use in (u for u in task.cards if u.key in place):
-                at = place[use.key]
+            for use in (u for u in task.cards if (u.npu, u.key) in place):
+                at = place[use.npu, use.key]
                 card = node.cards[at]
                 # Whoever asks for numbers of cards has all of each of them.
                 memory = use.memory or (card.memory if alone else 0)
                 cut = _slice_of(card, use.instance)
                 # A slice that no geometry knows leaves no room on its card.
-                alone_here = alone or (card.mode == MIG and cut is None)
+                alone_here = (alone and not use.npu) or (card.mode == MIG and cut is None)
                 taken = Taken(at, memory, use.cores, alone_here, cut)
                 found.setdefault(task.key, []).append(taken)
                 _take(used, found[task.key][-1])
         for task in node.residents:
             needs = self.needs(task.shape)
             if needs and task.key not in found:
-                found[task.key] = assign(node.cards, used, needs, task.shape) or []
+                found[task.key] = assign(node.cards, used, needs, task.shape, self.prefers) or []
                 for taken in found[task.key]:
                     _take(used, taken)
         return found
@@ -243,8 +271,12 @@ class DeviceShare(Rule):
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
-        needs = self.needs(problem.classes.shapes[task_class])
-        return f"had {' and '.join(map(_wanted, needs))} free"
+        shape = problem.classes.shapes[task_class]
+        needs = self.needs(shape)
+        way = dict(shape.notes).get(NPU_MODE, BY_TEMPLATE)
+        is_other = way != BY_TEMPLATE and any(need.is_npu for need in needs)
+        other = f" ({NPU_MODE}: {way} is not shared out here)" if is_other else ""
+        return f"had {' and '.join(map(_wanted, needs))} free{other}"
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Every need dealt to cards, within memory, cores and the number of tasks of each."""
@@ -265,6 +297,10 @@ class DeviceShare(Rule):
     def points(self, cards: Sequence[Card], used: Sequence[Used], taken: Iterable[Taken]) -> float:
         """What a node is worth to a task that takes so much of its cards (`GPUScore`)."""
         after, total = list(used), 0.0
+        taken = tuple(taken)
+        wired = Counter(cards[each.at].network for each in taken if is_wired(cards[each.at]))
+        if wired and wired.total() == len(taken):
+            total += WIRED_TOP * max(wired.values()) / wired.total()
         for each in taken:
             _take(after, each)
             if self.prefers is Prefers.BINPACK:
@@ -276,11 +312,13 @@ class DeviceShare(Rule):
 
 def _wanted(need: Need) -> str:
     """What a node without it had: `no vGPU with 3000 memory`, `fewer than 2 vGPUs with …`."""
-    kind = "vGPU" if need.is_vgpu else "shared GPU"
+    kind = "vGPU" if need.is_vgpu else need.family or "shared GPU"
     few = f"fewer than {counted(need.number, kind)}" if need.number > 1 else f"no {kind}"
-    if need.is_alone and not need.is_vgpu:
+    if need.is_alone and not need.family:
         return f"{few} that nobody uses"
     memory = f"{need.memory} memory" if need.memory else f"{need.percent}% memory"
+    if need.is_npu and need.number > 1 and need.memory:
+        return f"{few} with {memory} (of several NPUs at once each is had whole)"
     cores = f" and {need.cores}% cores" if need.cores else ""
     return f"{few} with {memory}{cores}"
 
@@ -290,14 +328,29 @@ def _wanted(need: Need) -> str:
 
 def usable(card: Card, need: Need, shape: TaskShape) -> bool:
     """Whether a card is of a kind that a need may take, whatever is free of it."""
-    if card.is_vgpu is not need.is_vgpu or not card.is_healthy:
+    if card.family != need.family or not card.is_healthy:
         return False
     notes = dict(shape.notes)
+    if need.is_npu:
+        return notes.get(NPU_MODE, BY_TEMPLATE) == BY_TEMPLATE and _is_cut_so(card, need)
     if need.is_vgpu and notes.get(VGPU_MODE, card.mode) != card.mode:
         return False
     if need.is_vgpu and GPU_USE_TYPE in notes:
         return _is_of(card, notes[GPU_USE_TYPE])
     return not (need.is_vgpu and GPU_AVOID_TYPE in notes and _is_of(card, notes[GPU_AVOID_TYPE]))
+
+
+def _is_cut_so(card: Card, need: Need) -> bool:
+    """Whether an NPU can be cut as asked for: of several at once only whole ones are given."""
+    if card.chip is None:
+        return False
+    template = card.chip.cut(need.memory or card.memory * need.percent // 100)
+    return template is not None and (need.number == 1 or not template.name)
+
+
+def is_wired(card: Card) -> bool:
+    """Whether it matters which of an NPU's node it is wired to."""
+    return card.network is not None and card.npu.startswith(WIRED)
 
 
 def _is_of(card: Card, models: str) -> bool:
@@ -381,26 +434,62 @@ class _Positions:
                 return name
         return ""
 
+    def use(self, taken: Taken, container: int) -> CardUse:
+        """What is taken as it is told to a pod."""
+        card = self._cards[taken.at]
+        template = card.chip.cut(taken.memory) if card.chip is not None else None
+        instance = self.of(taken) if template is None else template.name
+        return CardUse(card.key, taken.memory, taken.cores, container, instance, card.npu)
+
+
+def _containers(needs: Sequence[Need]) -> list[int]:
+    """Of each need, how many containers before its own ask for cards of its family."""
+    return [sum(n.family == need.family for n in needs[:i]) for i, need in enumerate(needs)]
+
 
 def assign(
-    cards: Sequence[Card], used: Sequence[Used], needs: Iterable[Need], shape: TaskShape
+    cards: Sequence[Card],
+    used: Sequence[Used],
+    needs: Iterable[Need],
+    shape: TaskShape,
+    prefers: Prefers = Prefers.NONE,
 ) -> list[Taken] | None:
     """What a task takes in Volcano's order of cards; None where that finds no room.
 
-    vGPUs are taken from the last card on, numbered cards from the first.
+    vGPUs are taken from the last card on, numbered cards from the first, NPUs as `prefers` says
+    and within one network where they are wired; no NPU twice.
     """
-    after, found = list(used), []
+    after = list(used)
+    found: list[Taken] = []
     for need in needs:
-        left = need.number
-        for at in range(len(cards))[:: -1 if need.is_vgpu else 1]:
-            card = cards[at]
-            if left and usable(card, need, shape) and admits(card, after[at], need):
-                found.append(ways(card, at, after[at], need)[0])
-                _take(after, found[-1])
-                left -= 1
-        if left:
+        mine = {t.at for t in found} if need.is_npu else set()
+        room = [
+            at
+            for at in range(len(cards))[:: -1 if need.is_vgpu else 1]
+            if at not in mine and usable(cards[at], need, shape)
+            if admits(cards[at], after[at], need)
+        ]
+        if len(room) < need.number:
             return None
+        if need.is_npu:
+            _put_best_first(cards, after, room, prefers)
+        for at in room[: need.number]:
+            found.append(ways(cards[at], at, after[at], need)[0])
+            _take(after, found[-1])
     return found
+
+
+def _put_best_first(
+    cards: Sequence[Card], used: Sequence[Used], room: list[int], prefers: Prefers
+) -> None:
+    """Put NPUs with room in the order in which they are taken (`selectDevices`)."""
+    if prefers is Prefers.BINPACK:
+        room.sort(key=lambda at: -used[at].memory / max(cards[at].memory, 1))
+    elif prefers is Prefers.SPREAD:
+        room.sort(key=lambda at: used[at].number > 0)
+    if all(is_wired(cards[at]) for at in room):
+        there = Counter(cards[at].network for at in room)
+        room.sort(key=lambda at: (-there[cards[at].network], cards[at].network or 0))
 
 
 def _fits(
@@ -425,28 +514,55 @@ def _take(used: list[Used], taken: Taken, sign: int = 1) -> None:
     )
 
 
+class Wanted(NamedTuple):
+    """A need of a task, the cards that it may take, and its place among the needs of the task."""
+
+    need: Need
+    may: tuple[bool, ...]
+    task: str
+    place: int
+
+
+def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
+    """NPUs of a task one after the other, for none may be taken twice; else what takes most."""
+    need = wanted.need
+    size = (not need.is_alone, -need.memory, -need.percent, -need.cores)
+    return (need.family, wanted.task if need.is_npu else "", size)
+
+
 def _deal(
     cards: Sequence[Card],
     used: tuple[Used, ...],
-    wanted: Sequence[tuple[Need, tuple[bool, ...]]],
+    wanted: Sequence[Wanted],
     first: int,
-    dead: set[tuple[int, tuple[Used, ...]]],
+    mine: frozenset[int],
+    dead: set[tuple[int, frozenset[int], tuple[Used, ...]]],
 ) -> list[list[Taken]] | None:
-    """How all that is wanted from `first` on can be dealt out; `dead` are states that fail."""
+    """How all that is wanted from `first` on can be dealt out; `dead` are states that fail.
+
+    mine: the NPUs that the task before has, as long as it is the same.
+    """
     if first == len(wanted):
         return []
-    if (first, used) in dead:
+    need, may, task, _ = wanted[first]
+    if not need.is_npu or not first or wanted[first - 1].task != task:
+        mine = frozenset()
+    if (first, mine, used) in dead:
         return None
-    need, may = wanted[first]
-    room = [i for i, card in enumerate(cards) if may[i] and admits(card, used[i], need)]
+    room = [
+        i
+        for i, card in enumerate(cards)
+        if may[i] and i not in mine and admits(card, used[i], need)
+    ]
     for taken in _choices(cards, used, need, room):
         after = list(used)
         for each in taken:
             _take(after, each)
-        rest = _deal(cards, tuple(after), wanted, first + 1, dead)
+        here = mine.union(each.at for each in taken)
+        rest = _deal(cards, tuple(after), wanted, first + 1, here, dead)
         if rest is not None:
             return [list(taken), *rest]
-    dead.add((first, used))
+    dead.add((first, mine, used))
     return None
 
 
@@ -476,13 +592,20 @@ class _Cards:
     def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
         """Deal the tasks of classes on this node, then bound what cards give."""
         for c in here:
+            npus: dict[int, list[int]] = {}
             for need in needs[c]:
-                self._add_need(need, self._form.problem.classes.shapes[c], int(supplied[c]))
+                dealt = self._add_need(need, self._form.problem.classes.shapes[c], int(supplied[c]))
+                for at, variable in dealt if need.is_npu else ():
+                    npus.setdefault(at, []).append(variable)
+            for variables in (v for v in npus.values() if len(v) > 1):
+                # No NPU twice for one task, whichever of its containers has it.
+                ones = [*[1] * len(variables), -1]
+                self._form.model.add_rows(0, [*variables, int(supplied[c])], ones, upper=0)
         for at, card in enumerate(self._cards):
             self._bound(at, card)
 
-    def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> None:
-        """Σ over cards of v = number·tasks, and no card twice for one task."""
+    def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
+        """Σ over cards of v = number·tasks, and no card twice for one task; (card, v)."""
         model = self._form.model
         open_cards = [
             i
@@ -493,7 +616,8 @@ class _Cards:
         dealt = model.add_variables(0, np.array(most, np.int64))
         factors = np.append(np.ones(len(dealt), np.int64), -need.number)
         model.add_rows(0, np.append(dealt, tasks), factors, lower=0, upper=0)
-        for at, variable in zip(open_cards, dealt.tolist(), strict=True):
+        found = list(zip(open_cards, dealt.tolist(), strict=True))
+        for at, variable in found:
             model.add_rows(0, [variable, tasks], [1, -1], upper=0)
             if self._cards[at].mode == MIG:
                 self._add_slices(at, need, variable)
@@ -501,6 +625,7 @@ class _Cards:
                 self._memory[at].append((variable, need.memory_of(self._cards[at])))
             self._cores[at].append((variable, need.cores))
             (self._owning if need.is_alone else self._sharing)[at].append(variable)
+        return found
 
     def _add_slices(self, at: int, need: Need, variable: int) -> None:
         """Every task on a card that is cut has one slice: Σ over kinds of w = v."""
@@ -614,7 +739,9 @@ class _Live(Greedy):
     def _put(self, node: int, task_class: int) -> None:
         cards, used, later = self._cards[node], self._used[node], self._later[node]
         needs, shape = self._needs[task_class], self._shapes[task_class]
-        found = assign(cards, used, needs, shape) or assign(cards, later, needs, shape) or []
+        prefers = self._rule.prefers
+        found = assign(cards, used, needs, shape, prefers)
+        found = found or assign(cards, later, needs, shape, prefers) or []
         for taken in found:
             _take(used, taken)
             _take(later, taken)
@@ -637,7 +764,7 @@ class _Live(Greedy):
         for node in touched:
             cards, used = self._cards[node], (self._later if later else self._used)[node]
             needs, shape = self._needs[task_class], self._shapes[task_class]
-            found = assign(cards, used, needs, shape)
+            found = assign(cards, used, needs, shape, self._rule.prefers)
             fits[node] = found is not None
             points[node] = self._rule.points(cards, used, found or ())
         self._views[key] = fits, points, len(self._log)

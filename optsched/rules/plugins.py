@@ -370,6 +370,7 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             by_memory=bool(arguments.get(f"{_SHARE}GPUSharingEnable", False)),
             by_number=bool(arguments.get(f"{_SHARE}GPUNumberEnable", False)),
             by_vgpu=bool(arguments.get(f"{_SHARE}VGPUEnable", False)),
+            by_npu=bool(arguments.get(f"{_SHARE}AscendHAMiVNPUEnable", False)),
             prefers=Prefers(str(arguments.get(f"{_SHARE}SchedulePolicy", Prefers.NONE))),
             weight=_whole(arguments, f"{_SHARE}ScheduleWeight", 0),
             geometries_in=(
@@ -647,7 +648,7 @@ _AVAILABLE = (
     ),
     Plugin(
         "deviceshare",
-        "GPUs shared by memory and cores",
+        "GPUs and NPUs shared by memory and cores",
         (
             _switch(f"{_SHARE}GPUSharingEnable", "volcano.sh/gpu-memory counts", default=False),
             _switch(f"{_SHARE}GPUNumberEnable", "volcano.sh/gpu-number counts", default=False),
@@ -663,15 +664,23 @@ _AVAILABLE = (
                 _later(_switch(f"{_SHARE}{name}", meaning, default=False))
                 for name, meaning in (
                     ("NodeLockEnable", "binds one pod of a node after the other"),
-                    ("AscendMindClusterVNPUEnable", "Ascend NPUs"),
-                    ("AscendHAMiVNPUEnable", "Ascend NPUs"),
                 )
+            ),
+            _switch(
+                f"{_SHARE}AscendMindClusterVNPUEnable",
+                "an error: no node reports these NPUs itself",
+                default=False,
+            ),
+            _switch(
+                f"{_SHARE}AscendHAMiVNPUEnable",
+                "huawei.com/Ascend* and its memory count, by templates",
+                default=False,
             ),
             Argument(
                 f"{_SHARE}KnownGeometriesCMName",
                 Kind.TEXT,
                 "volcano-vgpu-device-config",
-                "the ConfigMap that says how MIG may cut GPUs",
+                "the ConfigMap that says how MIG may cut GPUs and templates NPUs",
             ),
             Argument(
                 f"{_SHARE}KnownGeometriesCMNamespace", Kind.TEXT, "kube-system", "its namespace"

@@ -32,9 +32,10 @@ class FlawCode(StrEnum):
     HYPERNODE = "InvalidHyperNode"
     TIER = "TierNotFound"
     BUDGET = "BudgetForbidsAll"
+    CARDS = "InvalidDeviceReport"
 
 
-READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE})
+READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})
 """Flaws that may be of single fields, which whoever reads files has told of with their lines."""
 
 
@@ -75,7 +76,7 @@ def find_flaws(
 
     """
     found = [*_queue_flaws(snapshot), *map(_unheld_flaw, unheld)]
-    found += [*_tree_flaws(snapshot), *_hypernode_flaws(snapshot)]
+    found += [*_tree_flaws(snapshot), *_hypernode_flaws(snapshot), *_card_flaws(snapshot)]
     if reads_topology:
         found += _tier_flaws(snapshot)
     return tuple(found)
@@ -171,6 +172,19 @@ def _ceiling_above(
         if resource in limits:
             return queue.name, limits[resource]
     return None
+
+
+# --- shared devices ------------------------------------------------------------------------------
+
+
+def _card_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
+    """Nodes whose device plugins report what has no reading, or NPUs that nobody knows."""
+    for node in snapshot.nodes:
+        if node.card_problem:
+            yield Flaw(kinds.NODE, node.name, FlawCode.CARDS, node.card_problem)
+        for npu in sorted({card.npu for card in node.cards if card.npu and card.chip is None}):
+            message = f"no ConfigMap says how NPUs of the chip {npu} are cut: they take nothing"
+            yield Flaw(kinds.NODE, node.name, FlawCode.CARDS, message)
 
 
 # --- the network ---------------------------------------------------------------------------------

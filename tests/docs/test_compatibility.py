@@ -17,7 +17,7 @@ ROWS = [
     if re.match(r"\| [A-Z]+-?\d", line)
 ]
 PROMISED = {
-    *("A13", "A14", "G-1", "G-1q", "G-2", "G-3", "G-4", "G-5", "G-7", "G-8"),
+    *("A6b", "A13", "A14", "G-1", "G-1q", "G-2", "G-3", "G-4", "G-5", "G-7", "G-8"),
     *(f"G-6{part}" for part in "abcd"),
     *(f"Q{i}" for i in range(1, 27)),
     *(f"S{i}" for i in range(1, 23)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,6 +80,44 @@ def test_a_gpu_is_cut_by_the_geometries_of_the_config_map(site: Site) -> None:
     until(lambda: len(bound(site)) == 2, "two of three are bound")
     told = sorted(a["volcano.sh/vgpu-ids-new"] for a in bound(site))
     assert told == [f"GPU-a[halves-{i}],NVIDIA,12288,0:" for i in range(2)]
+
+
+NPU = "huawei.com/Ascend310P"
+
+
+def test_npus_are_cut_by_templates_and_pods_know_which(site: Site) -> None:
+    good, bad = site.nodes(2)
+    device = {"id": "npu-0", "count": 7, "devmem": 21527, "devcore": 8, "type": "Ascend310P"}
+    status = {"status": {"capacity": {NPU: "7"}, "allocatable": {NPU: "7"}}}
+    for node, report in ((good, json.dumps([device])), (bad, "not JSON")):
+        told = {"hami.io/node-register-Ascend310P": report}
+        site.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": told}})
+        site.api.patch(f"/api/v1/nodes/{node}/status", status)
+    policy = POLICY.replace("VGPUEnable", "AscendHAMiVNPUEnable")
+    site.scheduler("--config", str(site.file("npus.conf", policy)))
+    container: dict[str, Any] = {"name": "main", "image": "none"}
+    container["resources"] = {"limits": {"cpu": "1", NPU: "1", f"{NPU}-memory": "7000"}}
+    for pod in "ab":
+        site.pod(pod, containers=[container])
+    site.pod("c", annotations={"plain": "yes"})
+    (told,) = until(
+        lambda: [t for t in bound(site) if NPU in t], "one of two that ask for NPUs is bound"
+    )
+    assert told["hami.io/Ascend310P-devices-allocated"] == "npu-0,Ascend310P,12288,0:;"
+    assert (
+        told["hami.io/Ascend310P-devices-to-allocate"]
+        == told["hami.io/Ascend310P-devices-allocated"]
+    )
+    assert told[NPU] == '[{"UUID":"npu-0","temp":"vir04"}]'
+    assert (told["hami.io/vgpu-node"], told["hami.io/bind-phase"]) == (good, "allocating")
+    (waiting,) = (p for p in "ab" if not annotations(site, p))
+    events = until(lambda: site.events(waiting), "the other is told why it waits")
+    assert any("no Ascend310P with 7000 memory" in e["message"] for e in events)
+    flaw = until(
+        lambda: site.events(bad, "InvalidDeviceReport", "default"), "the bad report is told of"
+    )
+    assert "hami.io/node-register-Ascend310P" in flaw[0]["message"]
+    until(lambda: annotations(site, "c"), "a plain pod runs all the same")
 
 
 def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:

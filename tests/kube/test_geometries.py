@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from optsched.formats.npus import KNOWN_CHIPS
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import Forbidden, Unreachable
 from optsched.kube.geometries import GeometryReader
 from tests.formats.test_cards import CUT, GEOMETRIES, config_map, node
+from tests.formats.test_npus import OURS, VNPUS
 from tests.kube.fakes import FakeApi, FakeClock, waiting
 
 if TYPE_CHECKING:
@@ -55,6 +57,18 @@ def test_gpus_follow_what_the_config_map_says() -> None:
     assert followed.read() == ["quarters", "group2"]
     followed.api.refuse("read", Forbidden(403, "Forbidden", "no"))
     assert followed.read() == []
+
+
+def test_npus_follow_as_well() -> None:
+    told = {"hami.io/node-register-Ascend310P": '[{"id": "npu-0", "devmem": 100}]'}
+    api = FakeApi(node(told, {"huawei.com/Ascend310P": "1"}), config_map(VNPUS))
+    cache = ClusterCache()
+    api.tell(cache)
+    reader = GeometryReader(api, cache, waiting(FakeClock()), lambda: WHERE, lambda: None)
+    chips = [cache.snapshot(1).nodes[0].cards[0].chip]
+    asyncio.run(reader.step())
+    chips.append(cache.snapshot(1).nodes[0].cards[0].chip)
+    assert chips == [KNOWN_CHIPS[0], OURS]
 
 
 def test_nothing_is_read_where_nobody_asks() -> None:

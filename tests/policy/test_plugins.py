@@ -198,7 +198,7 @@ EFFECTIVE = [
     for plugin in PLUGINS.values()
     if plugin.build is not None
     for argument in flat(plugin.arguments)
-    if argument.is_available and not argument.meaning.startswith("has no effect")
+    if argument.is_available and not argument.meaning.startswith(("has no effect", "an error"))
 ]
 LATER = [
     (plugin.name, argument)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.domain.cards import Card
 from optsched.domain.cluster import Budget, Queue, Snapshot
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.selectors import LabelSelector
@@ -51,6 +52,22 @@ def flaws(report: Report) -> list[str]:
 
 def amounts(**cpus: int) -> dict[str, object]:
     return {name: ((CPU, number * 1000),) for name, number in cpus.items()}
+
+
+# --- shared devices ------------------------------------------------------------------------------
+
+
+@both_engines
+def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> None:
+    strange = node("n0", cards=(Card("npu-0", 1, npu="Ascend999X"),))
+    bad = replace(node("n1"), card_problem="is no list of devices")
+    report = decide(cluster([strange, bad], [INNOCENT]), solver)
+    assert flaws(report) == [
+        "Node n0: InvalidDeviceReport: no ConfigMap says how NPUs of the chip Ascend999X are cut: "
+        "they take nothing",
+        "Node n1: InvalidDeviceReport: is no list of devices",
+    ]
+    assert len(report.plan.actions) == 2
 
 
 # --- queues --------------------------------------------------------------------------------------
