@@ -10,7 +10,7 @@ from optsched.problem.relations import build_relations
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from optsched.domain.task import Task
     from optsched.problem.problem import Problem
@@ -24,6 +24,31 @@ def once_left(problem: Problem) -> Problem:
 def without_gangs(problem: Problem) -> Problem:
     """The problem in which nobody minds residents that are leaving or may have to; made once."""
     return problem.derived(_without_gangs)
+
+
+def once_gone(problem: Problem, gone: Collection[str]) -> Problem:
+    """The problem in which residents that are leaving, and some more by key, have left."""
+    nodes = problem.snapshot.nodes
+
+    def stays(task: Task) -> bool:
+        return task.status is not TaskStatus.RELEASING and task.key not in gone
+
+    residents = [task for node in nodes for task in node.residents]
+    left = {task.key for task in residents if not stays(task)}
+    if not left:
+        return problem
+    kept = tuple(
+        node
+        if all(map(stays, node.residents))
+        else replace(node, residents=tuple(filter(stays, node.residents)))
+        for node in nodes
+    )
+    devices = problem.snapshot.devices
+    devices = devices.without(devices.freed(residents, left))
+    relations = problem.relations
+    relations = build_relations(kept, problem.columns, relations.terms, relations.ports)
+    snapshot = replace(problem.snapshot, nodes=kept, devices=devices)
+    return replace(problem, snapshot=snapshot, relations=relations)
 
 
 def _once_left(problem: Problem) -> Problem:

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.problem.arrays import frozen
+from optsched.problem.relations import TermMatcher
 from optsched.units import PODS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.domain.task import Task
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -50,6 +53,32 @@ class Running:
 def running_tasks(problem: Problem) -> Running:
     """The tasks that run in a problem, made once."""
     return problem.derived(_running_tasks)
+
+
+def selected_tasks(problem: Problem) -> list[I64]:
+    """By term of the relations, the running tasks that it selects; made once."""
+    return problem.derived(_selected_tasks)
+
+
+def _selected_tasks(problem: Problem) -> list[I64]:
+    terms = problem.relations.terms
+    matcher = TermMatcher(terms)
+    found: list[list[int]] = [[] for _ in terms]
+    for v, task in enumerate(running_tasks(problem).tasks) if terms else ():
+        for m in matcher.selecting(task):
+            found[m].append(v)
+    return [np.array(tasks, np.int64) for tasks in found]
+
+
+def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
+    """(V,) which of some terms select a running task, as one number; -1 for none of them."""
+    if not terms:
+        return None
+    chosen = np.zeros((len(terms), len(running_tasks(problem))), np.bool_)
+    for flags, m in zip(chosen, terms, strict=True):
+        flags[selected_tasks(problem)[m]] = True
+    _, number = np.unique(chosen, axis=1, return_inverse=True)
+    return np.where(chosen.any(axis=0), number.reshape(-1), -1).astype(np.int64)
 
 
 def _running_tasks(problem: Problem) -> Running:

@@ -13,6 +13,8 @@ from typing import (
     runtime_checkable,
 )
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -80,6 +82,42 @@ class Bar(NamedTuple):
 
     tasks: I64
     domain_of: I64
+
+
+class Exits(NamedTuple):
+    """Running tasks that may have to leave while room is made for a gang, in groups of alike ones.
+
+    Attributes
+    ----------
+    tasks, group_of
+        (V',) on the axis of `problem.running`, and the group of each.
+    node
+        (K,) where a group stands.
+    leave, number
+        (K,) the variable that counts how many of a group leave, and how many they are.
+
+    """
+
+    tasks: I64
+    group_of: I64
+    node: I64
+    leave: I64
+    number: I64
+
+    def groups(self, tasks: I64) -> I64:
+        """Groups of which some running tasks are."""
+        found: I64 = np.unique(self.group_of[np.isin(self.tasks, tasks)])
+        return found
+
+    def by_group(self) -> I64:
+        """(K,) one running task of each group."""
+        first = np.zeros(len(self.node), np.int64)
+        first[self.group_of] = self.tasks
+        return first
+
+
+_NONE = np.empty(0, np.int64)
+NOBODY_LEAVES = Exits(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 
 class Level(Protocol):
@@ -385,6 +423,22 @@ class Rule:
         """Write the rows of `encode_nodes` that keep tasks of one gang apart.
 
         Room is made for one gang at a time. `problem` minds nobody who may have to leave.
+        """
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """(V,) what running tasks have that matters to a class: alike numbers for alike ones.
+
+        -1 for those that would help it in nothing by leaving; None where that is nobody.
+        """
+        return None
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """Write the rows of `encode_nodes` for a gang that room is made for.
+
+        They hold once everybody has left that is to leave. In `problem` those stand on nodes that
+        stay or may have to leave; `supplied` has what is decided for other gangs, too.
         """
 
     def fences(self, problem: Problem, gang: int) -> Fences | None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.problem.later import once_left
-from optsched.problem.relations import TermKind, TermMatcher
-from optsched.problem.running import running_tasks
-from optsched.rules.base import Bar, Greedy, Rule, Violation
+from optsched.problem.relations import TermKind
+from optsched.problem.running import running_tasks, selected_tasks, stakes_in
+from optsched.rules.base import NOBODY_LEAVES, Bar, Greedy, Rule, Violation
 from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
+    from optsched.rules.base import Exits
     from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
 
@@ -75,8 +76,8 @@ class PodAffinity(Rule):
         """See `Rule`: those that it does not want near, and those that do not want it."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
-        found = [(m, problem.derived(_selected_tasks)) for m in unwanted]
-        found += [(m, problem.derived(_carriers)) for m in problem.classes.relations[task_class]]
+        found = [(m, selected_tasks(problem)) for m in unwanted]
+        found += [(m, _carrying(problem)) for m in problem.classes.relations[task_class]]
         return [
             Bar(tasks[m], relations.domain_of[m])
             for m, tasks in found
@@ -108,7 +109,24 @@ class PodAffinity(Rule):
         self.encode_apart(form.problem, form.model, supplied)
         for m, term in enumerate(form.problem.relations.terms):
             if term.kind is TermKind.AFFINITY:
-                _encode_affinity(form.problem, form.model, supplied, m)
+                leaving = _Leaving(NOBODY_LEAVES, NOBODY_LEAVES.leave)
+                _encode_affinity(form.problem, form.model, supplied, m, leaving)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: whom it wants near; kin may make a start elsewhere once all of them left."""
+        relations = problem.relations
+        carried = relations.carried_by(problem.classes.shapes[task_class])
+        wanted = [m for m in carried if relations.terms[m].kind is TermKind.AFFINITY]
+        return stakes_in(problem, wanted)
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the rows of affinity."""
+        for m, term in enumerate(problem.relations.terms):
+            if term.kind is TermKind.AFFINITY:
+                groups = exits.groups(selected_tasks(problem)[m])
+                _encode_affinity(problem, model, supplied, m, _Leaving(exits, groups))
 
     def encode_apart(self, problem: Problem, model: LinearModel, supplied: I64) -> None:
         """See `Rule`: the rows of anti-affinity."""
@@ -137,16 +155,12 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
     return [m for m in carried if problem.relations.terms[m].kind is not TermKind.SPREAD]
 
 
-def _selected_tasks(problem: Problem) -> list[I64]:
-    """By term, the running tasks that it selects."""
-    matcher = TermMatcher(problem.relations.terms)
-    selecting = [set(matcher.selecting(task)) for task in running_tasks(problem).tasks]
-    numbers = range(len(problem.relations.terms))
-    return [_where(m in those for those in selecting) for m in numbers]
+def _carrying(problem: Problem) -> list[I64]:
+    """By term, the running tasks that carry it; anti-affinity only, made once."""
+    return problem.derived(_find_carrying)
 
 
-def _carriers(problem: Problem) -> list[I64]:
-    """By term, the running tasks that carry it."""
+def _find_carrying(problem: Problem) -> list[I64]:
     running = running_tasks(problem).tasks
     terms = (t.source for t in problem.relations.terms)
     return [_where(term in task.shape.pod_anti_affinity for task in running) for term in terms]
@@ -220,10 +234,10 @@ class _Live(Greedy):
     def leaves(self, victim: int, sign: int) -> None:
         node = int(running_tasks(self._problem).node_of[victim])
         for tasks_of, leave in (
-            (_selected_tasks, self._selected_leave),
-            (_carriers, self._carried_leave),
+            (selected_tasks, self._selected_leave),
+            (_carrying, self._carried_leave),
         ):
-            for m, tasks in enumerate(self._problem.derived(tasks_of)):
+            for m, tasks in enumerate(tasks_of(self._problem)):
                 if victim in tasks:
                     leave[m, node] += sign
 
@@ -244,6 +258,11 @@ class _Supply:
         """The supply variables of some classes on the nodes of a domain."""
         rows = np.array(classes, np.int64)
         block = self._supplied[np.ix_(rows, np.flatnonzero(self._domain == domain))]
+        return block[block >= 0]
+
+    def variables_anywhere(self, classes: Sequence[int]) -> I64:
+        """The same on all nodes."""
+        block = self._supplied[np.array(classes, np.int64)]
         return block[block >= 0]
 
     def forbid(self, variables: I64) -> None:
@@ -302,29 +321,61 @@ def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) ->
                 model.add_rows(0, [first, second], 1, upper=1)
 
 
-def _encode_affinity(problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
+def _encode_affinity(
+    problem: Problem, model: LinearModel, supplied: I64, m: int, leaving: _Leaving
+) -> None:
     """Carriers go to domains with a resident, a plain selected task, or the one fresh start."""
     supply = _Supply(problem, model, supplied, m)
     both, carriers, selected = _roles(problem, m)
+    if not len(supply.variables_anywhere([*both, *carriers])):
+        return
+    domain_of = problem.relations.domain_of[m]
     held = _by_domain(problem, m, problem.relations.selected[m])
+    here = [leaving.groups[domain_of[leaving.nodes] == d] for d in range(len(held))]
+    held = held - np.array([int(leaving.number[groups].sum()) for groups in here], np.int64)
     starts: list[int] = []
     for d in range(len(held)):
-        if held[d]:
+        if held[d] > 0:
             continue
         plain = supply.variables(selected, d)
         kin = supply.variables(both, d)
-        (start,) = model.add_variables(0, 0 if held.any() else 1)
+        (start,) = model.add_variables(0, 0 if (held > 0).any() else 1)
         starts.append(int(start))
         flag = supply.present(supply.variables([*both, *carriers], d))
+        reasons = np.append(plain, start)
+        if len(here[d]):
+            reasons = np.append(reasons, leaving.stays(model, here[d]))
         if flag is not None:
-            variables = np.concatenate([[flag], plain, [start]])
-            factors = np.concatenate([[1], -np.ones(len(plain) + 1, np.int64)])
-            model.add_rows(0, variables, factors, upper=0)
+            factors = np.append(-np.ones(len(reasons), np.int64), 1)
+            model.add_rows(0, np.append(reasons, flag), factors, upper=0)
         # A fresh start needs one of the kin to make it.
         model.add_rows(0, np.append(kin, start), np.append(-np.ones_like(kin), 1), upper=0)
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
         model.add_rows(0, starts, 1, upper=1)
+        for groups in here:
+            leaving.leave_first(model, groups, starts)
+
+
+class _Leaving:
+    """Residents that a term wants near and that may have to leave."""
+
+    def __init__(self, exits: Exits, groups: I64) -> None:
+        self.groups, self.nodes = groups, exits.node[groups]
+        self.number, self._leave = exits.number, exits.leave
+
+    def stays(self, model: LinearModel, groups: I64) -> int:
+        """A 0-1 variable that may be 1 only while anybody of some groups stays."""
+        (stays,) = model.add_variables(0, 1)
+        there = int(self.number[groups].sum())
+        model.add_rows(0, np.append(self._leave[groups], stays), 1, upper=there)
+        return int(stays)
+
+    def leave_first(self, model: LinearModel, groups: I64, starts: Sequence[int]) -> None:
+        """Nobody makes a start while anybody of some groups stays: count·Σ start ≤ leave."""
+        for group in groups.tolist():
+            factors = [int(self.number[group])] * len(starts)
+            model.add_rows(0, [*starts, int(self._leave[group])], [*factors, -1], upper=0)
 
 
 # --- domain objects ------------------------------------------------------------------------------

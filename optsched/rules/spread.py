@@ -13,19 +13,22 @@ import numpy as np
 
 from optsched.domain.task import SpreadTerm, TaskStatus
 from optsched.problem.relations import TermKind
-from optsched.rules.base import Greedy, Rule, Violation
+from optsched.problem.running import selected_tasks, stakes_in
+from optsched.rules.base import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.node_affinity import NodeAffinity
 from optsched.rules.taints import Taints, refusing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from optsched.domain.cluster import Node
     from optsched.domain.task import Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
+    from optsched.rules.base import Exits
     from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
 
@@ -74,9 +77,26 @@ class Spread(Rule):
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """count[d] ≤ least + maxSkew where a carrier comes to d; least ≤ count of each domain."""
-        for task_class in range(len(form.problem.classes.shapes)):
-            for m in _terms_of(form.problem, task_class):
-                _encode_term(form, supplied, task_class, m)
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those that its constraints count."""
+        return stakes_in(problem, _terms_of(problem, task_class))
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the same, where those that have left count no more."""
+        for task_class in range(len(problem.classes.shapes)):
+            if (supplied[task_class] < 0).all():
+                continue
+            for m in _terms_of(problem, task_class):
+                domains = _Domains(problem, task_class, m)
+                groups = exits.groups(selected_tasks(problem)[m])
+                groups = groups[domains.eligible[exits.node[groups]]]
+                at = domains.domain_of[exits.node[groups]]
+                leave = [exits.leave[groups[at == d]] for d in range(domains.number)]
+                _encode_term((problem, model), supplied, task_class, domains, leave)
 
 
 def _terms_of(problem: Problem, task_class: int) -> list[int]:
@@ -105,14 +125,15 @@ class _Domains:
         assert isinstance(source, SpreadTerm)  # noqa: S101  the kind of the term says so
         self.term = source
         self.domain_of = problem.relations.domain_of[m]
-        self._num = int(problem.relations.num_domains[m])
+        self.number_of_term = m
+        self.number = int(problem.relations.num_domains[m])
         self.eligible = _eligible(problem, task_class, source)
         self.present = np.unique(self.domain_of[self.eligible])
 
     def count(self, on_node: I64) -> I64:
         """(D,) sums of a count (N,) over eligible nodes."""
         at = self.domain_of[self.eligible]
-        sums = np.bincount(at, weights=on_node[self.eligible], minlength=self._num)
+        sums = np.bincount(at, weights=on_node[self.eligible], minlength=self.number)
         return sums.astype(np.int64)
 
     def nodes(self, chosen: Bool) -> Bool:
@@ -122,7 +143,7 @@ class _Domains:
 
     def taken(self, on_node: I64) -> Bool:
         """(D,) domains with a node where a count (N,) is above zero."""
-        found = np.zeros(self._num, np.bool_)
+        found = np.zeros(self.number, np.bool_)
         found[self.domain_of[(on_node > 0) & (self.domain_of >= 0)]] = True
         return found
 
@@ -188,9 +209,15 @@ class _Live(Greedy):
         self.placed(-1, task_class, nodes, -counts)
 
 
-def _encode_term(form: Formulation, supplied: I64, task_class: int, m: int) -> None:
-    problem, model = form.problem, form.model
-    domains = _Domains(problem, task_class, m)
+def _encode_term(
+    where: tuple[Problem, LinearModel],
+    supplied: I64,
+    task_class: int,
+    domains: _Domains,
+    leave: Sequence[I64],
+) -> None:
+    problem, model = where
+    m = domains.number_of_term
     held = domains.count(problem.relations.selected[m])
     carriers = [
         c
@@ -205,14 +232,12 @@ def _encode_term(form: Formulation, supplied: I64, task_class: int, m: int) -> N
         at = np.flatnonzero(domains.domain_of == d)
         counts_at = at[domains.eligible[at]]
         counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
-        counted = counted[counted >= 0]
+        # Here stand held + Σ counted − Σ gone of those that the constraint counts.
+        counted, gone = counted[counted >= 0], leave[d]
+        here = np.concatenate([counted, gone])
+        signs = np.append(np.ones_like(counted), -np.ones_like(gone))
         if d in domains.present:
-            model.add_rows(
-                0,
-                np.append(counted, least),
-                np.append(-np.ones_like(counted), 1),
-                upper=int(held[d]),
-            )
+            model.add_rows(0, np.append(here, least), np.append(-signs, 1), upper=int(held[d]))
         own = supplied[task_class, at]
         own = own[own >= 0]
         if not len(own):
@@ -220,12 +245,8 @@ def _encode_term(form: Formulation, supplied: I64, task_class: int, m: int) -> N
         (comes,) = model.add_variables(0, 1)
         model.add_rows(0, np.append(own, comes), np.append(np.ones_like(own), -most), upper=0)
         slack = domains.term.max_skew - int(held[d])
-        model.add_rows(
-            0,
-            np.concatenate([counted, [least, comes]]),
-            np.concatenate([np.ones_like(counted), [-1, most]]),
-            upper=slack + most,
-        )
+        factors = np.concatenate([signs, [-1, most]])
+        model.add_rows(0, np.concatenate([here, [least, comes]]), factors, upper=slack + most)
 
 
 # --- domain objects ------------------------------------------------------------------------------

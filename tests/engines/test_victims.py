@@ -11,7 +11,7 @@ import pytest
 from optsched.domain.cluster import GangPhase, Queue
 from optsched.domain.decisions import Evict, Nominate
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.task import HostPort, PodTerm
+from optsched.domain.task import HostPort, PodTerm, SpreadTerm
 from optsched.domain.topology import SubGroupRule
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
@@ -30,6 +30,7 @@ from optsched.rules.host_ports import HostPorts
 from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
 from optsched.rules.ruleset import RuleSet
+from optsched.rules.spread import Spread
 from optsched.rules.verify import verify_actions
 from tests.support.effort import EFFORT
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang, node, running, shape
@@ -39,6 +40,10 @@ RULES = RuleSet.of(*ALONE)
 GUARDED = RULES.guarded_by(Entitled(RULES))
 NEAR = RuleSet.of(*ALONE, PodAffinity(), HostPorts())
 NEAR_GUARDED = NEAR.guarded_by(Entitled(NEAR))
+
+
+RELATED = RuleSet.of(*ALONE, PodAffinity(), HostPorts(), Spread())
+RELATED_GUARDED = RELATED.guarded_by(Entitled(RELATED))
 
 
 def random_cluster(rng: np.random.Generator):
@@ -153,10 +158,22 @@ def compare(snapshot, guarded: RuleSet) -> None:
     least = fewest(snapshot, problem, guarded)
     if found.evictions:
         assert len(found.evictions) == least
+        assert not verify_actions(snapshot, [*found.evictions, *seats_of(problem, found)], guarded)
         (level,) = found.results
         assert level.bound == level.value == least
     else:
         assert least in (None, 0)
+
+
+def seats_of(problem, found):
+    """What is kept for the gangs that room was made for."""
+    for g, seats in found.seats.items():
+        first = int(problem.shapes.start[problem.shape_of[g]])
+        for entry, at, number in seats:
+            start = int(problem.task_start[g] + problem.shapes.offset[first + entry])
+            start += sum(k for e, n, k in seats if e == entry and n < at)
+            for task in problem.tasks[start : start + number]:
+                yield Nominate(task.key, problem.snapshot.nodes[at].name, task.gang)
 
 
 def with_neighbours(rng: np.random.Generator, snapshot):
@@ -206,3 +223,37 @@ def with_groups(rng: np.random.Generator, snapshot):
 def test_the_fewest_victims_are_found_where_gangs_run_in_groups(seed: int):
     rng = np.random.default_rng(20_000 + seed)
     compare(with_groups(rng, random_cluster(rng)), GUARDED)
+
+
+def with_relations(rng: np.random.Generator, snapshot):
+    """The same cluster, with pods that want others near, or like ones evenly spread."""
+    changed = []
+    for each in snapshot.gangs:
+        app = LabelSelector((Requirement("app", Operator.IN, (str(rng.choice(["x", "y"])),)),))
+        key, skew = str(rng.choice([HOST, ZONE])), int(rng.integers(1, 3))
+        near = (PodTerm(app, ("ns",), None, key),)
+        spread = (SpreadTerm(skew, key, app, "ns"),)
+        choices: list[dict[str, object]] = [
+            {"pod_affinity": near},
+            {"spread": spread},
+            {"pod_affinity": near, "spread": spread},
+            {"pod_anti_affinity": near},
+        ]
+        is_asking = each.key == "ns/want"
+        fields = choices[int(rng.integers(4))] if is_asking or rng.random() < 0.3 else {}
+        labels = {"app": str(rng.choice(["x", "y"]))}
+        tasks = [replace(t, shape=replace(t.shape, **fields), labels=labels) for t in each.tasks]
+        priority = 9 if is_asking and rng.random() < 0.7 else each.priority
+        changed.append(replace(each, tasks=tuple(tasks), priority=priority))
+    zone = rng.choice(["a", "b"], len(snapshot.nodes)).tolist()
+    nodes = [
+        replace(n, labels={**n.labels, ZONE: z}, residents=())
+        for n, z in zip(snapshot.nodes, zone, strict=True)
+    ]
+    return cluster(nodes, changed, snapshot.queues)
+
+
+@pytest.mark.parametrize("seed", range(250 * EFFORT))
+def test_the_fewest_victims_are_found_where_pods_look_at_each_other(seed: int):
+    rng = np.random.default_rng(30_000 + seed)
+    compare(with_relations(rng, random_cluster(rng)), RELATED_GUARDED)

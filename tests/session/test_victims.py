@@ -11,12 +11,12 @@ from optsched.domain.cluster import Budget, GangPhase, Queue
 from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.domain.eviction import leaving
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import HostPort, PodTerm
+from optsched.domain.task import HostPort, PodTerm, SpreadTerm
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
-from tests.support.small import GPU, HOST, cluster, gang, node, running, shape
+from tests.support.small import GPU, HOST, ZONE, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,6 +250,55 @@ def test_who_is_in_the_way_leaves_though_there_is_room(fields: dict[str, object]
     assert (evicted(again), nominated(again)) == ([], {"high-w-0": "n0"})
     gone = decide(cluster(nodes(1), [replace(high, tasks=named)]))
     assert [a.node for a in gone.actions if isinstance(a, Allocate)] == ["n0"]
+
+
+X = LabelSelector((Requirement("app", Operator.IN, ("x",)),))
+
+
+def test_room_is_made_near_those_that_the_gang_wants_near():
+    keeper = runs(gang("keeper", ("w", 1, shape(1)), priority=9, labels={"app": "x"}), "n1")
+    lows = [runs(gang(f"low{i}", ("w", 1, shape(1, 8)), priority=1), f"n{i}") for i in range(3)]
+    near = PodTerm(X, ("ns",), None, HOST)
+    high = gang("high", ("w", 1, shape(1, 8, pod_affinity=(near,))), priority=5)
+    plan = decide(cluster(nodes(3), [keeper, *lows, high]))
+    assert (evicted(plan), nominated(plan)) == (["low1-w-0"], {"high-w-0": "n1"})
+
+
+def test_those_that_the_gang_wants_near_do_not_leave_for_it():
+    wanted = runs(gang("wanted", ("w", 1, shape(1, 8)), priority=1, labels={"app": "x"}), "n0")
+    near = PodTerm(X, ("ns",), None, HOST)
+    high = gang("high", ("w", 1, shape(1, 8, pod_affinity=(near,))), priority=5)
+    assert evicted(decide(cluster(nodes(1), [wanted, high]))) == []
+
+
+def zoned(number: int, gpu: int = 8) -> list[Node]:
+    return [node(f"n{i}", cpu=64, gpu=gpu, labels={ZONE: "ab"[i % 2]}) for i in range(number)]
+
+
+def test_room_is_made_so_that_a_gang_comes_to_lie_evenly():
+    lows = [
+        runs(gang(f"low{i}", ("w", 1, shape(1, 8)), priority=1 + i % 2), f"n{i}") for i in range(6)
+    ]
+    even = SpreadTerm(1, ZONE, X, "ns")
+    high = gang("high", ("w", 4, shape(1, 8, spread=(even,))), priority=5, labels={"app": "x"})
+    plan = decide(cluster(zoned(6), [*lows, high]))
+    assert len(evicted(plan)) == 4
+    zones = sorted("ab"[int(n[1:]) % 2] for n in nominated(plan).values())
+    assert zones == ["a", "a", "b", "b"]
+    level = next(r for r in plan.certificate.levels if r.name == "victims")
+    assert level.status is LevelStatus.OPTIMAL
+
+
+def test_no_room_is_made_yet_near_a_gang_that_waits_itself():
+    lows = [
+        runs(gang(f"low{i}", ("w", 1, shape(1, 8)), priority=1), f"n{i // 2}") for i in range(4)
+    ]
+    first = gang("first", ("w", 1, shape(1, 8)), priority=9, labels={"app": "x"}, created_ms=-1)
+    near = PodTerm(X, ("ns",), None, HOST)
+    second = gang("second", ("w", 1, shape(1, 8, pod_affinity=(near,))), priority=5)
+    plan = decide(cluster(nodes(2, gpu=16), [*lows, first, second]))
+    assert len(evicted(plan)) == 1
+    assert set(nominated(plan)) == {"first-w-0"}
 
 
 def test_a_gang_that_keeps_its_own_apart_makes_room_on_as_many_nodes():

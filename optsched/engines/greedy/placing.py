@@ -152,7 +152,7 @@ class Placing:
     def sit(self, gang: int, seats: Seats) -> bool:
         """Place a gang on its seats now; False, with nothing placed, where that can not be."""
         wanted = sum(number for _, _, number in seats)
-        placed = sum(self._seat(gang, seat, (self.book, self.node_of)) for seat in seats)
+        placed = self._seat_all(gang, seats, ((self.book, self.node_of),))
         if placed == wanted and self.cursor(gang).is_ready and self.faces.holds(gang):
             self.keep()
             return True
@@ -163,16 +163,29 @@ class Placing:
         """Keep the seats of a gang for it until they are free; False where they never will be."""
         if self.later is None:
             return False
-        placed = 0
-        for entry, node, number in seats:
-            here = self._seat(gang, (entry, node, number), (self.book, self.node_of))
-            rest = (entry, node, number - here)
-            placed += here + self._seat(gang, rest, (self.later, self.nominated))
+        places = ((self.book, self.node_of), (self.later, self.nominated))
+        placed = self._seat_all(gang, seats, places)
         if placed and self.cursor(gang).is_ready and self.faces.holds(gang):
             self.hold(self.later)
             return True
         self.undo(gang)
         return False
+
+    def _seat_all(self, gang: int, seats: Seats, places: Sequence[tuple[Book, I64]]) -> int:
+        """Place tasks on seats, in some places before others; returns how many found room.
+
+        Some may sit only once others do, so that they are asked again while any more sit down.
+        """
+        left, placed, before = list(seats), 0, -1
+        while left and placed > before:
+            before = placed
+            for i, (entry, node, number) in enumerate(left):
+                for where in places:
+                    here = self._seat(gang, (entry, node, number), where)
+                    placed, number = placed + here, number - here
+                left[i] = (entry, node, number)
+            left = [seat for seat in left if seat[2]]
+        return placed
 
     def _seat(self, gang: int, seat: tuple[int, int, int], where: tuple[Book, I64]) -> int:
         """Place up to so many tasks of an entry on one node; returns how many found room."""

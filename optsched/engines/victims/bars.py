@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.engines.victims.bid import Barred
-from optsched.problem.later import without_gangs
-from optsched.rules.base import Bar
+from optsched.engines.victims.bid import Barred, Beside
+from optsched.problem.later import once_gone, without_gangs
+from optsched.rules.base import Bar, Exits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from optsched.engines.victims.facts import Facts
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.linear import LinearModel
+    from optsched.problem.problem import Problem
 
 
 class Bars:
@@ -33,6 +34,9 @@ class Bars:
         self._facts = facts
         self._rules = facts.rules
         self.alone = without_gangs(facts.problem)
+        self._tied: dict[int, bool] = {}
+        self._stakes: dict[int, list[I64]] = {}
+        self._known: tuple[bytes, Problem] = (b"", facts.problem)
 
     def in_the_way(
         self, task_class: I64, state: State, candidates: Bool, allowed: Bool
@@ -72,20 +76,89 @@ class Bars:
 
     def is_tied(self, task_class: int) -> bool:
         """Whether tasks of a class look at what else stands on nodes."""
-        return any(r.ties_nodes(self._facts.problem, task_class) for r in self._rules.hard)
+        if task_class not in self._tied:
+            self._tied[task_class] = any(
+                r.ties_nodes(self._facts.problem, task_class) for r in self._rules.hard
+            )
+        return self._tied[task_class]
 
-    def keep_apart(self, bid: Bid, model: LinearModel, supplied: I64) -> None:
-        """Rows on which tasks of the bid's gang may not stand together.
+    def stakes(self, task_class: int) -> list[I64]:
+        """(V,) each, what running tasks have that matters to a class; see `Rule.stakes`."""
+        if task_class not in self._stakes:
+            found = (r.stakes(self._facts.problem, task_class) for r in self._rules.hard)
+            self._stakes[task_class] = [stakes for stakes in found if stakes is not None]
+        return self._stakes[task_class]
 
-        `supplied` is (E, N) variables of its entries, -1 where none may be.
+    # --- those beside ----------------------------------------------------------------------------
+
+    def beside(self, looking: Sequence[int], state: State, tasks: Bool) -> Beside | None:
+        """What those see beside them who look: classes of a bid, or others who have their places.
+
+        None where there is nobody who looks, and nobody who has to look at any of some running
+        tasks (V,) that may leave.
         """
+        task_class, node, number = self._decided(state)
+        others = np.unique(task_class).tolist()
+        if not looking and not any((s[tasks] >= 0).any() for c in others for s in self.stakes(c)):
+            return None
+        return Beside(task_class, node, number, self._once_gone(state))
+
+    def _decided(self, state: State) -> tuple[I64, I64, I64]:
+        """Tasks (m,) of a class on a node, as far as they look at what else stands there."""
+        none = np.empty(0, np.int64)
+        parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
+        task_class, node, number = parts or (none, none, none)
+        tied = [c for c in np.unique(task_class).tolist() if self.is_tied(c)]
+        mine = np.isin(task_class, tied)
+        pair = task_class[mine] * self._facts.problem.num_nodes + node[mine]
+        pairs, at = np.unique(pair, return_inverse=True)
+        total = np.bincount(at, weights=number[mine], minlength=len(pairs)).astype(np.int64)
+        c, n = np.divmod(pairs, max(self._facts.problem.num_nodes, 1))
+        return c, n, total
+
+    def _once_gone(self, state: State) -> Problem:
+        key = state.evicted.tobytes()
+        if key != self._known[0]:
+            tasks = self._facts.running.tasks
+            gone = {tasks[v].key for v in np.flatnonzero(state.evicted).tolist()}
+            self._known = key, once_gone(self._facts.problem, gone)
+        return self._known[1]
+
+    def relate(self, bid: Bid, model: LinearModel, supplied: I64, leave: I64) -> None:
+        """Rows on what may stand together once everybody has left who is to leave.
+
+        `supplied` is (E, N) variables of the bid's entries, -1 where none may be; `leave` is (K,)
+        those of its groups.
+        """
+        beside = bid.beside
+        assert beside is not None  # noqa: S101  the caller has looked
         shape = (len(self._facts.problem.classes.shapes), self._facts.problem.num_nodes)
         by_class = np.full(shape, -1, np.int64)
         for c in np.unique(bid.task_class[bid.is_tied]).tolist():
             mine = supplied[bid.task_class == c]
             by_class[c] = mine[0] if len(mine) == 1 else _summed(model, mine)
+        _add_decided(model, by_class, beside)
+        groups = bid.groups
+        exits = Exits(groups.tasks, groups.of_task, groups.node, leave, groups.count)
         for rule in self._rules.hard:
             rule.encode_apart(self.alone, model, by_class)
+            rule.encode_evicting(beside.problem, model, by_class, exits)
+
+
+def _add_decided(model: LinearModel, by_class: I64, beside: Beside) -> None:
+    """Count what others get among the tasks of its classes."""
+    at = (beside.task_class, beside.node)
+    own = by_class[at]
+    most = np.where(own >= 0, model.bounds[1][own], 0) if len(own) else own
+    total = model.add_variables(beside.number, beside.number + most)
+    mixed = np.flatnonzero(own >= 0)
+    rows, ones = np.arange(len(mixed)), np.ones(len(mixed), np.int64)
+    if len(mixed):
+        variables = np.concatenate([total[mixed], own[mixed]])
+        factors = np.concatenate([ones, -ones])
+        number = beside.number[mixed]
+        model.add_rows(np.append(rows, rows), variables, factors, lower=number, upper=number)
+    by_class[at] = total
 
 
 def _summed(model: LinearModel, variables: I64) -> I64:

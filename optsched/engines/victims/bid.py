@@ -7,7 +7,7 @@ leave as a whole are axis J.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from optsched.problem.arrays import frozen
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
 
 
 @dataclass(eq=False)
@@ -32,6 +33,8 @@ class State:
         (V,) tasks that leave.
     spent
         Evictions that each disruption budget has paid for, in the snapshot's order.
+    came
+        Whom it has been decided to put where: (task class, node, tasks), parallel (m,) each.
 
     """
 
@@ -39,6 +42,7 @@ class State:
     used: I64
     evicted: Bool
     spent: I64
+    came: list[tuple[I64, I64, I64]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +180,24 @@ class Lending:
     options: tuple[tuple[int, int, I64, int], ...]
 
 
+class Beside(NamedTuple):
+    """What others get in this session, as far as it looks at what else stands on nodes.
+
+    Attributes
+    ----------
+    task_class, node, number
+        (m,) parallel: tasks of a class on a node.
+    problem
+        The one once everybody has left who has been told to go.
+
+    """
+
+    task_class: I64
+    node: I64
+    number: I64
+    problem: Problem
+
+
 class Barred(NamedTuple):
     """Entries that come to some nodes (m,) only once all of some groups have left."""
 
@@ -227,6 +249,8 @@ class Bid:
         (N, R) what nodes will have free without evictions.
     is_tied
         (E,) entries whose tasks look at what else stands on nodes.
+    beside
+        What they see there besides the victims; None where nobody looks.
     second
         (N,) nodes that come after others that do as well.
 
@@ -250,6 +274,7 @@ class Bid:
     reserves: tuple[Reserve, ...]
     barred: tuple[Barred, ...]
     is_tied: Bool
+    beside: Beside | None = None
 
 
 def claims(reserve: Reserve, used: I64) -> I64:

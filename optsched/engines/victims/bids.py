@@ -116,11 +116,21 @@ class Bidding:
         ceilings = self._limits.ceilings(gang, state)
         reserves = tuple(self._limits.reserves(gang, state, request))
         helps = self._in_the_way(allowed, request, bars)
+        is_tied = np.array([self.bars.is_tied(c) for c in task_class.tolist()], np.bool_)
+        looking = np.unique(task_class[is_tied]).tolist()
+        for stakes in (s for c in looking for s in self.bars.stakes(c)):
+            helps |= stakes >= 0
         helps |= self._relieves(most @ request, (*ceilings, *claims), reserves)
         useful = self._with_kin(candidates, helps)
         if not useful.any():
             return None
-        groups = self._grouping.groups(gang, np.flatnonzero(useful), reclaimed, bars)
+        beside = self.bars.beside(looking, state, useful)
+        numbers = np.arange(len(self.running))
+        apart: list[I64 | Bool] = [np.isin(numbers, bar.tasks) for _, bar in bars]
+        if beside is not None:
+            looking = sorted({*looking, *beside.task_class.tolist()})
+            apart += (s for c in looking for s in self.bars.stakes(c))
+        groups = self._grouping.groups(gang, np.flatnonzero(useful), reclaimed, apart)
         return Bid(
             gang=gang,
             is_started=shape.is_started,
@@ -144,7 +154,8 @@ class Bidding:
             lendings=tuple(self._limits.lendings(gang, groups, state, request)),
             reserves=reserves,
             barred=tuple(self.bars.barred(task_class, allowed, groups, bars)),
-            is_tied=np.array([self.bars.is_tied(c) for c in task_class.tolist()], np.bool_),
+            is_tied=is_tied,
+            beside=beside,
         )
 
     def _allowed(self, task_class: I64, state: State) -> Bool:

@@ -59,10 +59,10 @@ def encode_bid(bid: Bid, packed: Packed | None, bars: Bars) -> Encoded:
     _whole_rows(model, bid, evict, whole)
     _limit_rows(model, bid, int(start), evict, (entry, place))
     _barred_rows(model, bid, evict, (entry, node, place))
-    if bid.is_tied.any():
+    if bid.beside is not None:
         supplied = np.full(bid.allowed.shape, -1, np.int64)
         supplied[entry, node] = place
-        bars.keep_apart(bid, model, supplied)
+        bars.relate(bid, model, supplied, evict)
     for reserve in bid.reserves:
         _reserve_rows(model, bid, reserve, evict, (entry, place))
     for lending in bid.lendings:

@@ -13,13 +13,12 @@ from optsched.engines.victims.bid import Groups, Part, Whole
 from optsched.problem.arrays import row_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from optsched.domain.cluster import Gang
     from optsched.engines.victims.bid import State
     from optsched.engines.victims.facts import Facts
     from optsched.problem.arrays import I64, Bool
-    from optsched.rules.base import Bar
 
 
 class Grouping:
@@ -30,9 +29,12 @@ class Grouping:
         self._problem, self._running = facts.problem, facts.running
 
     def groups(
-        self, bidder: int, tasks: I64, reclaimed: Bool, bars: Sequence[tuple[int, Bar]]
+        self, bidder: int, tasks: I64, reclaimed: Bool, apart: Iterable[I64 | Bool]
     ) -> Groups:
-        """Group running tasks so that those of a group are alike to the bidder's model."""
+        """Group running tasks so that those of a group are alike to the bidder's model.
+
+        `apart` is (V,) each; those that differ in any of them are not alike.
+        """
         running, problem = self._running, self._problem
         gang_of = running.gang_of[tasks]
         single = (self._facts.held[gang_of] == 1) & (gang_of != bidder)
@@ -60,7 +62,7 @@ class Grouping:
             self._facts.lost[tasks],
             *running.request[tasks].T,
             *self._facts.cover[:, tasks],
-            *(np.isin(tasks, bar.tasks) for _, bar in bars),
+            *(each[tasks] for each in apart),
         ]
         of_task, first = row_groups(columns)
         at = tasks[first]

@@ -161,7 +161,7 @@ class _Stage:
         self._served = set(problem.gang_of[placed].tolist())
 
     def run(self, gangs: list[int]) -> Clearing:
-        refused: dict[tuple[int, int, int], int] = {}
+        refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
         for gang in gangs:
             if lines.ahead(gang) != NOBODY:
@@ -172,6 +172,8 @@ class _Stage:
                 int(problem.shape_of[gang]),
                 int(problem.queue_of[gang]),
                 int(self._tiers.of[gang]),
+                # Who looks at others may have had nobody near until now.
+                gang if self._looks(gang) else -1,
             )
             if self._left_ms() <= 0:
                 self._all_known = False
@@ -186,6 +188,11 @@ class _Stage:
             self._clear_inside(gang)
         return Clearing(tuple(self._evictions), self._seats, self._results(), self._hopeless)
 
+    def _looks(self, gang: int) -> bool:
+        """Whether a gang looks at what else stands on nodes."""
+        classes = np.unique(self._bidding.facts.classes_of(gang)).tolist()
+        return any(map(self._bidding.bars.is_tied, classes))
+
     def _left_ms(self) -> float:
         left = self._means.left_ms()
         return float("inf") if left is None else left
@@ -198,6 +205,8 @@ class _Stage:
             of = self._tiers.of[problem.gang_of[tasks]]
             fresh = tasks[(of > self._tier) & (of <= tier)]
             request = problem.classes.request[problem.task_class[fresh]]
+            came = (problem.task_class[fresh], answer[fresh], np.ones_like(fresh))
+            self._state.came.append(came)
             np.subtract.at(self._state.room, answer[fresh], request)
             np.add.at(self._state.used, problem.queue_of[problem.gang_of[fresh]], request)
         self._tier = max(self._tier, tier)
@@ -258,7 +267,7 @@ class _Stage:
         """The best answer known, and the fewest victims possible, None where not proved."""
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
         # What is packed does not look at who stands where.
-        packed = None if bid.is_tied.any() else pack(bid)
+        packed = pack(bid) if bid.beside is None else None
         encoded = encode_bid(bid, packed, self._bidding.bars)
         left = self._means.left_ms()
         limits = self._means.limits
@@ -290,6 +299,7 @@ class _Stage:
         np.subtract.at(state.used, running.queue_of[chosen], running.request[chosen])
         entry, node = np.nonzero(found.placed)
         counts = found.placed[entry, node]
+        state.came.append((bid.task_class[entry], node, counts))
         taken = counts[:, None] * bid.request[entry]
         np.subtract.at(state.room, node, taken)
         state.used[problem.queue_of[gang]] += taken.sum(axis=0)
