@@ -196,8 +196,9 @@ def card_uses(
     annotations: Mapping[str, str], request: Amounts, errors: list[FieldError]
 ) -> tuple[CardUse, ...]:
     """What a pod holds of which cards, as it was told when it was bound."""
+    npus = tuple(npu_uses(annotations))
     if wellknown.GPU_INDEX not in annotations and VGPU_IDS not in annotations:
-        return ()
+        return npus
     memory = dict(request).get(GPU_MEMORY, 0)
     numbers = _numbers(annotations, wellknown.GPU_INDEX, errors)
     uses = [CardUse(str(i), memory) for i in numbers]
@@ -208,7 +209,7 @@ def card_uses(
             for f in found
             if len(f) >= 4 and all(map(_is_count, f[2:4]))
         ]
-    return (*uses, *npu_uses(annotations))
+    return (*uses, *npus)
 
 
 def use_marks(uses: Sequence[CardUse]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from optsched.formats.marks import (
     reason_text,
     time_text,
 )
+from optsched.formats.notes import as_written
 from optsched.formats.numa_pods import NEEDS, decision_marks, implied_needs, needs_text
 from optsched.formats.pods import OTHER_SCHEDULER, task_index
 from optsched.formats.stores import wants_marks
@@ -155,7 +156,7 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
 
 def _shape_marks(shape: TaskShape) -> dict[str, str]:
     """The annotations that say what containers ask for beyond the request of the pod."""
-    marks = dict(shape.notes)
+    marks = as_written(shape.notes)
     if shape.cards:
         marks[CARDS] = request_text(shape.cards)
     if shape.numa != implied_needs(shape.request):

@@ -31,7 +31,8 @@ def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anyt
     try:
         spec, status = pod.get("spec"), pod.get("status")
         spec, status = {} if spec is None else spec, {} if status is None else status
-        marks = (*map(meta.annotations.get, (DEVICE, CARDS, NEEDS)), *written(meta.annotations))
+        own = map(meta.annotations.get, (DEVICE, CARDS, NEEDS))
+        marks = (*own, *written(meta.annotations, meta.namespace))
         parts = (*_asked(spec), _related(spec, meta), _held(status), marks)
         return marshal.dumps(parts, _FORMAT)
     except (AttributeError, TypeError, ValueError):

@@ -63,7 +63,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         preempts=spec.text("preemptionPolicy") != "Never",
         cards=card_requests(pod, meta.annotations),
         numa=numa_needs(spec, meta.annotations),
-        notes=notes(meta.annotations),
+        notes=notes(meta.annotations, meta.namespace),
     )
     # Some lists are gone through more than once, each time with the same complaints.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from optsched.api.wellknown import GPU_AVOID_TYPE, GPU_USE_TYPE, NPU_MODE, VGPU_MODE
+from optsched.api.wellknown import (
+    GPU_AVOID_TYPE,
+    GPU_USE_TYPE,
+    NPU_MODE,
+    VGPU_AVOID_UUID,
+    VGPU_MODE,
+    VGPU_PODGROUP_POLICY,
+    VGPU_USE_UUID,
+)
 from optsched.domain.amounts import amount_of
 from optsched.domain.cards import ALL_CORES, NVIDIA, CardUse
 from optsched.domain.task import TaskStatus
@@ -24,7 +32,7 @@ from optsched.rules.faces import Face
 from optsched.rules.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.cards import Card
     from optsched.domain.cluster import Node
@@ -57,7 +65,10 @@ class Prefers(StrEnum):
 
 
 class Need(NamedTuple):
-    """Cards that one container asks for, all different: of which family, and how much of each."""
+    """Cards that one container asks for, all different: of which family, and how much of each.
+
+    group: the PodGroup that no card may be shared within; empty for none.
+    """
 
     number: int
     memory: int
@@ -65,6 +76,7 @@ class Need(NamedTuple):
     cores: int
     is_alone: bool
     family: str
+    group: str = ""
 
     @property
     def is_vgpu(self) -> bool:
@@ -90,7 +102,8 @@ Slice: TypeAlias = tuple[int, int]
 class Used(NamedTuple):
     """What is taken of a card: memory, cores, tasks, those that have it alone, its first cores.
 
-    slices: how many are taken of each kind, as ((geometry, kind), number), in order.
+    slices: how many are taken of each kind, as ((geometry, kind), number), in order; groups: of
+    tasks that share no card within their PodGroup, these, in order.
     """
 
     memory: int = 0
@@ -99,6 +112,7 @@ class Used(NamedTuple):
     owners: int = 0
     cores_before: int = 0
     slices: tuple[tuple[Slice, int], ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 class Taken(NamedTuple):
@@ -109,6 +123,7 @@ class Taken(NamedTuple):
     cores: int
     is_alone: bool
     slice: Slice | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,7 +169,8 @@ class DeviceShare(Rule):
         for r in shape.cards:
             if self.by_npu if r.npu else self.by_vgpu:
                 alone, family = r.cores >= ALL_CORES, r.npu or NVIDIA
-                found.append(Need(r.number, r.memory, r.percent, r.cores, alone, family))
+                group = "" if r.npu else _group_of(shape)
+                found.append(Need(r.number, r.memory, r.percent, r.cores, alone, family, group))
         return tuple(found)
 
     # --- hard ------------------------------------------------------------------------------------
@@ -244,7 +260,8 @@ class DeviceShare(Rule):
                 cut = _slice_of(card, use.instance)
                 # A slice that no geometry knows leaves no room on its card.
                 alone_here = (alone and not use.npu) or (card.mode == MIG and cut is None)
-                taken = Taken(at, memory, use.cores, alone_here, cut)
+                group = _group_of(task.shape) if card.is_vgpu and self.by_vgpu else ""
+                taken = Taken(at, memory, use.cores, alone_here, cut, group)
                 found.setdefault(task.key, []).append(taken)
                 _take(used, found[task.key][-1])
         for task in node.residents:
@@ -310,6 +327,11 @@ class DeviceShare(Rule):
         return total * self.weight
 
 
+def _group_of(shape: TaskShape) -> str:
+    """The PodGroup within which a task shares no vGPU; empty where it may."""
+    return dict(shape.notes).get(VGPU_PODGROUP_POLICY, "")
+
+
 def _wanted(need: Need) -> str:
     """What a node without it had: `no vGPU with 3000 memory`, `fewer than 2 vGPUs with …`."""
     kind = "vGPU" if need.is_vgpu else need.family or "shared GPU"
@@ -320,7 +342,8 @@ def _wanted(need: Need) -> str:
     if need.is_npu and need.number > 1 and need.memory:
         return f"{few} with {memory} (of several NPUs at once each is had whole)"
     cores = f" and {need.cores}% cores" if need.cores else ""
-    return f"{few} with {memory}{cores}"
+    apart = " and no pod of its PodGroup" if need.group else ""
+    return f"{few} with {memory}{cores}{apart}"
 
 
 # --- cards ---------------------------------------------------------------------------------------
@@ -333,11 +356,24 @@ def usable(card: Card, need: Need, shape: TaskShape) -> bool:
     notes = dict(shape.notes)
     if need.is_npu:
         return notes.get(NPU_MODE, BY_TEMPLATE) == BY_TEMPLATE and _is_cut_so(card, need)
-    if need.is_vgpu and notes.get(VGPU_MODE, card.mode) != card.mode:
+    return not need.is_vgpu or _is_meant(card, notes)
+
+
+def _is_meant(card: Card, notes: Mapping[str, str]) -> bool:
+    """Whether a vGPU is one of those that a pod names, and none of those that it excludes."""
+    if notes.get(VGPU_MODE, card.mode) != card.mode:
         return False
-    if need.is_vgpu and GPU_USE_TYPE in notes:
+    if VGPU_USE_UUID in notes and not _is_among(card, notes[VGPU_USE_UUID]):
+        return False
+    if _is_among(card, notes.get(VGPU_AVOID_UUID, "")):
+        return False
+    if GPU_USE_TYPE in notes:
         return _is_of(card, notes[GPU_USE_TYPE])
-    return not (need.is_vgpu and GPU_AVOID_TYPE in notes and _is_of(card, notes[GPU_AVOID_TYPE]))
+    return not (GPU_AVOID_TYPE in notes and _is_of(card, notes[GPU_AVOID_TYPE]))
+
+
+def _is_among(card: Card, uuids: str) -> bool:
+    return card.key in (uuid.strip() for uuid in uuids.split(","))
 
 
 def _is_cut_so(card: Card, need: Need) -> bool:
@@ -363,6 +399,8 @@ def admits(card: Card, used: Used, need: Need) -> bool:
     Who asks for no cores may join any card that does not have all cores taken already.
     """
     if used.number >= card.sharers or used.owners or (need.is_alone and used.number):
+        return False
+    if need.group and need.group in used.groups:
         return False
     if not need.cores and need.is_vgpu and used.cores_before >= ALL_CORES:
         return False
@@ -396,10 +434,11 @@ def slices(card: Card, used: Used, need: Need) -> list[Slice]:
 def ways(card: Card, at: int, used: Used, need: Need) -> list[Taken]:
     """What a need may take of a card that admits it, in Volcano's order."""
     if card.mode != MIG:
-        return [Taken(at, need.memory_of(card), need.cores, need.is_alone)]
+        return [Taken(at, need.memory_of(card), need.cores, need.is_alone, None, need.group)]
+    found = [(g, kind, card.geometries[g].instances[kind]) for g, kind in slices(card, used, need)]
     return [
-        Taken(at, card.geometries[g].instances[kind].memory, need.cores, need.is_alone, (g, kind))
-        for g, kind in slices(card, used, need)
+        Taken(at, instance.memory, need.cores, need.is_alone, (g, kind), need.group)
+        for g, kind, instance in found
     ]
 
 
@@ -504,6 +543,11 @@ def _take(used: list[Used], taken: Taken, sign: int = 1) -> None:
     slices_now = dict(now.slices)
     if taken.slice is not None:
         slices_now[taken.slice] = slices_now.get(taken.slice, 0) + sign
+    groups = list(now.groups)
+    if taken.group and sign > 0:
+        groups = sorted([*groups, taken.group])
+    elif taken.group:
+        groups.remove(taken.group)
     used[taken.at] = Used(
         now.memory + sign * taken.memory,
         now.cores + sign * taken.cores,
@@ -511,6 +555,7 @@ def _take(used: list[Used], taken: Taken, sign: int = 1) -> None:
         now.owners + sign * taken.is_alone,
         now.cores_before,
         tuple(sorted((s, n) for s, n in slices_now.items() if n)),
+        tuple(groups),
     )
 
 
@@ -588,6 +633,7 @@ class _Cards:
         self._sharing: list[list[int]] = [[] for _ in node.cards]
         self._owning: list[list[int]] = [[] for _ in node.cards]
         self._cut: dict[int, dict[Slice, list[int]]] = {}
+        self._apart: dict[tuple[int, str], list[int]] = {}
 
     def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
         """Deal the tasks of classes on this node, then bound what cards give."""
@@ -603,6 +649,8 @@ class _Cards:
                 self._form.model.add_rows(0, [*variables, int(supplied[c])], ones, upper=0)
         for at, card in enumerate(self._cards):
             self._bound(at, card)
+        for variables in self._apart.values():
+            self._form.model.add_rows(0, variables, 1, upper=1)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
         """Σ over cards of v = number·tasks, and no card twice for one task; (card, v)."""
@@ -624,6 +672,8 @@ class _Cards:
             else:
                 self._memory[at].append((variable, need.memory_of(self._cards[at])))
             self._cores[at].append((variable, need.cores))
+            if need.group:
+                self._apart.setdefault((at, need.group), []).append(variable)
             (self._owning if need.is_alone else self._sharing)[at].append(variable)
         return found
 

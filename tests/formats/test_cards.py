@@ -132,6 +132,13 @@ def test_requests_of_containers(limits: dict[str, str], request_: CardRequest) -
     assert "volcano.sh/vgpu-memory-percentage" not in dict(task.shape.request)
 
 
+def test_who_spreads_without_a_group_is_apart_from_nobody() -> None:
+    told = {"volcano.sh/vgpu-podgroup-policy": "spread"}
+    assert read(pod({"cpu": "1"}, annotations=told))[0].shape.notes == ()
+    other = {"volcano.sh/vgpu-podgroup-policy": "pack", "scheduling.k8s.io/group-name": "pg"}
+    assert read(pod({"cpu": "1"}, annotations=other))[0].shape.notes == ()
+
+
 def test_what_running_pods_were_told() -> None:
     ids = "GPU-a,NVIDIA,3000,50:GPU-b,NVIDIA,3000,50:;GPU-a,NVIDIA,10,0:"
     asked = {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000"}
@@ -215,7 +222,15 @@ def test_a_dump_comes_back_as_it_was() -> None:
     numbered["metadata"]["name"] = "m"
     ids = {"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,3000,50:", "nvidia.com/use-gputype": "4090"}
     runs = pod({"volcano.sh/vgpu-memory": "3000", "volcano.sh/vgpu-cores": "50"}, annotations=ids)
-    snapshot = assemble([shared, numbered, runs]).snapshot
+    runs["metadata"]["annotations"] |= {
+        "volcano.sh/vgpu-podgroup-policy": "spread",
+        "scheduling.k8s.io/group-name": "pg",
+        "volcano.sh/vgpu-use-gpuuuid": "GPU-a",
+    }
+    group = thing("scheduling.volcano.sh/v1beta1", "PodGroup", "pg", "ns")
+    snapshot = assemble([shared, numbered, runs, group]).snapshot
+    ((kept, *_),) = (n.residents for n in snapshot.nodes if n.residents)
+    assert ("volcano.sh/vgpu-podgroup-policy", "ns/pg") in kept.shape.notes
     assert sum(len(n.cards) for n in snapshot.nodes) == 6
     assert any(t.cards for n in snapshot.nodes for t in n.residents)
     assert assemble(encode(snapshot)).snapshot == snapshot

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from optsched.api.wellknown import VGPU_PODGROUP_POLICY
 from optsched.domain.cards import Card, CardRequest, CardUse, Geometry, Instance
 from optsched.domain.decisions import Allocate
 from optsched.domain.task import TaskShape
@@ -118,6 +119,9 @@ def test_whole_gpus_by_number_share_with_nobody() -> None:
         ((("nvidia.com/use-gputype", "a100,T4"),), 1),
         ((("nvidia.com/nouse-gputype", "t4"),), 2),
         ((("volcano.sh/vgpu-mode", "mig"),), 0),
+        ((("volcano.sh/vgpu-use-gpuuuid", "GPU-x,GPU-z"),), 1),
+        ((("volcano.sh/vgpu-nouse-gpuuuid", "GPU-x, GPU-0"),), 1),
+        ((("volcano.sh/vgpu-use-gpuuuid", "GPU-x"), ("volcano.sh/vgpu-nouse-gpuuuid", "GPU-x")), 0),
     ],
 )
 def test_models_and_modes_that_a_pod_names(notes: tuple[tuple[str, str], ...], number: int) -> None:
@@ -149,6 +153,20 @@ def test_nobody_joins_a_card_whose_cores_are_all_taken() -> None:
     ]
     made = replace(host("n", *cards(1000)), residents=tuple(pair))
     assert placed(cluster([made], [many(vgpu(memory=1))])) == 0
+
+
+def test_pods_of_a_group_that_spread_share_no_card() -> None:
+    apart = replace(vgpu(memory=100), notes=((VGPU_PODGROUP_POLICY, "ns/g"),))
+    assert placed(cluster([host("n", *cards(1000, 1000, 1000))], [many(apart)])) == 3
+    there = replace(running(gang("r", ("w", 1, apart)).tasks[0], "n"), cards=(CardUse("GPU-1", 9),))
+    made = replace(host("n", *cards(1000, 1000)), residents=(there,))
+    assert placed(cluster([made], [many(apart)])) == 1
+    others = replace(vgpu(memory=100), notes=((VGPU_PODGROUP_POLICY, "ns/h"),))
+    assert placed(cluster([made], [many(others)])) == 2
+    assert placed(cluster([made], [many(vgpu(memory=100))])) == 7
+    full = cluster([host("n", *cards(1000))], [many(apart, 2)])
+    said = reason(replace(full, gangs=(replace(full.gangs[0], min_member=2),)), RULES, "g")
+    assert "deviceshare: room for 1 of its 2 pods at once" in said
 
 
 # --- engines against the verifier ----------------------------------------------------------------
@@ -183,6 +201,9 @@ def random_cards(rng: np.random.Generator) -> Snapshot:
         for s in shapes
         for r in s.cards
     ]
+    if rng.random() < 0.4:
+        group = str(rng.choice(["ns/a", "ns/b"]))
+        shapes[:2] = (replace(s, notes=((VGPU_PODGROUP_POLICY, group),)) for s in shapes[:2])
     gangs = [
         gang(f"g{i}", ("w", int(rng.integers(1, 3)), shapes[int(rng.integers(3))]), least=1)
         for i in range(3)
