@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from optsched import __version__
+from optsched.cli.controllers import controllers
 from optsched.cli.demo import demo
 from optsched.cli.local import local
 from optsched.cli.scheduler import scheduler
@@ -18,6 +19,7 @@ def main() -> None:
     """A batch scheduler for Kubernetes that decides each session as one optimisation problem."""
 
 
+main.add_command(controllers)
 main.add_command(demo)
 main.add_command(local)
 main.add_command(scheduler)

@@ -37,6 +37,8 @@ class Controller:
         the object before and after) or gone (as it was last). Its own kind wakes itself.
     indexes
         Those that it asks `World.by` for.
+    reads
+        Further kinds that it looks at, and that wake nothing.
 
     """
 
@@ -45,6 +47,13 @@ class Controller:
     decide: Decide
     wakes: Mapping[Kind, Wakes] = field(default_factory=dict)
     indexes: tuple[Index, ...] = ()
+    reads: tuple[Kind, ...] = ()
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """All kinds that have to be followed for it."""
+        indexed = (index.kind for index in self.indexes)
+        return frozenset((self.kind, *self.wakes, *indexed, *self.reads))
 
 
 def existing(kind: Kind, reconcile: Reconcile) -> Decide:

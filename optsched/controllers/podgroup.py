@@ -126,6 +126,7 @@ class PodGroups:
             decide=self.decide,
             wakes=wakes,
             indexes=(self._members_of, self._pods_of_queue),
+            reads=(NAMESPACE,),
         )
 
     def decide(self, ref: Ref, world: World) -> Effects:

@@ -129,6 +129,21 @@ class Client:
         """See `Api`."""
         return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))
 
+    async def delete(
+        self,
+        ref: Ref,
+        uid: str = "",
+        propagation: str = "Background",
+        grace_s: int | None = None,
+    ) -> Raw:
+        """See `DeletingApi`."""
+        body: Raw = {"propagationPolicy": propagation}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        return await self._json(_Request("DELETE", _path(ref), body))
+
     async def bind(
         self,
         namespace: str,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import LEASE
@@ -47,6 +47,15 @@ class LeaseTimes:
                 f"a lease of {self.duration_s:g} s, renewed within {self.renew_s:g} s, tried every "
                 f"{self.retry_s:g} s: each has to be longer than the next"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """The lease that decides who of several processes works."""
+
+    namespace: str
+    name: str
+    times: LeaseTimes = field(default_factory=LeaseTimes)
 
 
 class Elector:

@@ -6,9 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
-import uuid
-from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,11 +27,12 @@ from optsched.kube.evictor import Evictor
 from optsched.kube.evictor import Surroundings as EvictorSurroundings
 from optsched.kube.follower import Follower
 from optsched.kube.geometries import GeometryReader
-from optsched.kube.lease import Elector, LeaseTimes
+from optsched.kube.lease import Elector
 from optsched.kube.metrics import Metrics
 from optsched.kube.outbox import Outbox
 from optsched.kube.policies import Policies
 from optsched.kube.ports import Ref
+from optsched.kube.process import at_most, identity, on_signals
 from optsched.kube.scheduler import AlwaysLeading, Leadership, Parts, Scheduler
 from optsched.kube.server import serve
 from optsched.kube.solving import SolverKeeper
@@ -44,11 +42,12 @@ from optsched.policy.policy import SolverKind
 from optsched.rules.deviceshare import DeviceShare
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from optsched.kube.binder import Bind, Failure
     from optsched.kube.client import Client
     from optsched.kube.evictor import Victim
+    from optsched.kube.lease import Election
     from optsched.kube.server import Address
     from optsched.policy.reload import PolicyWatch
 
@@ -65,15 +64,6 @@ POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
 """Names the ConfigMap that is mounted as the policy: NAMESPACE/NAME."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Election:
-    """The lease that decides who schedules."""
-
-    namespace: str
-    name: str
-    times: LeaseTimes = field(default_factory=LeaseTimes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +138,7 @@ class _Live:
         if election is None:
             return None
         lock = (election.namespace, election.name)
-        return Elector(
-            self._client, lock, _identity(), election.times, (self._clock, self._waiting)
-        )
+        return Elector(self._client, lock, identity(), election.times, (self._clock, self._waiting))
 
     def _make_binder(self) -> LiveBinder:
         leadership = self._leadership
@@ -211,14 +199,23 @@ class _Live:
 
     async def run(self) -> None:
         """Run until told to stop, then take everything down in order."""
-        async with asyncio.TaskGroup() as group, _signals(self.scheduler):
-            tasks = [group.create_task(each) for each in self._services()]
-            await self.scheduler.run()
-            await self._drain()
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            await self._resign()
+        async with asyncio.TaskGroup() as group:
+            with on_signals(self._signals()):
+                tasks = [group.create_task(each) for each in self._services()]
+                await self.scheduler.run()
+                await self._drain()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                await self._resign()
+
+    def _signals(self) -> Mapping[signal.Signals, Callable[[], None]]:
+        """SIGTERM and SIGINT stop, SIGUSR2 writes a snapshot."""
+        return {
+            signal.SIGTERM: self.scheduler.stop,
+            signal.SIGINT: self.scheduler.stop,
+            signal.SIGUSR2: self.scheduler.dump,
+        }
 
     def _services(self) -> Iterator[Coroutine[None, None, None]]:
         follower = Follower(
@@ -248,22 +245,22 @@ class _Live:
 
     async def _drain(self) -> None:
         log.info("stopping: %d binds are left", self._binder.num_waiting)
-        await _at_most(DRAIN_S, self._binder.until_idle())
+        await at_most(DRAIN_S, self._binder.until_idle())
         self._binder.withdraw()
         self._evictor.withdraw()
-        await _at_most(LAST_WORDS_S, self._writes.until_idle())
-        await _at_most(LAST_WORDS_S, self._events.until_idle())
+        await at_most(LAST_WORDS_S, self._writes.until_idle())
+        await at_most(LAST_WORDS_S, self._events.until_idle())
 
     async def _resign(self) -> None:
         if self._elector is None:
             return
         try:
-            await _at_most(LAST_WORDS_S, self._elector.release())
+            await at_most(LAST_WORDS_S, self._elector.release())
         except KubeError as e:
             log.warning("lease not released: %s", e)
 
     async def _events_turn(self) -> None:
-        await _at_most(TURN_S, self._binder.until_idle())
+        await at_most(TURN_S, self._binder.until_idle())
 
     # --- what parts tell one another -------------------------------------------------------------
 
@@ -328,10 +325,6 @@ def policy_object(environment: Mapping[str, str]) -> Ref | None:
     return Ref(CONFIG_MAP, namespace, name) if slash and namespace and name else None
 
 
-def _identity() -> str:
-    return f"{socket.gethostname()}_{uuid.uuid4()}"
-
-
 def _node_filter(labels: tuple[tuple[str, str], ...]) -> Callable[[Mapping[str, str]], bool]:
     if not labels:
         return every_node
@@ -344,27 +337,3 @@ def _report_write(ref: Ref, error: KubeError) -> None:
 
 def _report_election(error: KubeError) -> None:
     log.warning("lease neither taken nor renewed: %s", error)
-
-
-async def _at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await action
-
-
-@asynccontextmanager
-async def _signals(scheduler: Scheduler) -> AsyncIterator[None]:
-    """SIGTERM and SIGINT stop, SIGUSR2 writes a snapshot."""
-    loop = asyncio.get_running_loop()
-    actions = {
-        signal.SIGTERM: scheduler.stop,
-        signal.SIGINT: scheduler.stop,
-        signal.SIGUSR2: scheduler.dump,
-    }
-    for number, action in actions.items():
-        loop.add_signal_handler(number, action)
-    try:
-        yield
-    finally:
-        for number in actions:
-            loop.remove_signal_handler(number)

@@ -78,3 +78,19 @@ class Api(Protocol):
 
         It gets the annotations with its node, in one step (`BindingREST.assignPod`).
         """
+
+
+class DeletingApi(Api, Protocol):
+    """What controllers need besides."""
+
+    async def delete(
+        self,
+        ref: Ref,
+        uid: str = "",
+        propagation: str = "Background",
+        grace_s: int | None = None,
+    ) -> Raw:
+        """Delete an object, if it is that very one.
+
+        Returns it as it is kept until it may go, or a Status if it is gone at once.
+        """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.kube.backoff import Backoff, Steps
@@ -29,11 +29,15 @@ LIST_AFTER: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A page of a list: all objects that exist, from the first page to the last."""
+    """A page of a list: all objects that exist, from the first page to the last.
+
+    resource_version: of the list as a whole; empty where it is not known.
+    """
 
     items: tuple[Raw, ...]
     is_first: bool = True
     is_last: bool = True
+    resource_version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,8 @@ class Reflection:
         if not page.token:
             self._version = page.resource_version
         self._works()
-        return Listed(tuple(page.items), is_first, is_last=not page.token)
+        items, version = tuple(page.items), page.resource_version
+        return Listed(items, is_first, is_last=not page.token, resource_version=version)
 
     def line(self, line: bytes) -> Changed | Deleted | None:
         """What a line of a watch says; raises KubeError for one that ends it."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from optsched.cli.flags import translate
 from optsched.cli.main import main
-from optsched.cli.scheduler import translate
+from optsched.cli.scheduler import GRAMMAR
 from optsched.domain.shards import Sharding, ShardMode
 from optsched.kube import live
 from optsched.kube.client import ConfigError
-from optsched.kube.lease import LeaseTimes
-from optsched.kube.live import Election
+from optsched.kube.lease import Election, LeaseTimes
 from optsched.kube.server import Address
 from optsched.policy.policy import SolverKind
 
@@ -156,7 +156,7 @@ def test_volcanos_manifest_works_as_it_is(command: Command, tmp_path: Path) -> N
     ],
 )
 def test_how_go_writes_flags(given: list[str], kept: list[str], ignored: list[str]) -> None:
-    assert translate(given) == (kept, ignored)
+    assert translate(given, GRAMMAR) == (kept, ignored)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ class MemoryWorld:
         self.refused: list[Refused] = []
         self.writes: list[Effect] = []
         """Effects that changed an object."""
+        self.listeners: list[Callable[[str, Ref, Mapping[str, Any]], None]] = []
+        """Told of each change: ADDED, MODIFIED or DELETED, and the object."""
         self._objects: dict[Ref, dict[str, Any]] = {}
         self._version = 0
 
@@ -79,6 +81,11 @@ class MemoryWorld:
 
     def by(self, index: Index, value: str) -> list[Mapping[str, Any]]:
         return [obj for obj in self.listed(index.kind) if value in index.values(obj)]
+
+    @property
+    def version(self) -> int:
+        """How often something has changed."""
+        return self._version
 
     # --- what others do --------------------------------------------------------------------------
 
@@ -224,6 +231,8 @@ class MemoryWorld:
     def _gone(self, ref: Ref) -> None:
         obj = self._objects.pop(ref)
         self._version += 1
+        last = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self._version)}}
+        self._tell("DELETED", ref, last)
         self._collect(uid_of(obj))
         for waiting in [r for r in self._objects if r.namespace in (ref.namespace, "")]:
             finalizers = self._objects.get(waiting, {"metadata": {}})["metadata"].get("finalizers")
@@ -250,8 +259,14 @@ class MemoryWorld:
     def _keep(self, ref: Ref, obj: dict[str, Any]) -> Mapping[str, Any]:
         self._version += 1
         obj["metadata"]["resourceVersion"] = str(self._version)
+        word = "MODIFIED" if ref in self._objects else "ADDED"
         self._objects[ref] = obj
+        self._tell(word, ref, obj)
         return obj
+
+    def _tell(self, word: str, ref: Ref, obj: Mapping[str, Any]) -> None:
+        for listener in self.listeners:
+            listener(word, ref, obj)
 
     def _now(self) -> str:
         return format_time(self.now_ms)

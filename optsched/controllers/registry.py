@@ -1,0 +1,53 @@
+"""All controllers there are, and those of them that a user asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from optsched.controllers.podgroup import Options as PodGroupOptions
+from optsched.controllers.podgroup import PodGroups
+from optsched.controllers.queue import QUEUES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optsched.controllers.controller import Controller
+
+EVERY = "*"
+"""Stands for all controllers in `--controllers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What controllers are told."""
+
+    podgroups: PodGroupOptions = field(default_factory=PodGroupOptions)
+
+
+def all_controllers(options: Options) -> tuple[Controller, ...]:
+    """Every controller."""
+    return (QUEUES, PodGroups(options.podgroups).controller)
+
+
+def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:
+    """The controllers that words name, as in Volcano: `*` for all, `-name` for all but that one.
+
+    Volcano's names, such as queue-controller, are understood, too. ValueError for one that is not
+    there; to leave out what is not there is no mistake.
+    """
+    every = tuple(controllers)
+    known = {controller.name for controller in every}
+    asked = [word.strip() for word in words if word.strip()]
+    wanted = {_plain(word) for word in asked if not word.startswith("-") and word != EVERY}
+    unwanted = {_plain(word.removeprefix("-")) for word in asked if word.startswith("-")}
+    strange = sorted(wanted - known)
+    if strange:
+        raise ValueError(f"{strange[0]!r} is no controller: there are {', '.join(sorted(known))}")
+    names = (known if EVERY in asked else wanted) - unwanted
+    return tuple(controller for controller in every if controller.name in names)
+
+
+def _plain(word: str) -> str:
+    name = word.removesuffix("-controller")
+    return {"pg": "podgroup"}.get(name, name)

@@ -1,0 +1,77 @@
+"""What Prometheus reads of controllers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SECONDS: Final = tuple(0.0005 * 2**i for i in range(16))
+
+
+class ControllerMetrics:
+    """Counters and gauges of one process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.leading = Gauge(
+            "optsched_controllers_leading",
+            "Whether this process works.",
+            registry=self._registry,
+        )
+        self._looks = Counter(
+            "optsched_controller_looks",
+            "Objects that were looked at, by what came of it.",
+            ("controller", "result"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "optsched_controller_look_seconds",
+            "From deciding on an object until all of it was written.",
+            ("controller",),
+            registry=self._registry,
+            buckets=_SECONDS,
+        )
+        self._writes = Counter(
+            "optsched_controller_writes",
+            "Writes that the API server has taken.",
+            ("verb", "resource"),
+            registry=self._registry,
+        )
+        self._watch_failures = Counter(
+            "optsched_controller_watch_failures",
+            "Lists and watches that failed.",
+            ("resource",),
+            registry=self._registry,
+        )
+        self._depth = Gauge(
+            "optsched_controller_waiting",
+            "Objects that wait to be looked at.",
+            registry=self._registry,
+        )
+
+    def watch_depth(self, depth: Callable[[], int]) -> None:
+        """Ask how many objects wait whenever somebody reads the metrics."""
+        self._depth.set_function(depth)
+
+    def looked(self, controller: str, result: str, seconds: float | None = None) -> None:
+        """An object was looked at; result: done, stale, refused or error."""
+        self._looks.labels(controller, result).inc()
+        if seconds is not None:
+            self._seconds.labels(controller).observe(seconds)
+
+    def wrote(self, verb: str, resource: str) -> None:
+        """The server has taken a write."""
+        self._writes.labels(verb, resource).inc()
+
+    def watch_failed(self, resource: str) -> None:
+        """A list or a watch has failed."""
+        self._watch_failures.labels(resource).inc()
+
+    def exposition(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self._registry)

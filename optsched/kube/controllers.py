@@ -1,0 +1,240 @@
+"""The shell around controllers: follow, decide, carry out, tell.
+
+What a watch or one of our own writes changes wakes keys; each key is decided on by one worker at a
+time, from what is known by then, and its effects are carried out before it is looked at again. All
+of it may end at any moment: whoever comes next looks at everything once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from optsched.controllers.manifests import ref_of
+from optsched.kube.effects import Executor, Stale, Surroundings
+from optsched.kube.errors import KubeError, NotFound
+from optsched.kube.store import Store
+from optsched.kube.watch import Listed, Reflection, reflect
+from optsched.kube.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+
+    from optsched.api.kinds import Kind, Ref
+    from optsched.controllers.controller import Controller
+    from optsched.kube.controller_metrics import ControllerMetrics
+    from optsched.kube.events import EventRecorder, Note
+    from optsched.kube.ports import DeletingApi, Raw, Source
+    from optsched.kube.scheduler import Leadership
+    from optsched.kube.waiting import Waiting
+    from optsched.session.ports import Clock
+
+WORKERS: Final = 64
+"""Keys that are worked on at once; they mostly wait for the server."""
+
+LOOK_S: Final = 0.2
+"""How often it is asked whether this process leads."""
+
+TELL_AFTER: Final = 5
+"""Failures in a row of one key after which the log says so."""
+
+Key: TypeAlias = "tuple[int, Ref]"
+"""Which controller, and which of its objects."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What controllers work with; each part is run by whoever made it."""
+
+    source: Source
+    api: DeletingApi
+    events: EventRecorder
+    metrics: ControllerMetrics
+    leadership: Leadership
+    clock: Clock
+    waiting: Waiting
+
+
+class Controllers:
+    """Runs controllers; `run` has to be running for anything to be done."""
+
+    def __init__(self, controllers: Sequence[Controller], parts: Parts) -> None:
+        self._controllers = tuple(controllers)
+        self._parts = parts
+        kinds = dict.fromkeys(kind for each in controllers for kind in _in_order(each.kinds))
+        indexes = [index for each in controllers for index in each.indexes]
+        self.store = Store(kinds, indexes, parts.clock, self._changed)
+        self._interested: dict[Kind, list[int]] = {
+            kind: [i for i, each in enumerate(controllers) if kind in (each.kind, *each.wakes)]
+            for kind in kinds
+        }
+        around = Surroundings(self, lambda: self._leads and parts.leadership.is_leading)
+        self._executor = Executor(parts.api, self.store, around)
+        self._queue: WorkQueue[Key] = WorkQueue(parts.waiting.chance)
+        self._leads = False
+        self._stopping = asyncio.Event()
+        self._broken: set[Kind] = set()
+        parts.metrics.watch_depth(lambda: len(self._queue))
+
+    # --- what others see -------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End after what is under way."""
+        self._stopping.set()
+
+    def trouble(self) -> str:
+        """See `server.Probes`: the loop that answers is the loop that works."""
+        return ""
+
+    def unready(self) -> str:
+        """See `server.Probes`: a standby is ready, too."""
+        missing = self.store.unsynced()
+        return f"not listed yet: {', '.join(missing)}" if missing else ""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was asked for is done."""
+        return self._queue.is_idle
+
+    # --- running ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow and work until stopped."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in self._services()]
+            await self._stopping.wait()
+            for task in tasks:
+                task.cancel()
+
+    def _services(self) -> Iterator[Coroutine[None, None, None]]:
+        for kind in self.store.kinds:
+            yield self._follow(kind)
+        for _ in range(WORKERS):
+            yield self._work()
+        yield self._watch_leadership()
+
+    async def _watch_leadership(self) -> None:
+        while True:
+            leads = self._parts.leadership.is_leading and self.store.is_synced
+            if leads != self._leads:
+                self._leads = leads
+                self._parts.metrics.leading.set(leads)
+                self._begin() if leads else self._end()
+            await self._parts.waiting.sleep(LOOK_S)
+
+    def _begin(self) -> None:
+        log.info(
+            "this process works: %s", ", ".join(dict.fromkeys(c.name for c in self._controllers))
+        )
+        for kind in self.store.kinds:
+            for obj in self.store.listed(kind):
+                self._wake(kind, (obj,))
+
+    def _end(self) -> None:
+        log.warning("another process may work from now on")
+        self._queue.clear()
+
+    # --- following -------------------------------------------------------------------------------
+
+    async def _follow(self, kind: Kind) -> None:
+        waiting = self._parts.waiting
+        reflection = Reflection(waiting.chance)
+        events = reflect(self._parts.source, kind, reflection, waiting.sleep, self._failed)
+        async for event in events:
+            self.store.apply(kind, event)
+            if kind in self._broken:
+                self._broken.discard(kind)
+                log.info("%s: followed again", kind.plural)
+            if isinstance(event, Listed):
+                # A long list is read page by page; others get their turn in between.
+                await asyncio.sleep(0)
+
+    def _failed(self, kind: Kind, error: KubeError) -> None:
+        self._parts.metrics.watch_failed(kind.plural)
+        if kind in self._broken:
+            return
+        self._broken.add(kind)
+        log.warning("%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
+        if isinstance(error, NotFound) and kind.plural in self.store.unsynced():
+            # A kind that is not installed has no objects; it is asked for again. One that was
+            # there has only been lost by a server that is starting.
+            self.store.apply(kind, Listed(()))
+
+    def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
+        if self._leads:
+            self._wake(kind, [obj for obj in (before, after) if obj is not None])
+
+    def _wake(self, kind: Kind, objs: Iterable[Raw]) -> None:
+        for number in self._interested[kind]:
+            controller = self._controllers[number]
+            wakes = controller.wakes.get(kind)
+            for obj in objs:
+                if kind == controller.kind:
+                    self._queue.add((number, ref_of(kind, obj)))
+                if wakes is not None:
+                    for ref in wakes(obj, self.store):
+                        self._queue.add((number, ref))
+
+    # --- working ---------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            if not self._leads:
+                self._queue.done(key)
+                continue
+            await self._look(key)
+            # Where there was nothing to write nobody else has had a turn.
+            await asyncio.sleep(0)
+
+    async def _look(self, key: Key) -> None:
+        controller, ref = self._controllers[key[0]], key[1]
+        began_s = self._parts.clock.monotonic()
+        try:
+            effects = controller.decide(ref, self.store)
+            agains = await self._executor.carry_out(effects)
+        except Stale as e:
+            log.debug("%s %s: %s", controller.name, ref, e)
+            self._again(key, "stale")
+            return
+        except KubeError as e:
+            self._report(key, e)
+            return
+        except Exception:
+            # A mistake in one object must not keep the others from being looked at.
+            log.exception("%s %s: failed", controller.name, ref)
+            self._again(key, "error")
+            return
+        self._queue.done(key)
+        for again in agains:
+            self._queue.add_after((key[0], again.key or ref), again.after_s)
+        seconds = self._parts.clock.monotonic() - began_s
+        self._parts.metrics.looked(controller.name, "done", seconds)
+
+    def _report(self, key: Key, error: KubeError) -> None:
+        failures = self._again(key, "refused")
+        if failures in (1, TELL_AFTER) or failures % 100 == 0:
+            name = self._controllers[key[0]].name
+            log.warning("%s %s: not done yet, tried %d times: %s", name, key[1], failures, error)
+
+    def _again(self, key: Key, result: str) -> int:
+        self._parts.metrics.looked(self._controllers[key[0]].name, result)
+        return self._queue.failed(key)
+
+    # --- what the executor tells -----------------------------------------------------------------
+
+    def wrote(self, verb: str, plural: str) -> None:
+        """See `effects.Listener`."""
+        self._parts.metrics.wrote(verb, plural)
+
+    def note(self, note: Note) -> None:
+        """See `effects.Listener`."""
+        self._parts.events.note(note)
+
+
+def _in_order(kinds: Iterable[Kind]) -> list[Kind]:
+    return sorted(kinds, key=lambda kind: (kind.group, kind.kind))

@@ -1,0 +1,115 @@
+"""Puts the parts of a controller process together, runs them, and takes them down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.kube.client import connect
+from optsched.kube.clock import SystemClock
+from optsched.kube.controller_metrics import ControllerMetrics
+from optsched.kube.controllers import Controllers, Parts
+from optsched.kube.errors import KubeError
+from optsched.kube.events import EventRecorder
+from optsched.kube.lease import Elector
+from optsched.kube.process import at_most, identity, on_signals
+from optsched.kube.scheduler import AlwaysLeading, Leadership
+from optsched.kube.server import serve
+from optsched.kube.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.controllers.controller import Controller
+    from optsched.kube.client import Client
+    from optsched.kube.lease import Election
+    from optsched.kube.server import Address
+
+LAST_WORDS_S: Final = 2.0
+"""How long events and the lease may take that are left when the process is told to stop."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a process of controllers is told.
+
+    Attributes
+    ----------
+    election
+        None where this process works without asking.
+    listen
+        Where health and metrics are served.
+
+    """
+
+    controllers: Sequence[Controller]
+    kubeconfig: str = ""
+    election: Election | None = None
+    listen: tuple[Address, ...] = ()
+
+
+async def run(settings: Settings) -> None:
+    """Run controllers until SIGTERM or SIGINT.
+
+    Raises ConfigError where no cluster is configured, and OSError for an address that is taken.
+    """
+    async with connect(settings.kubeconfig) as client:
+        process = _Process(settings, client)
+        shell = process.shell
+        async with serve(settings.listen, shell, process.metrics.exposition) as places:
+            shown = ", ".join(f"{place.host}:{place.port}" for place in places)
+            log.info("cluster %s; health and metrics on %s", client.server, shown or "no port")
+            await process.run()
+
+
+class _Process:
+    """All parts of one process."""
+
+    def __init__(self, settings: Settings, client: Client) -> None:
+        self.metrics = ControllerMetrics()
+        clock, waiting = SystemClock(), Waiting()
+        self._elector: Elector | None = None
+        election = settings.election
+        if election is not None:
+            lock = (election.namespace, election.name)
+            self._elector = Elector(client, lock, identity(), election.times, (clock, waiting))
+        leadership: Leadership = self._elector or AlwaysLeading()
+        self._events = EventRecorder(client, clock, waiting, _at_once)
+        parts = Parts(client, client, self._events, self.metrics, leadership, clock, waiting)
+        self.shell = Controllers(settings.controllers, parts)
+
+    async def run(self) -> None:
+        """Run until told to stop."""
+        stop = self.shell.stop
+        async with asyncio.TaskGroup() as group:
+            with on_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
+                tasks = [group.create_task(self._events.run())]
+                if self._elector is not None:
+                    tasks.append(group.create_task(self._elector.run(_report_election)))
+                await self.shell.run()
+                await at_most(LAST_WORDS_S, self._events.until_idle())
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                await self._resign()
+
+    async def _resign(self) -> None:
+        if self._elector is None:
+            return
+        try:
+            await at_most(LAST_WORDS_S, self._elector.release())
+        except KubeError as e:
+            log.warning("lease not released: %s", e)
+
+
+async def _at_once() -> None:
+    """Nothing is more urgent than events."""
+
+
+def _report_election(error: KubeError) -> None:
+    log.warning("lease neither taken nor renewed: %s", error)

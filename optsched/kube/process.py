@@ -1,0 +1,38 @@
+"""What processes that run for months have in common: a name, an end, and what to do before it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import uuid
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
+
+
+def identity() -> str:
+    """A name that no other process has."""
+    return f"{socket.gethostname()}_{uuid.uuid4()}"
+
+
+async def at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
+    """Wait for something, but not longer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await action
+
+
+@contextmanager
+def on_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+    """Signals do what they are meant to for a while."""
+    loop = asyncio.get_running_loop()
+    for number, action in actions.items():
+        loop.add_signal_handler(number, action)
+    try:
+        yield
+    finally:
+        for number in actions:
+            loop.remove_signal_handler(number)

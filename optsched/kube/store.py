@@ -1,0 +1,214 @@
+"""The objects that controllers look at: what watches tell, and what this process has just written.
+
+What the server answers to a write is kept at once, so that nobody decides on what was there before
+it; an older state that a watch tells later is passed over. So is an object that was deleted, until
+the watch has told that it is gone.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from optsched.controllers.manifests import controller_of, name_of, namespace_of, uid_of, version_of
+from optsched.kube.watch import Deleted, Listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from optsched.api.kinds import Kind, Ref
+    from optsched.controllers.world import Index
+    from optsched.kube.ports import Raw
+    from optsched.kube.watch import WatchEvent
+    from optsched.session.ports import Clock
+
+    OnChange = Callable[[Kind, Raw | None, Raw | None], None]
+
+
+class _Objects:
+    """The objects of one kind, and the ways to find them."""
+
+    def __init__(self, indexes: Iterable[Index]) -> None:
+        self.by_namespace: dict[str, dict[str, Raw]] = {}
+        self.by_owner: dict[str, dict[tuple[str, str], Raw]] = {}
+        self.indexed: dict[Index, dict[str, dict[tuple[str, str], Raw]]] = {i: {} for i in indexes}
+        self.deleted: set[str] = set()
+        """UIDs of what this process has deleted and a watch has not yet told to be gone."""
+        self.listed: set[tuple[str, str]] = set()
+        """What is in the list that is being read."""
+        self.is_synced = False
+
+    def get(self, namespace: str, name: str) -> Raw | None:
+        return self.by_namespace.get(namespace, {}).get(name)
+
+    def keep(self, obj: Raw) -> Raw | None:
+        """Keep an object; returns the one that was there."""
+        key = (namespace_of(obj), name_of(obj))
+        before = self.get(*key)
+        if before is not None:
+            self._leave(key, before)
+        self.by_namespace.setdefault(key[0], {})[key[1]] = obj
+        for words, word in self._words(obj):
+            words.setdefault(word, {})[key] = obj
+        return before
+
+    def drop(self, namespace: str, name: str) -> Raw | None:
+        before = self.get(namespace, name)
+        if before is None:
+            return None
+        self._leave((namespace, name), before)
+        del self.by_namespace[namespace][name]
+        if not self.by_namespace[namespace]:
+            del self.by_namespace[namespace]
+        return before
+
+    def names(self) -> list[tuple[str, str]]:
+        return [(space, name) for space, objs in self.by_namespace.items() for name in objs]
+
+    def _leave(self, key: tuple[str, str], obj: Raw) -> None:
+        for words, word in self._words(obj):
+            found = words.get(word)
+            if found is not None:
+                found.pop(key, None)
+                if not found:
+                    del words[word]
+
+    def _words(self, obj: Raw) -> Iterable[tuple[dict[str, dict[tuple[str, str], Raw]], str]]:
+        owner = controller_of(obj)
+        if owner is not None:
+            yield self.by_owner, str(owner.get("uid"))
+        for index, words in self.indexed.items():
+            for word in index.values(obj):
+                yield words, word
+
+
+class Store:
+    """See the module; a `World`."""
+
+    def __init__(
+        self, kinds: Iterable[Kind], indexes: Iterable[Index], clock: Clock, on_change: OnChange
+    ) -> None:
+        """on_change: told of every change, with the object before and after it."""
+        every = tuple(dict.fromkeys(indexes))
+        self._objects = {
+            kind: _Objects(i for i in every if i.kind == kind) for kind in dict.fromkeys(kinds)
+        }
+        self._clock = clock
+        self._on_change = on_change
+
+    # --- World -----------------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        """See `World`."""
+        return self._clock.now_ms()
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Raw | None:
+        """See `World`."""
+        return self._objects[kind].get(namespace, name)
+
+    def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Raw]:
+        """See `World`."""
+        spaces = self._objects[kind].by_namespace
+        if namespace is not None:
+            return tuple(spaces.get(namespace, {}).values())
+        return tuple(chain.from_iterable(objs.values() for objs in spaces.values()))
+
+    def owned_by(self, kind: Kind, uid: str) -> Collection[Raw]:
+        """See `World`."""
+        return tuple(self._objects[kind].by_owner.get(uid, {}).values())
+
+    def by(self, index: Index, value: str) -> Collection[Raw]:
+        """See `World`."""
+        return tuple(self._objects[index.kind].indexed[index].get(value, {}).values())
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> Collection[Kind]:
+        """The kinds that are kept."""
+        return self._objects.keys()
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every kind has been listed as a whole."""
+        return all(objects.is_synced for objects in self._objects.values())
+
+    def unsynced(self) -> list[str]:
+        """The kinds that have not been listed yet."""
+        return [kind.plural for kind, objects in self._objects.items() if not objects.is_synced]
+
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
+        """What a watch tells."""
+        if isinstance(event, Listed):
+            self._list(kind, event)
+        elif isinstance(event, Deleted):
+            self._objects[kind].deleted.discard(uid_of(event.obj))
+            self._gone(kind, event.obj)
+        else:
+            self._keep(kind, event.obj)
+
+    def wrote(self, kind: Kind, obj: Raw) -> None:
+        """The server has answered a write with the object as it is now."""
+        if kind in self._objects:
+            self._keep(kind, obj)
+
+    def deleted(self, ref: Ref, uid: str) -> None:
+        """The server has deleted an object; uid: empty for whatever had the name."""
+        objects = self._objects.get(ref.kind)
+        known = None if objects is None else objects.get(ref.namespace, ref.name)
+        if objects is None or known is None or (uid and uid_of(known) != uid):
+            return
+        objects.deleted.add(uid_of(known))
+        self._gone(ref.kind, known)
+
+    def _list(self, kind: Kind, page: Listed) -> None:
+        objects = self._objects[kind]
+        if page.is_first:
+            objects.listed.clear()
+        for obj in page.items:
+            objects.listed.add((namespace_of(obj), name_of(obj)))
+            self._keep(kind, obj)
+        if not page.is_last:
+            return
+        for key in objects.names():
+            known = objects.get(*key)
+            if known is None or key in objects.listed:
+                continue
+            # Not in the list, but perhaps only because the list is older.
+            if not page.resource_version or not _is_older(page.resource_version, known):
+                self._gone(kind, known)
+        objects.listed.clear()
+        objects.is_synced = True
+
+    def _keep(self, kind: Kind, obj: Raw) -> None:
+        objects = self._objects[kind]
+        meta: dict[str, Any] = obj["metadata"]
+        # Half of an object, and nobody looks at it.
+        meta.pop("managedFields", None)
+        if uid_of(obj) in objects.deleted:
+            return
+        known = objects.get(namespace_of(obj), name_of(obj))
+        if known is not None and _is_older(version_of(obj), known):
+            return
+        before = objects.keep(obj)
+        self._on_change(kind, before, obj)
+
+    def _gone(self, kind: Kind, obj: Raw) -> None:
+        objects = self._objects[kind]
+        known = objects.get(namespace_of(obj), name_of(obj))
+        if known is None or uid_of(known) != uid_of(obj):
+            return
+        objects.drop(namespace_of(obj), name_of(obj))
+        self._on_change(kind, known, None)
+
+
+def _is_older(version: str, known: Raw) -> bool:
+    """Whether what is told has been overtaken by what is known, or is the same.
+
+    Versions of a kind are numbers that count up (KEP-5504); of others nothing is known.
+    """
+    other = version_of(known)
+    if version.isdecimal() and other.isdecimal():
+        return int(version) <= int(other)
+    return version == other

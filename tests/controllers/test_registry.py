@@ -1,0 +1,37 @@
+"""Which controllers run."""
+
+from __future__ import annotations
+
+import pytest
+
+from optsched.controllers.registry import Options, all_controllers, chosen
+
+EVERY = all_controllers(Options())
+
+
+def names(text: str) -> set[str]:
+    return {controller.name for controller in chosen(EVERY, text.split(","))}
+
+
+ALL = {controller.name for controller in EVERY}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("*", ALL),
+        ("*,-sharding-controller", ALL),
+        ("*,-queue", ALL - {"queue"}),
+        ("*, -pg-controller", ALL - {"podgroup"}),
+        ("queue", {"queue"}),
+        ("queue-controller,pg-controller", {"queue", "podgroup"}),
+        ("queue,-queue", set()),
+    ],
+)
+def test_names_choose_controllers(text: str, expected: set[str]) -> None:
+    assert names(text) == expected
+
+
+def test_a_controller_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(ValueError, match=r"'quue' is no controller: there are .*podgroup, queue"):
+        names("*,quue")

@@ -1,0 +1,87 @@
+"""The role of the controllers: all that they ask for, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from optsched.api.kinds import REPLICA_SET, Ref
+from optsched.cli.controllers import LOCK_NAME
+from optsched.controllers.registry import Options, all_controllers
+from optsched.formats.text import Document, read_yaml
+from tests.kube.test_controllers import Process, play
+from tests.support.pages import ROOT
+
+if TYPE_CHECKING:
+    from tests.support.memory_server import MemoryServer
+
+EVENTS: Final = {("", "events", verb) for verb in ("create", "get", "patch")}
+LEASES: Final = {("coordination.k8s.io", "leases", verb) for verb in ("create", "get", "patch")}
+
+
+def objects(name: str) -> dict[str, dict[str, Any]]:
+    """The objects of a manifest by kind."""
+    found = read_yaml((ROOT / "deploy" / "manifests" / name).read_text("utf-8"))
+    return {part.value["kind"]: part.value for part in found if isinstance(part, Document)}
+
+
+RBAC: Final = objects("controllers-rbac.yaml")
+DEPLOYMENT: Final = objects("controllers.yaml")["Deployment"]
+
+
+def granted(role: str) -> list[tuple[str, str, str]]:
+    return [
+        (group, resource, verb)
+        for rule in RBAC[role]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+
+
+async def everything() -> MemoryServer:
+    """Each write that a controller makes, at least once."""
+    server = play()
+    async with Process(server, *all_controllers(Options())).running() as process:
+        await process.until_idle()
+        # A set that wants no pods any more loses its PodGroup.
+        ref = Ref(REPLICA_SET, "default", "set-0")
+        server.world.change(ref, lambda owner: owner["spec"].update(replicas=0))
+        # One whose pods are others now has its PodGroup changed.
+        ref = Ref(REPLICA_SET, "default", "set-1")
+        marks = {"scheduling.volcano.sh/group-min-member": "2"}
+        server.world.change(ref, lambda owner: owner["metadata"].update(annotations=marks))
+        await server.news()
+        await process.until_idle()
+    return server
+
+
+@pytest.mark.asyncio
+async def test_the_cluster_role_is_what_is_asked_for() -> None:
+    server = await everything()
+    found = granted("ClusterRole")
+    assert set(found) == server.asked | EVENTS
+    assert len(found) == len(set(found))
+
+
+def test_the_role_is_for_the_lease_alone() -> None:
+    assert set(granted("Role")) == LEASES
+    named = [rule for rule in RBAC["Role"]["rules"] if rule["verbs"] != ["create"]]
+    assert [rule["resourceNames"] for rule in named] == [[LOCK_NAME]]
+
+
+@pytest.mark.parametrize(
+    ("binding", "role"), [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")]
+)
+def test_roles_are_bound_to_the_account(binding: str, role: str) -> None:
+    account = RBAC["ServiceAccount"]["metadata"]
+    assert RBAC[binding]["subjects"] == [{"kind": "ServiceAccount", **account}]
+    assert RBAC[binding]["roleRef"]["kind"] == role
+    assert RBAC[binding]["roleRef"]["name"] == RBAC[role]["metadata"]["name"]
+
+
+def test_the_deployment_uses_the_account_and_a_command_there_is() -> None:
+    spec = DEPLOYMENT["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == RBAC["ServiceAccount"]["metadata"]["name"]
+    assert spec["containers"][0]["args"][0] == "controllers"

@@ -1,0 +1,144 @@
+"""An API server in memory: lists, watches and writes on a `MemoryWorld`, with faults."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from typing import TYPE_CHECKING, Any
+
+from optsched.controllers.effects import Create, Delete, Patch, PatchStatus, Propagation
+from optsched.kube.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound
+from optsched.kube.ports import Page
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from optsched.api.kinds import Kind, Ref
+    from optsched.kube.ports import Raw
+    from tests.support.memory import MemoryWorld
+
+_ERRORS: dict[str, type[ApiError]] = {
+    "AlreadyExists": AlreadyExists,
+    "Conflict": Conflict,
+    "NotFound": NotFound,
+}
+
+
+class MemoryServer:
+    """See the module.
+
+    `before` and `after` are called around each write with its verb and object, and may raise what
+    the client is to see; `lag` keeps watches from telling what happened since it was set.
+    """
+
+    def __init__(self, world: MemoryWorld) -> None:
+        self.world = world
+        self.before: Callable[[str, Ref], None] = lambda verb, ref: None
+        self.after: Callable[[str, Ref], None] = lambda verb, ref: None
+        self.creations: list[Ref] = []
+        self.asked: set[tuple[str, str, str]] = set()
+        """API group, resource with subresource, and verb of all that was asked for."""
+        self.absent: set[Kind] = set()
+        self.num_writes = 0
+        self._lag_from: int | None = None
+        self._log: list[tuple[int, Kind, bytes]] = []
+        self._news = asyncio.Condition()
+        world.listeners.append(self._changed)
+
+    def lag(self) -> None:
+        """From now on watches tell nothing."""
+        self._lag_from = self.world.version
+
+    async def catch_up(self) -> None:
+        """Watches tell all of it."""
+        self._lag_from = None
+        await self.news()
+
+    async def news(self) -> None:
+        """Wake watches."""
+        async with self._news:
+            self._news.notify_all()
+
+    def _changed(self, word: str, ref: Ref, obj: Any) -> None:
+        line = json.dumps({"type": word, "object": obj}).encode()
+        self._log.append((self.world.version, ref.kind, line))
+        if word == "ADDED":
+            self.creations.append(ref)
+
+    # --- Source ----------------------------------------------------------------------------------
+
+    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+        await asyncio.sleep(0)
+        self._check(kind, "list")
+        start = int(token or 0)
+        # Built-in kinds do not repeat their name in lists.
+        items = [
+            {name: value for name, value in obj.items() if name not in ("apiVersion", "kind")}
+            for obj in copy.deepcopy(self.world.listed(kind))
+        ]
+        more = str(start + limit) if len(items) > start + limit else ""
+        return Page(items[start : start + limit], str(self.world.version), more)
+
+    async def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+        self._check(kind, "watch")
+        at, seen = 0, int(resource_version)
+        while True:
+            while at < len(self._log):
+                version, changed, line = self._log[at]
+                if self._lag_from is not None and version > self._lag_from:
+                    break
+                at += 1
+                if changed == kind and version > seen:
+                    yield line
+            async with self._news:
+                await self._news.wait()
+
+    def _check(self, kind: Kind, verb: str) -> None:
+        self.asked.add((kind.group, kind.plural, verb))
+        if kind in self.absent:
+            raise NotFound(404, "NotFound", "the server could not find the requested resource")
+
+    # --- Api -------------------------------------------------------------------------------------
+
+    async def read(self, ref: Ref) -> Raw:
+        found = self.world.get(ref.kind, ref.namespace, ref.name)
+        if found is None:
+            raise NotFound(404, "NotFound", f"{ref}")
+        return copy.deepcopy(dict(found))
+
+    async def create(self, ref: Ref, body: Raw) -> Raw:
+        return await self._write("create", ref, Create(ref.kind, body))
+
+    async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
+        body = copy.deepcopy(body)
+        meta = body.get("metadata") or {}
+        guards = (meta.pop("uid", ""), meta.pop("resourceVersion", ""))
+        kind = PatchStatus if subresource else Patch
+        return await self._write(
+            "patch", ref, kind(ref.kind, ref.namespace, ref.name, body, *guards)
+        )
+
+    async def delete(
+        self, ref: Ref, uid: str = "", propagation: str = "Background", grace_s: int | None = None
+    ) -> Raw:
+        effect = Delete(ref.kind, ref.namespace, ref.name, uid, Propagation(propagation), grace_s)
+        return await self._write("delete", ref, effect)
+
+    async def _write(self, verb: str, ref: Ref, effect: Create | Patch | Delete) -> Raw:
+        await asyncio.sleep(0)
+        self.before(verb, ref)
+        part = "/status" if isinstance(effect, PatchStatus) and ref.kind.has_status else ""
+        self.asked.add((ref.kind.group, ref.kind.plural + part, verb))
+        self.num_writes += 1
+        if not self.world.apply((effect,)):
+            reason = self.world.refused.pop().reason
+            raise _ERRORS[reason](404 if reason == "NotFound" else 409, reason, f"{ref}")
+        await self.news()
+        self.after(verb, ref)
+        found = self.world.get(ref.kind, ref.namespace, ref.name)
+        return copy.deepcopy(dict(found)) if found is not None else {"kind": "Status"}
+
+
+class Killed(KubeError):
+    """The process that asked has been killed; nobody hears the answer."""
