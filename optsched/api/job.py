@@ -188,7 +188,8 @@ class JobStatus:
     """How far a job has come, as last written.
 
     phase: Pending where nothing is written yet; `is_new` tells. task_counts: pods by phase, by
-    task. evictions: restarts after the scheduler took pods away, which are no retries.
+    task. evictions: restarts after the scheduler took pods away, which are no retries. restarted:
+    since which version pods count, by part of the job. last_command: a UID.
     """
 
     phase: JobPhase = JobPhase.PENDING
@@ -207,6 +208,8 @@ class JobStatus:
     version: int = 0
     retry_count: int = 0
     evictions: int = 0
+    restarted: Mapping[str, int] = field(default_factory=dict)
+    last_command: str = ""
     running_duration_ms: int | None = None
     controlled: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[JobCondition, ...] = ()
@@ -357,6 +360,8 @@ def _status(status: Fields) -> JobStatus:
         version=status.integer("version"),
         retry_count=status.integer("retryCount"),
         evictions=status.integer("evictions"),
+        restarted=status.integers_by_name("restarted"),
+        last_command=status.text("lastCommand"),
         running_duration_ms=status.duration_ms("runningDuration"),
         controlled=status.texts_by_name("controlledResources"),
         conditions=tuple(

@@ -193,6 +193,11 @@ _JOB_STATUS: Final = record(
     version=count("Number of times its pods were ended together."),
     retryCount=count("Number of restarts that count towards maxRetry."),
     evictions=count("Number of restarts after the scheduler took pods away; they are no retries."),
+    restarted=mapping(
+        "Parts of the job whose pods were given up, with the version since which new ones count.",
+        {"type": "integer", "format": "int32"},
+    ),
+    lastCommand=text("The uid of the last Command that was carried out."),
     runningDuration=_duration("How long it ran, once it has ended."),
     controlledResources=mapping("What was made for the job, by name.", {"type": "string"}),
     conditions=listing(

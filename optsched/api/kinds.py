@@ -267,6 +267,11 @@ DAEMON_SET: Final = Kind(
 )
 KUBERNETES_JOB: Final = Kind("batch", "v1", "Job", "jobs", "job", has_status=True)
 CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps", "configmap", ("cm",))
+SECRET: Final = Kind("", "v1", "Secret", "secrets", "secret")
+SERVICE: Final = Kind("", "v1", "Service", "services", "service", ("svc",), has_status=True)
+NETWORK_POLICY: Final = Kind(
+    "networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "networkpolicy", ("netpol",)
+)
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases", "lease")
 EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
 
@@ -298,6 +303,9 @@ KINDS: Final = (
     DAEMON_SET,
     KUBERNETES_JOB,
     CONFIG_MAP,
+    SECRET,
+    SERVICE,
+    NETWORK_POLICY,
     LEASE,
     EVENT,
 )

@@ -33,6 +33,7 @@ JOB_NAMESPACE: Final = "volcano.sh/job-namespace"
 JOB_VERSION: Final = "volcano.sh/job-version"
 JOB_RETRY_COUNT: Final = "volcano.sh/job-retry-count"
 POD_QUEUE_NAME: Final = "volcano.sh/queue-name"
+JOB_FORWARDING: Final = "volcano.sh/job-forwarding"
 
 # Pods and PodGroups: who may be a victim, and when.
 PREEMPTABLE: Final = "volcano.sh/preemptable"
@@ -74,6 +75,7 @@ TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
 TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
 HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # a tier name: the whole cluster
+EVICTED: Final = "optsched.io/evicted"  # ours: pods that the scheduler evicts, `name=uid` each
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 
 # Queues.

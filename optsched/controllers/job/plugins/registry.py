@@ -1,0 +1,52 @@
+"""The plugins that a job can name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.controllers.job.plugins.env import ENV
+from optsched.controllers.job.plugins.flags import read_flags
+from optsched.controllers.job.plugins.hcclrank import HCCLRANK
+from optsched.controllers.job.plugins.mpi import MPI
+from optsched.controllers.job.plugins.pytorch import PYTORCH
+from optsched.controllers.job.plugins.ray import RAY
+from optsched.controllers.job.plugins.ssh import SSH
+from optsched.controllers.job.plugins.svc import SVC
+from optsched.controllers.job.plugins.tensorflow import TENSORFLOW
+
+if TYPE_CHECKING:
+    from optsched.api.job import Job
+    from optsched.controllers.job.plugins.base import Plugin
+    from optsched.controllers.job.plugins.flags import Flags
+
+PLUGINS: Final = {
+    plugin.name: plugin for plugin in (ENV, SVC, SSH, TENSORFLOW, PYTORCH, MPI, RAY, HCCLRANK)
+}
+"""By name, in the order in which they see a pod: hcclrank reads what pytorch writes."""
+
+
+def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
+    """The plugins of a job with their arguments, and those that they do not work without."""
+    given = job.spec.plugins
+    needed = {need for name in given if name in PLUGINS for need in PLUGINS[name].needs}
+    return tuple(
+        (plugin, read_flags(tuple(given.get(name, ())), plugin.flags))
+        for name, plugin in PLUGINS.items()
+        if name in given or name in needed
+    )
+
+
+def plugin_problems(job: Job) -> tuple[str, ...]:
+    """Plugins that a job names and nobody has, and arguments that cannot be read."""
+    known = ", ".join(PLUGINS)
+    strangers = (
+        f"unable to find job plugin: {name}; there are {known}"
+        for name in job.spec.plugins
+        if name not in PLUGINS
+    )
+    unread = (
+        f"plugin {plugin.name}: argument {problem}"
+        for plugin, flags in plugins_of(job)
+        for problem in flags.problems
+    )
+    return (*strangers, *unread)

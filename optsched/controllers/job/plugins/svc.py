@@ -1,0 +1,104 @@
+"""svc: pods find each other by name.
+
+A headless Service gives every pod a name, a ConfigMap lists the names of each task, as files below
+/etc/volcano and as variables, and a NetworkPolicy keeps everybody else out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.kinds import CONFIG_MAP, NETWORK_POLICY, SERVICE
+from optsched.controllers.job.draft import add_env, add_mount
+from optsched.controllers.job.names import addresses, variable_of
+from optsched.controllers.job.plugins.base import Extra, Plugin, variable
+
+if TYPE_CHECKING:
+    from optsched.api.job import Job
+    from optsched.controllers.job.draft import Draft
+    from optsched.controllers.job.plugins.flags import Flags
+
+MOUNTED_AT: Final = "/etc/volcano"
+_PUBLISH: Final = "publish-not-ready-addresses"
+_OPEN: Final = "disable-network-policy"
+_INJECT: Final = "inject-hosts-env"
+
+
+def config_name(job: Job) -> str:
+    """The ConfigMap of a job's hosts."""
+    return f"{job.meta.name}-svc"
+
+
+def hosts_data(job: Job) -> dict[str, str]:
+    """What the ConfigMap says: for each task a file of hosts, their list and their number."""
+    data = {}
+    for task in job.spec.tasks:
+        found, key = addresses(job.meta.name, task), variable_of(task.name)
+        data[f"{task.name.replace('-', '_')}.host"] = "\n".join(found)
+        data[f"VC_{key}_HOSTS"] = ",".join(found)
+        data[f"VC_{key}_NUM"] = str(len(found))
+    return data
+
+
+def dress(draft: Draft, flags: Flags) -> None:
+    """Name the pod, and tell its containers the hosts.
+
+    `VC_<TASK>_HOST`, the first host of a task, is ours: a guide promises it.
+    """
+    job = draft.job
+    draft.spec["hostname"] = draft.spec.get("hostname") or draft.name
+    draft.spec["subdomain"] = draft.spec.get("subdomain") or job.meta.name
+    config = config_name(job)
+    if flags.is_set(_INJECT):
+        add_env(draft.all_containers, *_listed(job, config), *_firsts(job))
+    draft.add_volume({"name": config, "configMap": {"name": config}})
+    add_mount(draft.all_containers, {"name": config, "mountPath": MOUNTED_AT})
+
+
+def _listed(job: Job, config: str) -> list[dict[str, Any]]:
+    tasks = [variable_of(task.name) for task in job.spec.tasks]
+    names = (f"VC_{task}_{what}" for task in tasks for what in ("HOSTS", "NUM"))
+    return [
+        {"name": name, "valueFrom": {"configMapKeyRef": {"name": config, "key": name}}}
+        for name in names
+    ]
+
+
+def _firsts(job: Job) -> list[dict[str, Any]]:
+    found = ((task, addresses(job.meta.name, task)[:1]) for task in job.spec.tasks)
+    return [variable(f"VC_{variable_of(t.name)}_HOST", first[0]) for t, first in found if first]
+
+
+def extras(job: Job, flags: Flags) -> tuple[Extra, ...]:
+    """The ConfigMap, the Service and, unless it is switched off, the NetworkPolicy."""
+    data, name = hosts_data(job), job.meta.name
+    config = Extra(CONFIG_MAP, config_name(job), {"data": data}, {"data": data})
+    service = {
+        "spec": {
+            "clusterIP": "None",
+            "selector": pods_of(job),
+            "publishNotReadyAddresses": flags.is_set(_PUBLISH),
+        }
+    }
+    found = (config, Extra(SERVICE, name, service, {}))
+    if flags.is_set(_OPEN):
+        return found
+    pods = {"matchLabels": pods_of(job)}
+    policy = {
+        "spec": {
+            "podSelector": pods,
+            "ingress": [{"from": [{"podSelector": pods}]}],
+            "policyTypes": ["Ingress"],
+        }
+    }
+    return (*found, Extra(NETWORK_POLICY, name, policy, {}))
+
+
+def pods_of(job: Job) -> dict[str, str]:
+    """Labels that all pods of a job have, and no others."""
+    meta = job.meta
+    return {wellknown.JOB_NAME: meta.name, wellknown.JOB_NAMESPACE: meta.namespace}
+
+
+SVC = Plugin("svc", ((_PUBLISH, False), (_OPEN, False), (_INJECT, True)), dress, extras)

@@ -1,0 +1,175 @@
+"""The PodGroup of a job: how many of its pods start together, and what they need.
+
+Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createOrUpdatePodGroup`,
+`calcPGMinResources`). One difference: tasks that wait for others are no part of the minimum, for
+their pods are not there when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.fields import Fields
+from optsched.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS
+from optsched.controllers.job.names import group_name
+from optsched.controllers.manifests import owner_reference, spec_of
+from optsched.formats.requests import pod_request
+from optsched.formats.schemas import POD as POD_SCHEMA
+from optsched.units import format_resource_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.api.job import Job, PartitionPolicy, TaskSpec
+    from optsched.api.podgroup import NetworkTopology
+    from optsched.controllers.effects import Manifest
+    from optsched.controllers.world import World
+
+GENERATION: Final = "optsched.io/job-generation"
+"""On a PodGroup: the version of the job's spec for which it was made."""
+
+
+def wanted_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
+    """The PodGroup that a job should have; manifest: the job as JSON has it."""
+    meta = job.meta
+    generation = manifest["metadata"].get("generation")
+    mark = {GENERATION: str(generation)} if generation else {}
+    return {
+        "apiVersion": POD_GROUP.api_version,
+        "kind": POD_GROUP.kind,
+        "metadata": {
+            "name": group_name(job),
+            "namespace": meta.namespace,
+            "labels": dict(meta.labels),
+            "annotations": {**meta.annotations, **mark},
+            "ownerReferences": [owner_reference(JOB, manifest)],
+        },
+        "spec": group_spec(job, world),
+    }
+
+
+def group_spec(job: Job, world: World) -> dict[str, Any]:
+    """What the PodGroup of a job asks for."""
+    spec = job.spec
+    first = [task for task in spec.tasks if not _waits(task)]
+    minimum = spec.min_available
+    if len(first) < len(spec.tasks):
+        minimum = min(minimum, sum(task.min_available for task in first))
+    wanted: dict[str, Any] = {
+        "minMember": minimum,
+        "minTaskMember": {task.name: task.min_available for task in first},
+        "queue": spec.queue,
+        "minResources": format_resource_list(_min_resources(first, minimum, world)),
+    }
+    if spec.priority_class:
+        wanted["priorityClassName"] = spec.priority_class
+    if spec.topology is not None:
+        wanted["networkTopology"] = _topology(spec.topology)
+    sub_groups = [_sub_group(t.name, t.partition) for t in spec.tasks if t.partition is not None]
+    if sub_groups:
+        wanted["subGroupPolicy"] = sub_groups
+    return wanted
+
+
+def group_changes(group: Manifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The patch of a PodGroup's spec that makes it what it should be; empty where it is.
+
+    The queue stays: somebody may have moved the gang, and a job's own queue does not change.
+    """
+    have, changes = spec_of(group), {}
+    for name in ("minMember", "minResources", "minTaskMember", "priorityClassName"):
+        old, new = have.get(name), wanted["spec"].get(name)
+        if isinstance(new, dict):
+            merged = _difference(old if isinstance(old, dict) else {}, new)
+            if merged:
+                changes[name] = merged
+        elif old != new and (old or new):
+            changes[name] = new
+    return {"spec": changes} if changes else {}
+
+
+def is_admitted(group: Manifest | None) -> bool:
+    """Whether the scheduler has let the gang in, so that its pods may be made."""
+    return group is not None and _phase(group) not in ("", "Pending")
+
+
+def why_waiting(group: Manifest | None) -> tuple[str, str]:
+    """Reason and message of a gang that cannot be placed; empty without one."""
+    conditions = (group or {}).get("status", {}).get("conditions") or ()
+    for each in conditions:
+        if each.get("type") == "Unschedulable" and each.get("status", "True") == "True":
+            return str(each.get("reason") or ""), str(each.get("message") or "")
+    return "", ""
+
+
+def _phase(group: Manifest) -> str:
+    return str((group.get("status") or {}).get("phase") or "")
+
+
+def _waits(task: TaskSpec) -> bool:
+    return task.depends_on is not None and bool(task.depends_on.names)
+
+
+def _min_resources(tasks: list[TaskSpec], minimum: int, world: World) -> dict[str, int]:
+    """What the first pods need, those of the most important tasks first, minimums before more."""
+    ordered = sorted(tasks, key=lambda task: -_priority(task, world))
+    total: dict[str, int] = {}
+    for task, num_pods in _first(ordered, minimum):
+        request = _request(task) if num_pods else {}
+        for resource, amount in request.items():
+            total[resource] = total.get(resource, 0) + amount * num_pods
+    return total
+
+
+def _first(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:
+    """How many pods of which tasks make up a minimum."""
+    left = minimum
+    for task in tasks:
+        num_pods = min(task.min_available, left)
+        left -= num_pods
+        yield task, num_pods
+    for task in tasks:
+        num_pods = min(max(0, task.replicas - task.min_available), left)
+        left -= num_pods
+        yield task, num_pods
+
+
+def _priority(task: TaskSpec, world: World) -> int:
+    spec = task.template.get("spec")
+    name = spec.get("priorityClassName") if isinstance(spec, dict) else None
+    found = world.get(PRIORITY_CLASS, "", name) if isinstance(name, str) and name else None
+    value = 0 if found is None else found.get("value")
+    return value if isinstance(value, int) else 0
+
+
+def _request(task: TaskSpec) -> dict[str, int]:
+    whole = Fields(dict(task.template), POD_SCHEMA, "", [])
+    return pod_request(whole.record("spec"), whole.record("status"))
+
+
+def _sub_group(task: str, partition: PartitionPolicy) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": task,
+        "subGroupSize": partition.size,
+        "minSubGroups": partition.min_partitions,
+        "labelSelector": {"matchLabels": {wellknown.TASK_SPEC: task}},
+        "matchLabelKeys": [wellknown.PARTITION_ID],
+    }
+    if partition.topology is not None:
+        found["networkTopology"] = _topology(partition.topology)
+    return found
+
+
+def _topology(topology: NetworkTopology) -> dict[str, Any]:
+    found: dict[str, Any] = {"mode": topology.mode.value}
+    if topology.highest_tier is not None:
+        found["highestTierAllowed"] = topology.highest_tier
+    if topology.highest_tier_name:
+        found["highestTierName"] = topology.highest_tier_name
+    return found
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    gone = dict.fromkeys(old.keys() - new.keys())
+    return {**{name: value for name, value in new.items() if old.get(name) != value}, **gone}

@@ -1,0 +1,116 @@
+"""The pods of a job's tasks, as they are created.
+
+Source: Volcano, pkg/controllers/job/job_controller_util.go (`createJobPod`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.job import NumaPolicy
+from optsched.api.kinds import JOB, POD
+from optsched.controllers.job.draft import add_mount, draft_of, finished_spec
+from optsched.controllers.job.names import group_name, pod_name
+from optsched.controllers.job.plugins.registry import plugins_of
+from optsched.controllers.job.volumes import pod_volumes
+from optsched.controllers.manifests import owner_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.api.job import Job, TaskSpec
+    from optsched.controllers.effects import Manifest
+    from optsched.controllers.job.draft import Draft
+    from optsched.controllers.job.plugins.base import Plugin
+    from optsched.controllers.job.plugins.flags import Flags
+
+GROUP_NAME: Final = wellknown.GROUP_NAME_ANNOTATIONS[0]
+_PASSED_ON_LABELS: Final = (wellknown.PREEMPTABLE, wellknown.COOLDOWN_TIME)
+_PASSED_ON: Final = (*_PASSED_ON_LABELS, wellknown.REVOCABLE_ZONE)
+_BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class PodMaker:
+    """Makes the pods of one job; what they have in common is worked out once.
+
+    is_forwarded: whether the job's queue reaches over to other clusters.
+    """
+
+    job: Job
+    owner: Mapping[str, Any]
+    plugins: tuple[tuple[Plugin, Flags], ...]
+    volumes: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+    is_forwarded: bool
+
+    def pod(self, task: TaskSpec, index: int) -> dict[str, Any]:
+        """The pod of a task at an index."""
+        job, name = self.job, pod_name(self.job.meta.name, task.name, index)
+        draft = draft_of(job, task, index, name)
+        _inherit(draft)
+        _mark(draft)
+        if self.is_forwarded:
+            draft.labels[wellknown.JOB_FORWARDING] = "true"
+            draft.annotations[wellknown.JOB_FORWARDING] = "true"
+        volumes, mounts = self.volumes
+        for volume in volumes:
+            draft.add_volume(volume)
+        add_mount(draft.containers, *mounts)
+        for plugin, flags in self.plugins:
+            plugin.dress(draft, flags)
+        return {
+            "apiVersion": POD.api_version,
+            "kind": POD.kind,
+            "metadata": {
+                "name": name,
+                "namespace": job.meta.namespace,
+                "labels": draft.labels,
+                "annotations": draft.annotations,
+                "ownerReferences": [self.owner],
+            },
+            "spec": finished_spec(draft),
+        }
+
+
+def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> PodMaker:
+    """What makes the pods of a job; manifest: the job as JSON has it."""
+    owner = owner_reference(JOB, manifest)
+    return PodMaker(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
+
+
+def _inherit(draft: Draft) -> None:
+    """What a pod takes over from its job where its template says nothing."""
+    meta, job = draft.job.meta, draft.job.spec
+    if not draft.spec.get("schedulerName"):
+        draft.spec["schedulerName"] = job.scheduler_name
+    if job.priority_class and not draft.spec.get("priorityClassName"):
+        draft.spec["priorityClassName"] = job.priority_class
+    labels, annotations = meta.labels, meta.annotations
+    draft.labels.update({key: labels[key] for key in _PASSED_ON_LABELS if key in labels})
+    budget = next(((key,) for key in _BUDGETS if key in annotations), ())
+    passed_on = (*_PASSED_ON, *budget)
+    draft.annotations.update({key: annotations[key] for key in passed_on if key in annotations})
+
+
+def _mark(draft: Draft) -> None:
+    """How a pod's job, task and place in it are found again."""
+    job, task = draft.job, draft.task
+    place = {
+        wellknown.JOB_NAME: job.meta.name,
+        wellknown.TASK_SPEC: task.name,
+        wellknown.TASK_INDEX: str(draft.index),
+        wellknown.POD_QUEUE_NAME: job.spec.queue,
+    }
+    draft.labels.update(place)
+    draft.labels[wellknown.JOB_NAMESPACE] = job.meta.namespace
+    draft.annotations.update(place)
+    draft.annotations[GROUP_NAME] = group_name(job)
+    draft.annotations[wellknown.JOB_VERSION] = str(job.status.version)
+    draft.annotations[wellknown.JOB_RETRY_COUNT] = str(job.status.retry_count)
+    draft.annotations[wellknown.TEMPLATE_UID] = f"{job.meta.name}-{task.name}"
+    if task.topology_policy is not NumaPolicy.NONE:
+        draft.annotations[wellknown.NUMA_TOPOLOGY_POLICY] = task.topology_policy.value
+    if task.partition is not None:
+        draft.labels[wellknown.PARTITION_ID] = str(draft.index // task.partition.size)

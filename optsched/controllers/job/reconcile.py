@@ -1,0 +1,412 @@
+"""What one job needs to happen.
+
+A job's status decides: first it is written what is to be done, and then that is done, until the
+world looks like it. So a controller that stops anywhere in between goes on where it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.events import EventType
+from optsched.api.job import Iteration, JobAction, JobPhase, parse_job
+from optsched.api.kinds import JOB, POD, POD_GROUP, QUEUE, Ref
+from optsched.controllers.commands import action_of, commands_for, done, is_for
+from optsched.controllers.effects import (
+    Again,
+    Create,
+    Delete,
+    Emit,
+    Patch,
+    Propagation,
+    Then,
+)
+from optsched.controllers.job.extras import LEFT_OVER_S, controlled, extra_effects
+from optsched.controllers.job.names import pod_name
+from optsched.controllers.job.plugins.registry import plugin_problems
+from optsched.controllers.job.podgroups import (
+    group_changes,
+    is_admitted,
+    wanted_group,
+    why_waiting,
+)
+from optsched.controllers.job.pods import pod_maker
+from optsched.controllers.job.policies import Verdict, judge
+from optsched.controllers.job.scene import (
+    WHOLE,
+    count,
+    doomed,
+    is_ready,
+    look,
+    partition_part,
+    pod_part,
+    seen_by,
+    task_part,
+)
+from optsched.controllers.job.states import (
+    FINISHED,
+    LIVING,
+    Answer,
+    Tries,
+    after_action,
+    after_kill,
+    after_sync,
+)
+from optsched.controllers.job.status import counted, moved, status_patch
+from optsched.controllers.job.volumes import missing_claims
+from optsched.controllers.manifests import is_leaving, name_of, part, spec_of, uid_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from optsched.api.job import Job, JobStatus, TaskSpec
+    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.job.plugins.base import KeyPair
+    from optsched.controllers.job.policies import Happening
+    from optsched.controllers.job.scene import PodView, Scene
+    from optsched.controllers.world import World
+
+_PLUGIN_ERROR: Final = "PluginError"
+_CLAIM_ERROR: Final = "PVCError"
+_OURS: Final = (_PLUGIN_ERROR, _CLAIM_ERROR)
+_ACTIONS: Final = {action.value: action for action in JobAction}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An action that is to be taken, and why.
+
+    Attributes
+    ----------
+    happening
+        What a policy answers to; None for a Command.
+    command
+        UID of the Command; empty for a policy.
+
+    """
+
+    action: JobAction
+    reason: str
+    message: str
+    happening: Happening | None = None
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReconciler:
+    """Decides for jobs. new_keys: makes a key for ssh, for jobs whose plugin asks for one."""
+
+    new_keys: Callable[[], KeyPair]
+
+    def __call__(self, manifest: Manifest, world: World) -> Effects:
+        """What is to be done now for the job that a manifest holds."""
+        if is_leaving(manifest):
+            return ()
+        job, errors = parse_job(manifest)
+        if job is None:
+            return ()
+        problems = [str(error) for error in errors if error.path.startswith("spec")]
+        if problems:
+            return (_emit(manifest, EventType.WARNING, "JobStatusError", "; ".join(problems)),)
+        return self._decide(_Case(job, manifest, look(job, manifest, world), world))
+
+    def _decide(self, case: _Case) -> Effects:
+        heard = _hear(case)
+        if heard.order is not None:
+            return (*heard.effects, *_strike(case, heard.order, heard.command))
+        if case.job.status.phase not in LIVING:
+            return (*heard.effects, *_wind_down(case))
+        judgement = judge(case.scene)
+        if judgement.verdict is not None:
+            return (*heard.effects, *_strike(case, _order_of(judgement.verdict)))
+        wait = judgement.wait_ms
+        again = () if wait is None else (Again(wait / 1000),)
+        return (*heard.effects, *_keep_up(case, self.new_keys), *again)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """All that a decision about a job is made from."""
+
+    job: Job
+    manifest: Manifest
+    scene: Scene
+    world: World
+
+
+# --- Commands ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The Command that is to be carried out, if any, and what is done with others."""
+
+    effects: tuple[Effect, ...] = ()
+    order: Order | None = None
+    command: Manifest | None = None
+
+
+def _hear(case: _Case) -> _Heard:
+    """What users ask for: one Command at a time, in order; those that cannot be followed go."""
+    job = case.job
+    effects: list[Effect] = []
+    for command in commands_for(Ref(JOB, job.meta.namespace, job.meta.name), case.world):
+        if uid_of(command) == job.status.last_command or not is_for(command, case.manifest):
+            effects.append(done(command))
+            continue
+        action = _ACTIONS.get(action_of(command))
+        answer = Answer.IGNORED if action is None else after_action(job.status.phase, action)
+        if answer is Answer.LATER:
+            break
+        if action is None or answer is Answer.IGNORED:
+            effects.append(Then((_ignored(case, command), done(command))))
+            continue
+        return _Heard(tuple(effects), _order_from(command, action), command)
+    return _Heard(tuple(effects))
+
+
+def _ignored(case: _Case, command: Manifest) -> Emit:
+    phase = case.job.status.phase.value
+    message = f"{action_of(command) or 'a Command without an action'} has no effect: it is {phase}"
+    return _emit(case.manifest, EventType.NORMAL, "CommandIgnored", message)
+
+
+def _order_from(command: Manifest, action: JobAction) -> Order:
+    reason = str(command.get("reason") or "CommandIssued")
+    message = str(command.get("message") or f"{action.value} was asked for by a Command")
+    return Order(action, reason, message, command=uid_of(command))
+
+
+def _order_of(verdict: Verdict) -> Order:
+    happening = verdict.because
+    message = f"{happening.what}: {verdict.action.value} by policy"
+    return Order(verdict.action, happening.event.value, message, happening)
+
+
+# --- an action is taken --------------------------------------------------------------------------
+
+
+def _strike(case: _Case, order: Order, command: Manifest | None = None) -> Effects:
+    """Write that an action is taken; that done, the stage it leads to says what follows."""
+    job, scene = case.job, case.scene
+    phase = after_action(job.status.phase, order.action)
+    if isinstance(phase, Answer):
+        return _keep_up_status(case)
+    status = moved(job, phase, scene.now_ms)
+    version = status.version + 1
+    status = replace(
+        status,
+        version=version,
+        reason=order.reason,
+        message=order.message,
+        last_command=order.command or status.last_command,
+    )
+    if phase is JobPhase.RESTARTING:
+        status = _given_up(status, order, version)
+    after = seen_by(replace(job, status=status), scene)
+    status = counted(status, count(after.all_pods, doomed(after)))
+    told = f"Start to execute action {order.action.value}: {order.message}"
+    steps = (
+        *status_patch(job, case.manifest, status),
+        _emit(case.manifest, EventType.NORMAL, "ExecuteAction", told),
+        *(() if command is None else (done(command),)),
+    )
+    return (Then(steps),)
+
+
+def _given_up(status: JobStatus, order: Order, version: int) -> JobStatus:
+    """The status of a job that starts again: which of its pods count no more, and what it costs."""
+    target = _target(order)
+    restarted = {WHOLE: version} if target == WHOLE else {**status.restarted, target: version}
+    status = replace(status, restarted=restarted)
+    if order.action is JobAction.RESUME_JOB:
+        return status
+    if order.happening is not None and order.happening.is_by_scheduler:
+        return replace(status, evictions=status.evictions + 1)
+    return replace(status, retry_count=status.retry_count + 1)
+
+
+def _target(order: Order) -> str:
+    """The part of the job that starts again: as much as is meant, or what is next larger."""
+    happening, action = order.happening, order.action
+    task = None if happening is None else happening.task
+    if happening is None or task is None:
+        return WHOLE
+    if action is JobAction.RESTART_POD and happening.index >= 0:
+        return pod_part(task.name, happening.index)
+    is_partition = action is JobAction.RESTART_PARTITION and happening.index >= 0
+    if is_partition and task.partition is not None:
+        return partition_part(task.name, happening.index // task.partition.size)
+    return WHOLE if action is JobAction.RESTART_JOB else task_part(task.name)
+
+
+# --- pods go -------------------------------------------------------------------------------------
+
+
+def _wind_down(case: _Case) -> Effects:
+    """Let go what the job's stage has no use for, and go on once it is gone."""
+    job, scene = case.job, case.scene
+    going = doomed(scene)
+    counts = count(scene.all_pods, going)
+    status = job.status
+    is_whole = status.restarted.get(WHOLE) == status.version
+    drops_group = status.phase is not JobPhase.RESTARTING or is_whole
+    is_held = drops_group and scene.group is not None
+    tries = Tries(status.retry_count, job.spec.max_retry)
+    phase = status.phase if is_held else after_kill(status.phase, job.spec, counts, tries)
+    status = counted(moved(job, phase, scene.now_ms), counts)
+    if phase is JobPhase.FAILED is not job.status.phase:
+        times = f"failed {tries.retry_count} times, maxRetry is {tries.max_retry}"
+        message = f"{times}; last time: {status.message}" if status.message else times
+        status = replace(status, reason="MaxRetryReached", message=message)
+    return (
+        *map(_deleted, going),
+        *(_group_deleted(scene.group) if is_held and scene.group is not None else ()),
+        *status_patch(job, case.manifest, status),
+        *_when_old(case),
+    )
+
+
+def _deleted(pod: PodView) -> Delete:
+    return Delete(POD, str(part(pod.manifest, "metadata")["namespace"]), pod.name, pod.uid)
+
+
+def _group_deleted(group: Manifest) -> Iterator[Delete]:
+    if not is_leaving(group):
+        meta = part(group, "metadata")
+        yield Delete(POD_GROUP, str(meta["namespace"]), name_of(group), uid_of(group))
+
+
+def _when_old(case: _Case) -> Iterator[Effect]:
+    """A finished job goes some time after its end, if it says so."""
+    job, ttl_s = case.job, case.job.spec.ttl_s
+    if ttl_s is None or job.status.phase not in FINISHED or job.status.transition_ms is None:
+        return
+    left_ms = job.status.transition_ms + ttl_s * 1000 - case.scene.now_ms
+    if left_ms > 0:
+        yield Again(left_ms / 1000)
+        return
+    meta = job.meta
+    yield Delete(JOB, meta.namespace, meta.name, meta.uid, Propagation.FOREGROUND)
+
+
+# --- pods come -----------------------------------------------------------------------------------
+
+
+def _keep_up(case: _Case, new_keys: Callable[[], KeyPair]) -> Effects:
+    """Make what a living job lacks, let go what it has too much, and say how it is."""
+    job, scene, manifest = case.job, case.scene, case.manifest
+    effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]
+    wanted = wanted_group(job, manifest, case.world)
+    if scene.group is None:
+        effects.append(Create(POD_GROUP, wanted))
+    elif changes := group_changes(scene.group, wanted):
+        meta = wanted["metadata"]
+        uid = uid_of(scene.group)
+        effects.append(Patch(POD_GROUP, meta["namespace"], meta["name"], changes, uid))
+    absent = missing_claims(job, case.world)
+    if is_admitted(scene.group) and not absent:
+        effects += _new_pods(case)
+    effects += map(_deleted, doomed(scene))
+    return (*effects, *_keep_up_status(case, absent))
+
+
+def _new_pods(case: _Case) -> Iterator[Effect]:
+    job, scene = case.job, case.scene
+    lacking = [
+        (task, index)
+        for task in job.spec.tasks
+        if len(list(scene.pods_of(task))) < task.replicas and _may_start(task, scene)
+        for index in range(task.replicas)
+        if (task.name, index) not in scene.pods
+    ]
+    if not lacking:
+        return
+    queue = case.world.get(QUEUE, "", job.spec.queue)
+    is_forwarded = queue is not None and bool(spec_of(queue).get("extendClusters"))
+    maker = pod_maker(job, case.manifest, is_forwarded=is_forwarded)
+    for task, index in lacking:
+        name = pod_name(job.meta.name, task.name, index)
+        if case.world.get(POD, job.meta.namespace, name) is None:
+            yield Create(POD, maker.pod(task, index))
+        else:
+            yield Again(LEFT_OVER_S)  # another job's, or nobody's: the name is taken
+
+
+def _may_start(task: TaskSpec, scene: Scene) -> bool:
+    """Whether the tasks that this one waits for run, or have ended well."""
+    waits = task.depends_on
+    if waits is None:
+        return True
+    others = [each for each in scene.job.spec.tasks if each.name in waits.names]
+    starts = [_has_started(other, scene) for other in others]
+    is_any = waits.iteration is Iteration.ANY and len(waits.names) > 1
+    return any(starts) if is_any and starts else all(starts)
+
+
+def _has_started(task: TaskSpec, scene: Scene) -> bool:
+    pods = (pod for pod in scene.pods_of(task) if pod.is_counted)
+    num_started = sum(
+        pod.phase == "Succeeded" or (pod.phase == "Running" and is_ready(pod.manifest))
+        for pod in pods
+    )
+    return num_started >= task.min_available
+
+
+def _keep_up_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
+    """Write how a living job is, if that has changed."""
+    job, scene = case.job, case.scene
+    counts = count(scene.all_pods, doomed(scene))
+    phase = job.status.phase
+    if not job.status.is_new:
+        phase = after_sync(phase, job.spec, counts)
+    status = counted(moved(job, phase, scene.now_ms), counts)
+    reason, message = _why(case, status, absent)
+    status = replace(
+        status,
+        reason=reason,
+        message=message,
+        min_available=job.spec.min_available,
+        controlled=controlled(job),
+    )
+    told: tuple[Emit, ...] = ()
+    if message and (reason, message) != (job.status.reason, job.status.message):
+        told = _told(case, phase, reason, message)
+    return (*status_patch(job, case.manifest, status), *told)
+
+
+def _why(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
+    """Reason and message of a job's state: what keeps it waiting, or what was done last."""
+    if status.phase is JobPhase.FAILED:
+        num_pods = case.job.spec.num_pods
+        return "NotEnoughSucceeded", f"{status.succeeded} of {num_pods} pods have succeeded"
+    if status.phase is JobPhase.COMPLETED:
+        return "", ""
+    problems = plugin_problems(case.job)
+    if problems:
+        return _PLUGIN_ERROR, "; ".join(problems)
+    if absent:
+        names = ", ".join(absent)
+        return _CLAIM_ERROR, f"pvc {names} is not found, the job waits until it is there"
+    reason, message = why_waiting(case.scene.group)
+    if message or reason:
+        return reason, message
+    is_over = status.phase is JobPhase.RUNNING or status.reason in _OURS
+    return ("", "") if is_over else (status.reason, status.message)
+
+
+def _told(case: _Case, phase: JobPhase, reason: str, message: str) -> tuple[Emit, ...]:
+    if reason in _OURS:
+        return (_emit(case.manifest, EventType.WARNING, reason, message),)
+    if phase not in LIVING or not why_waiting(case.scene.group)[1]:
+        return ()
+    meta = case.job.meta
+    text = f"PodGroup {meta.namespace}:{meta.name} unschedule,reason: {message}"
+    return (_emit(case.manifest, EventType.WARNING, "PodGroupPending", text),)
+
+
+def _emit(manifest: Manifest, kind: EventType, reason: str, message: str) -> Emit:
+    meta = part(manifest, "metadata")
+    namespace, name = str(meta.get("namespace") or ""), name_of(manifest)
+    return Emit(JOB, namespace, name, uid_of(manifest), kind, reason, message)

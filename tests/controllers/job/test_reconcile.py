@@ -1,0 +1,586 @@
+"""Jobs from their creation to their end, played in a world in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from optsched.api.kinds import COMMAND, JOB, PERSISTENT_VOLUME_CLAIM, POD, POD_GROUP, Ref
+from optsched.controllers.effects import Again, Delete, Propagation
+from optsched.controllers.manifests import name_of
+from tests.support.vcjobs import Play, job, policy, task
+
+RESTART = policy("PodFailed", "RestartJob")
+
+
+def statuses(play: Play) -> list[str]:
+    return [each["status"] for each in play.status["conditions"]]
+
+
+# --- a life without trouble ----------------------------------------------------------------------
+
+
+def test_pods_come_once_the_gang_is_admitted() -> None:
+    play = Play(job(task("a", 2), task("b")), is_admitted=False)
+    assert play.phase == "Pending"
+    assert play.pods == []
+    assert play.group is not None
+    assert play.group["metadata"]["name"] == "j-j-uid"
+    play.admit()
+    assert play.pods == ["a-0", "a-1", "b-0"]
+    play.run()
+    play.succeed()
+    assert play.phases == ["Pending", "Running", "Completed"]
+    assert statuses(play) == ["Pending", "Running", "Completed"]
+    assert play.pods == ["a-0", "a-1", "b-0"]  # for their logs
+    assert play.group is None
+
+
+def test_the_status_counts_pods_by_state_and_task() -> None:
+    play = Play(job(task("a", 3), task("b", 2), minAvailable=2))
+    play.run("a-0", "a-1", "b-0")
+    play.succeed("a-0")
+    play.fail("b-0", code=3)
+    status = play.status
+    keys = ("pending", "running", "succeeded", "failed", "terminating", "unknown", "minAvailable")
+    assert [status[key] for key in keys] == [2, 1, 1, 1, 0, 0, 2]
+    assert status["taskStatusCount"] == {
+        "a": {"phase": {"Succeeded": 1, "Running": 1, "Pending": 1}},
+        "b": {"phase": {"Failed": 1, "Pending": 1}},
+    }
+    assert status["version"] == status["retryCount"] == 0
+
+
+def test_how_long_a_job_ran_is_known_at_its_end() -> None:
+    play = Play(job(task("a")))
+    play.run()
+    play.world.passes(74)
+    play.succeed()
+    assert play.status["runningDuration"] == "1m14s"
+
+
+def test_nothing_is_written_twice() -> None:
+    play = Play(job(task("a", 5), plugins={"svc": [], "ssh": [], "env": []}))
+    play.run()
+    assert play.decide() == ()
+    kinds = [getattr(write, "kind", None) for write in play.world.writes]
+    assert kinds.count(POD) == 5
+    # Pending with the job, then when its pods are there, then when they run.
+    assert kinds.count(JOB) == 3
+    assert not play.world.refused
+
+
+def test_a_job_waits_with_its_gangs_reason() -> None:
+    play = Play(job(task("a")), is_admitted=False)
+    why = {"type": "Unschedulable", "status": "True", "reason": "NotEnoughResources"}
+    play.group_is("Pending", why | {"message": "queue q is full"})
+    state = play.status["state"]
+    assert (state["reason"], state["message"]) == ("NotEnoughResources", "queue q is full")
+    assert [e.message for e in play.world.events] == [
+        "PodGroup default:j unschedule,reason: queue q is full"
+    ]
+    play.admit()
+    play.run()
+    assert play.status["state"]["message"] == ""
+
+
+def test_twelve_of_the_seeds_guide() -> None:
+    play = Play(job(task("a", 5), minAvailable=3))
+    play.run()
+    play.succeed("a-0", "a-1", "a-2")
+    play.fail("a-3", "a-4")
+    assert play.phase == "Completed"
+
+
+def test_too_few_successes_fail_a_job() -> None:
+    play = Play(job(task("a", 3), minAvailable=2))
+    play.run()
+    play.succeed("a-0")
+    play.fail("a-1", "a-2")
+    assert play.phase == "Failed"
+    assert play.status["state"]["message"] == "1 of 3 pods have succeeded"
+
+
+def test_enough_successes_end_a_job_early() -> None:
+    play = Play(job(task("a", 3), minSuccess=1))
+    play.run()
+    play.succeed("a-1")
+    assert play.phase == "Completed"
+    assert play.leaving == ["a-0", "a-2"]
+    play.gone()
+    assert play.pods == ["a-1"]
+
+
+# --- policies ------------------------------------------------------------------------------------
+
+
+def test_a_job_fails_after_its_last_retry() -> None:
+    play = Play(job(task("a", 2), policies=[RESTART], maxRetry=3))
+    for retry_count in (1, 2, 3):
+        play.run()
+        play.fail("a-1", code=137)
+        play.gone()
+        assert play.status["retryCount"] == retry_count
+    life = ["Pending", "Running", "Restarting"]
+    assert play.phases == [*life, *life, *life, "Failed"]
+    assert play.pods == ["a-1"]  # the last ones stay for their logs
+    assert play.status["state"]["reason"] == "MaxRetryReached"
+    assert "pod j-a-1 has failed with exit code 137" in play.status["state"]["message"]
+
+
+def test_a_restart_waits_until_there_is_room_for_the_minimum() -> None:
+    play = Play(job(task("a", 3), policies=[RESTART], minAvailable=2))
+    play.run()
+    old = play.uids()
+    play.fail("a-0")
+    assert play.phase == "Restarting"
+    assert play.leaving == ["a-1", "a-2"]
+    assert play.group is None
+    play.gone()
+    assert play.phase == "Pending"
+    assert not set(old.values()) & set(play.uids().values())
+    assert play.status["version"] == 1
+    annotations = play.pod("a-0")["metadata"]["annotations"]
+    assert annotations["volcano.sh/job-version"] == "1"
+    assert annotations["volcano.sh/job-retry-count"] == "1"
+
+
+def test_a_job_that_starts_again_is_admitted_again() -> None:
+    play = Play(job(task("a", 2), policies=[RESTART]))
+    play.run()
+    play.is_admitted = False
+    play.fail("a-0")
+    play.gone()
+    assert play.phase == "Pending"
+    assert play.pods == []
+    play.admit()
+    assert play.pods == ["a-0", "a-1"]
+
+
+@pytest.mark.parametrize(
+    ("action", "stages"),
+    [
+        ("AbortJob", ["Aborting", "Aborted"]),
+        ("TerminateJob", ["Terminating", "Terminated"]),
+        ("CompleteJob", ["Completing", "Completed"]),
+    ],
+)
+def test_a_policy_ends_a_job(action: str, stages: list[str]) -> None:
+    play = Play(job(task("a", 2), policies=[policy("PodFailed", action)]))
+    play.run()
+    play.fail("a-0")
+    assert play.phases == ["Pending", "Running", stages[0]]
+    assert play.leaving == ["a-1"]
+    play.gone()
+    assert play.phases == ["Pending", "Running", *stages]
+    assert play.pods == ["a-0"]
+    assert play.group is None
+
+
+def test_a_restart_of_a_task_leaves_the_others_alone() -> None:
+    worker = task("worker", 2, policies=[policy("PodFailed", "RestartTask")])
+    play = Play(job(task("ps", 2), worker))
+    play.run()
+    servers, workers = play.uids("ps"), play.uids("worker")
+    play.fail("worker-1")
+    play.gone()
+    assert play.uids("ps") == servers
+    assert not set(play.uids("worker").values()) & set(workers.values())
+    assert play.group is not None
+    play.run()
+    assert play.phases == ["Pending", "Running", "Restarting", "Pending", "Running"]
+    assert play.status["retryCount"] == 1
+
+
+def test_a_restart_of_a_pod_leaves_the_others_alone() -> None:
+    play = Play(job(task("a", 3), policies=[policy("PodFailed", "RestartPod")]))
+    play.run()
+    before = play.uids()
+    play.fail("a-1")
+    play.gone()
+    after = play.uids()
+    assert {name for name in before if before[name] == after.get(name)} == {"a-0", "a-2"}
+    play.run()
+    assert play.phase == "Running"
+
+
+def test_a_restart_of_a_partition_leaves_the_others_alone() -> None:
+    parts = {"totalPartitions": 2, "partitionSize": 2}
+    worker = task("w", 4, partitionPolicy=parts)
+    play = Play(job(worker, policies=[policy("PodFailed", "RestartPartition")]))
+    play.run()
+    before = play.uids()
+    play.fail("w-3")
+    play.gone()
+    after = play.uids()
+    assert {name for name in before if before[name] == after.get(name)} == {"w-0", "w-1"}
+
+
+def test_a_pod_that_is_deleted_restarts_a_job() -> None:
+    play = Play(job(task("a", 2), policies=[policy("PodEvicted", "RestartJob")]))
+    play.run()
+    play.delete("a-0")
+    assert play.phase == "Restarting"
+    play.gone()
+    play.run()
+    assert play.phases == ["Pending", "Running", "Restarting", "Pending", "Running"]
+    assert play.status["retryCount"] == 1
+
+
+def test_a_pod_that_nobody_saw_go_restarts_a_job() -> None:
+    play = Play(job(task("a", 2), policies=[policy("PodEvicted", "RestartJob")]))
+    play.run()
+    play.vanish("a-0")
+    assert play.phase == "Restarting"
+    assert play.status["retryCount"] == 1
+
+
+def test_a_pod_that_is_gone_is_made_again_where_no_policy_speaks() -> None:
+    play = Play(job(task("a", 2), minAvailable=1))
+    play.run()
+    before = play.uids()
+    play.vanish("a-0")
+    assert play.pods == ["a-0", "a-1"]
+    assert play.uids()["a-1"] == before["a-1"]
+    assert play.phase == "Running"
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_evictions_by_the_scheduler_are_no_retries(is_seen: bool) -> None:
+    play = Play(job(task("a", 2), policies=[policy("PodEvicted", "RestartJob")], maxRetry=1))
+    for evictions in (1, 2, 3):
+        play.run()
+        play.evict("a-0")
+        if not is_seen:
+            play.world.ended()
+        play.settle()
+        play.gone()
+        assert play.phase == "Pending"
+        assert play.status["retryCount"] == 0
+        assert play.status["evictions"] == evictions
+
+
+def test_somebody_elses_deletion_beside_an_eviction_is_a_retry() -> None:
+    play = Play(job(task("a", 2), policies=[policy("PodEvicted", "RestartJob")], maxRetry=3))
+    play.run()
+    play.evict("a-0")
+    play.world.remove(play.pod_ref("a-1"))
+    play.settle()
+    assert (play.status["retryCount"], play.status["evictions"]) == (1, 0)
+
+
+def test_a_completed_task_completes_the_job() -> None:
+    master = task("master", 1, policies=[policy("TaskCompleted", "CompleteJob")])
+    play = Play(job(master, task("worker", 3)))
+    play.run()
+    play.succeed("master-0")
+    assert play.phase == "Completing"
+    play.gone()
+    assert play.phase == "Completed"
+    assert play.pods == ["master-0"]
+
+
+def test_containers_that_were_started_too_often_fail_their_task() -> None:
+    play = Play(job(task("a", 2, maxRetry=4), policies=[policy("TaskFailed", "TerminateJob")]))
+    play.run()
+    for restarts, phase in ((3, "Running"), (4, "Terminating")):
+        status = [{"name": "main", "ready": True, "restartCount": restarts}]
+        play.world.phase("j-a-0", "Running", containerStatuses=status)
+        play.settle()
+        assert play.phase == phase
+
+
+def test_a_gang_that_is_broken_is_unknown() -> None:
+    play = Play(job(task("a", 2), policies=[policy("JobUnknown", "RestartJob")]))
+    play.run()
+    play.group_is("Unknown")
+    play.gone()
+    assert play.phases == ["Pending", "Running", "Restarting", "Pending"]
+    assert play.pods == ["a-0", "a-1"]
+
+
+def test_a_change_of_the_job_is_an_event() -> None:
+    play = Play(job(task("a", 2), policies=[policy("JobUpdated", "RestartJob")]))
+    play.run()
+    play.edit(tasks=[task("a", 3)])
+    assert play.phase == "Restarting"
+    play.gone()
+    play.run()
+    assert play.pods == ["a-0", "a-1", "a-2"]
+    assert play.phases.count("Restarting") == 1
+
+
+def test_a_pod_may_be_pending_only_so_long() -> None:
+    stuck = policy("PodPending", "AbortJob", timeout="5m")
+    play = Play(job(task("a", 2), policies=[stuck], minAvailable=1))
+    play.run("a-0")
+    assert Again(300.0) in play.world.agains
+    play.world.passes(299)
+    play.settle()
+    assert play.phase == "Running"
+    play.world.passes(1)
+    play.settle()
+    assert play.phase == "Aborting"
+
+
+@pytest.mark.parametrize("action", ["RestartTask", "RestartPod"])
+def test_a_pod_that_was_pending_too_long_is_made_again(action: str) -> None:
+    stuck = policy("PodPending", action, timeout="10s")
+    play = Play(job(task("a", 2), policies=[stuck]))
+    before = play.uids()
+    play.world.passes(10)
+    play.settle()
+    play.gone()
+    assert play.pods == ["a-0", "a-1"]
+    assert play.uids()["a-0"] != before["a-0"]
+
+
+def test_a_pod_that_recovers_stops_the_clock() -> None:
+    stuck = policy("PodPending", "AbortJob", timeout="5m")
+    play = Play(job(task("a"), policies=[stuck]))
+    play.world.passes(200)
+    play.run()
+    play.world.passes(200)
+    play.settle()
+    assert play.phase == "Running"
+
+
+# --- Commands ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "stages"),
+    [
+        ("AbortJob", ["Aborting", "Aborted"]),
+        ("TerminateJob", ["Terminating", "Terminated"]),
+        ("CompleteJob", ["Completing", "Completed"]),
+        ("RestartJob", ["Restarting", "Pending"]),
+        ("RestartTask", ["Restarting", "Pending"]),
+    ],
+)
+def test_a_command_is_carried_out_once(action: str, stages: list[str]) -> None:
+    play = Play(job(task("a", 2)))
+    play.run()
+    play.command(action, message="because I say so")
+    assert play.status["state"]["message"] == "because I say so"
+    play.gone()
+    assert play.phases == ["Pending", "Running", *stages]
+    assert play.world.listed(COMMAND) == []
+    assert play.reasons().count("ExecuteAction") == 1
+
+
+def test_a_command_that_could_not_be_deleted_is_not_carried_out_again() -> None:
+    play = Play(job(task("a", 2)))
+    play.run()
+    play.command("RestartJob", settle=False)
+    [command] = play.world.listed(COMMAND)
+    play.settle()
+    play.gone()
+    play.run()
+    play.world.put(COMMAND, command)
+    play.settle()
+    assert play.phases == ["Pending", "Running", "Restarting", "Pending", "Running"]
+    assert play.world.listed(COMMAND) == []
+
+
+def test_suspended_jobs_resume_without_a_retry() -> None:
+    play = Play(job(task("a", 2), maxRetry=1))
+    for _ in range(4):
+        play.run()
+        play.command("AbortJob")
+        play.gone()
+        assert play.phase == "Aborted"
+        assert play.pods == []
+        play.command("ResumeJob")
+    play.run()
+    assert play.phase == "Running"
+    assert (play.status["retryCount"], play.status["evictions"]) == (0, 0)
+    assert sorted(statuses(play)) == ["Aborted", "Aborting", "Pending", "Restarting", "Running"]
+
+
+def test_a_job_that_is_being_aborted_may_resume() -> None:
+    play = Play(job(task("a", 2)))
+    play.run()
+    play.command("AbortJob")
+    play.command("ResumeJob")
+    play.gone()
+    play.run()
+    assert play.phases == ["Pending", "Running", "Aborting", "Restarting", "Pending", "Running"]
+
+
+def test_commands_that_mean_nothing_go_with_a_word() -> None:
+    play = Play(job(task("a")))
+    play.run()
+    play.command("ResumeJob")
+    play.command("Dance")
+    assert play.phase == "Running"
+    assert play.world.listed(COMMAND) == []
+    assert [e.message for e in play.world.events] == [
+        "ResumeJob has no effect: it is Running",
+        "Dance has no effect: it is Running",
+    ]
+
+
+def test_what_ends_a_job_waits_while_it_restarts() -> None:
+    play = Play(job(task("a", 2), policies=[RESTART]))
+    play.run()
+    play.fail("a-0")
+    play.command("AbortJob")
+    assert play.phase == "Restarting"
+    play.gone()
+    play.gone()
+    assert play.phase == "Aborted"
+
+
+def test_a_command_for_another_job_of_the_name_goes() -> None:
+    play = Play(job(task("a")))
+    target = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "old"}
+    play.world.put(COMMAND, {"metadata": {"name": "c"}, "action": "AbortJob", "target": target})
+    play.settle()
+    assert play.phase == "Pending"
+    assert play.world.listed(COMMAND) == []
+
+
+# --- more and fewer pods -------------------------------------------------------------------------
+
+
+def test_a_job_grows_and_shrinks_from_the_end() -> None:
+    play = Play(job(task("a", 3), minAvailable=1, plugins={"svc": []}))
+    play.run()
+    before = play.uids()
+    play.edit(tasks=[task("a", 5)], minAvailable=2)
+    assert play.pods == ["a-0", "a-1", "a-2", "a-3", "a-4"]
+    assert play.group is not None
+    assert play.group["spec"]["minMember"] == 2
+    play.run()
+    play.edit(tasks=[task("a", 2)], minAvailable=1)
+    assert play.leaving == ["a-2", "a-3", "a-4"]
+    play.gone()
+    assert play.uids() == {name: before[name] for name in ("a-0", "a-1")}
+    assert play.phase == "Running"
+
+
+def test_a_job_that_shrinks_is_not_evicted() -> None:
+    play = Play(job(task("a", 3), policies=[policy("PodEvicted", "RestartJob")], minAvailable=1))
+    play.run()
+    play.edit(tasks=[task("a", 1)], minAvailable=1)
+    play.gone()
+    assert play.phases == ["Pending", "Running"]
+
+
+# --- order of tasks ------------------------------------------------------------------------------
+
+
+def test_tasks_wait_for_others() -> None:
+    one, two = task("one"), task("two", 2, dependsOn={"name": ["one"]})
+    three = task("three", 1, dependsOn={"name": ["two"]})
+    play = Play(job(one, two, three, minAvailable=1))
+    assert play.pods == ["one-0"]
+    play.run()
+    assert play.pods == ["one-0", "two-0", "two-1"]
+    play.run("two-0")
+    assert "three-0" not in play.pods
+    play.run("two-1")
+    assert "three-0" in play.pods
+
+
+@pytest.mark.parametrize(("iteration", "is_there"), [("any", True), ("all", False)])
+def test_one_of_several_may_be_enough(iteration: str, is_there: bool) -> None:
+    waits = {"name": ["a", "b"], "iteration": iteration}
+    play = Play(job(task("a"), task("b"), task("c", 1, dependsOn=waits), minAvailable=1))
+    play.run("a-0")
+    assert ("c-0" in play.pods) == is_there
+
+
+def test_a_gang_is_not_asked_for_tasks_that_wait() -> None:
+    master = task("master", 1, dependsOn={"name": ["worker"]})
+    play = Play(job(master, task("worker", 10), minAvailable=11))
+    assert play.group is not None
+    assert play.group["spec"]["minMember"] == 10
+    assert play.group["spec"]["minTaskMember"] == {"worker": 10}
+
+
+# --- what is left of others ----------------------------------------------------------------------
+
+
+def test_a_finished_job_goes_when_it_is_old() -> None:
+    play = Play(job(task("a"), ttlSecondsAfterFinished=10))
+    play.run()
+    play.succeed()
+    assert Again(10.0) in play.world.agains
+    play.world.passes(9)
+    assert not any(isinstance(effect, Delete) for effect in play.decide())
+    play.world.passes(1)
+    [deletion] = [effect for effect in play.decide() if isinstance(effect, Delete)]
+    assert deletion.propagation is Propagation.FOREGROUND
+    play.settle()
+    play.gone()
+    assert not play.exists
+
+
+def test_an_aborted_job_stays() -> None:
+    play = Play(job(task("a"), ttlSecondsAfterFinished=1))
+    play.command("AbortJob")
+    play.gone()
+    play.world.passes(100)
+    play.settle()
+    assert play.phase == "Aborted"
+
+
+def test_a_name_that_is_taken_is_waited_for() -> None:
+    play = Play(job(task("a", 2)), is_admitted=False)
+    owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "old"}
+    meta = {"name": "j-a-0", "ownerReferences": [owner | {"controller": True}]}
+    play.world.put(POD, {"metadata": meta, "status": {"phase": "Running"}})
+    play.admit()
+    assert play.status["pending"] == 1
+    assert Again(1.0) in play.decide()
+    play.world.remove(play.pod_ref("a-0"))
+    play.gone()
+    assert play.status["pending"] == 2
+
+
+def test_a_claim_is_made_and_one_that_is_missing_waited_for() -> None:
+    made = {"mountPath": "/in", "volumeClaim": {"accessModes": ["ReadWriteOnce"]}}
+    named = {"mountPath": "/out", "volumeClaimName": "results"}
+    play = Play(job(task("a"), volumes=[made, named]))
+    [claim] = play.world.listed(PERSISTENT_VOLUME_CLAIM)
+    name = name_of(claim)
+    assert name.startswith("j-pvc-")
+    assert play.pods == []
+    assert play.status["state"]["reason"] == "PVCError"
+    play.world.put(PERSISTENT_VOLUME_CLAIM, {"metadata": {"name": "results"}})
+    play.settle()
+    spec = play.pod("a-0")["spec"]
+    claims = [volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"]]
+    assert claims == [name, "results"]
+    paths = [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]
+    assert paths == ["/in", "/out"]
+    assert play.status["controlledResources"] == {
+        f"volume-pvc-{name}": name,
+        "volume-pvc-results": "results",
+    }
+
+
+def test_a_job_that_is_deleted_is_left_alone() -> None:
+    play = Play(job(task("a")))
+    play.world.remove(play.ref, Propagation.FOREGROUND)
+    assert play.decide() == ()
+
+
+def test_a_job_whose_group_is_lost_gets_another() -> None:
+    play = Play(job(task("a", 2)))
+    play.run()
+    group = play.group
+    assert group is not None
+    play.world.remove(Ref(POD_GROUP, "default", name_of(group)))
+    play.settle()
+    assert play.group is not None
+    assert play.phase == "Running"
+
+
+def test_what_cannot_be_read_is_told() -> None:
+    play = Play(job(task("a", "two")))  # type: ignore[arg-type]
+    [event] = play.world.events[:1]
+    assert event.reason == "JobStatusError"
+    assert event.message == 'spec.tasks[0].replicas: "two" is not a whole number'
+    assert play.pods == []
