@@ -39,16 +39,16 @@ END_S = 30.0
 _LISTENS = re.compile(r"health and metrics on \S+:(\d+)")
 
 
-class Scheduler:
-    """`optsched scheduler`; on `stop` it has to have been well all the time."""
+class Process:
+    """A subcommand of `optsched` that serves a cluster."""
 
-    def __init__(self, kubeconfig: Path, log: Path, flags: Sequence[str]) -> None:
+    def __init__(self, command: str, kubeconfig: Path, log: Path, flags: Sequence[str]) -> None:
         self._log = log
-        command = [sys.executable, "-m", "optsched.cli.main", "scheduler"]
+        started = [sys.executable, "-m", "optsched.cli.main", command]
         options = ["--kubeconfig", str(kubeconfig), "--listen-address", "127.0.0.1:0"]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [*command, *options, *flags], stdout=output, stderr=subprocess.STDOUT
+                [*started, *options, *flags], stdout=output, stderr=subprocess.STDOUT
             )
 
     @property
@@ -93,11 +93,6 @@ class Scheduler:
         what = f"{name} {labels} is {value}"
         until(lambda: self.metric(name, **labels) == value, what)
 
-    def begun(self) -> Self:
-        """Wait until its solver is there, too."""
-        until(lambda: "solver ready" in self.log, "the solver is ready", BEGIN_S)
-        return self
-
     def kill(self) -> None:
         """End it as a crash would."""
         self.process.kill()
@@ -107,13 +102,47 @@ class Scheduler:
         """Ask it to end, and see that all went well."""
         if self.process.poll() is not None:
             return
-        broken = [
-            self.metric(f"optsched_{name}_total") for name in ("violations", "session_errors")
-        ]
+        broken = self.num_broken()
         self.process.terminate()
         assert self.process.wait(END_S) == 0, self.log
-        assert broken == [0, 0]
+        assert broken == 0
         assert "Traceback" not in self.log
+
+    def num_broken(self) -> float:
+        """How often something went wrong that never may."""
+        return 0
+
+
+class Scheduler(Process):
+    """`optsched scheduler`; on `stop` it has to have been well all the time."""
+
+    def __init__(self, kubeconfig: Path, log: Path, flags: Sequence[str]) -> None:
+        super().__init__("scheduler", kubeconfig, log, flags)
+
+    def begun(self) -> Self:
+        """Wait until its solver is there, too."""
+        until(lambda: "solver ready" in self.log, "the solver is ready", BEGIN_S)
+        return self
+
+    def num_broken(self) -> float:
+        return sum(
+            self.metric(f"optsched_{name}_total") for name in ("violations", "session_errors")
+        )
+
+
+class Controllers(Process):
+    """`optsched controllers`; on `stop` none of them may have stumbled."""
+
+    def __init__(self, kubeconfig: Path, log: Path, flags: Sequence[str]) -> None:
+        super().__init__("controllers", kubeconfig, log, flags)
+
+    def num_broken(self) -> float:
+        return self.metric("optsched_controller_looks_total", result="error")
+
+    def num_writes(self, resource: str = "", **labels: str) -> float:
+        """Writes that the server has taken from it, of a resource or of all."""
+        wanted = {"resource": resource, **labels} if resource else labels
+        return self.metric("optsched_controller_writes_total", **wanted)
 
 
 class Site:
@@ -129,7 +158,7 @@ class Site:
         self.cpus: dict[str, int] = {}
         self.story = Story(api, name)
         self._folder = folder
-        self._schedulers: list[Scheduler] = []
+        self._schedulers: list[Process] = []
         self._proxies: list[Proxy] = []
         self._others: list[str] = []
 
@@ -149,7 +178,7 @@ class Site:
             for scheduler in self._schedulers:
                 if scheduler.process.poll() is None:
                     scheduler.kill()
-                print(f"--- scheduler {scheduler.process.args}\n{scheduler.log}")
+                print(f"--- {scheduler.process.args}\n{scheduler.log}")
             for proxy in self._proxies:
                 proxy.__exit__()
             self.story.__exit__()
@@ -432,6 +461,20 @@ class Site:
         )
         self._schedulers.append(scheduler)
         return scheduler
+
+    def controllers(self, *flags: str, kubeconfig: Path | None = None) -> Controllers:
+        """Controllers for pods of this site and for all queues, ready."""
+        return self.spawn_controllers(*flags, kubeconfig=kubeconfig).begin()
+
+    def spawn_controllers(self, *flags: str, kubeconfig: Path | None = None) -> Controllers:
+        """The same, but do not wait for them."""
+        own = ["--scheduler-name", self.name]
+        if "--leader-elect" not in flags:
+            own.append("--no-leader-elect")
+        log = self._folder / f"controllers-{len(self._schedulers)}.log"
+        controllers = Controllers(kubeconfig or self.kubeconfig, log, [*own, *flags])
+        self._schedulers.append(controllers)
+        return controllers
 
     def proxy(self) -> Proxy:
         """A door to the API server, for schedulers of this site."""
