@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.domain.decisions import Allocate
 from optsched.domain.reasons import ReasonCode
-from optsched.formats.cards import bind_marks
+from optsched.formats.cards import VGPU_IDS, bind_marks
 from optsched.formats.numa_pods import decision_marks
 from optsched.kube.backoff import Backoff, Steps
 from optsched.kube.errors import (
@@ -28,6 +28,7 @@ from optsched.kube.errors import (
     Unreachable,
 )
 from optsched.kube.holds import Holds
+from optsched.kube.nodelock import NodeLocks
 from optsched.kube.ports import pod_ref
 from optsched.kube.reserver import Reserver
 
@@ -57,6 +58,8 @@ class Bind:
     gang: str
     annotations: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[DeviceGrant, ...] = ()
+    locks: bool = False
+    """Whether no other pod may get vGPUs of the node meanwhile."""
 
     @property
     def ref(self) -> Ref:
@@ -70,6 +73,10 @@ class Failure:
 
     word: str
     message: str
+
+
+def _never() -> bool:
+    return False
 
 
 class BindListener(Protocol):
@@ -90,6 +97,8 @@ class Surroundings:
     ----------
     may_bind
         Whether this process still leads; asked before every request.
+    locks_nodes
+        Whether pods with vGPUs are bound one after the other (`deviceshare.NodeLockEnable`).
 
     """
 
@@ -97,6 +106,7 @@ class Surroundings:
     listener: BindListener
     may_bind: Callable[[], bool]
     waiting: Waiting
+    locks_nodes: Callable[[], bool] = _never
 
 
 @dataclass(slots=True)
@@ -128,6 +138,7 @@ class LiveBinder:
         self._idle.set()
         self._num_under_way = 0
         self._reserver = Reserver(api, cache.claim_kind)
+        self._locks = NodeLocks(api, around.clock, around.waiting)
         self.holds = Holds(cache, around.clock)
 
     # --- what others see -------------------------------------------------------------------------
@@ -183,7 +194,8 @@ class LiveBinder:
             )
             marks = bind_marks(action.cards, action.node, self._around.clock.now_ms())
             marks |= decision_marks(action.numa)
-            bind = Bind(action.task, uid, action.node, gang, marks, action.devices)
+            locks = VGPU_IDS in marks and self._around.locks_nodes()
+            bind = Bind(action.task, uid, action.node, gang, marks, action.devices, locks)
             self._queue.append(_Job(bind, attempt, now))
 
     async def _serve(self) -> None:
@@ -209,7 +221,7 @@ class LiveBinder:
             self._abandon(job)
             return
         try:
-            failure = await self._bind(job.bind)
+            failure = await self._bind_alone(job.bind)
         except _NoLongerLeading:
             self._abandon(job)
             return
@@ -239,6 +251,19 @@ class LiveBinder:
         job.attempt.failure = failure
         message = f"pod {job.bind.task} could not be bound to {job.bind.node}: {failure.message}"
         self.holds.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
+
+    async def _bind_alone(self, bind: Bind) -> Failure | None:
+        """Bind a task while nobody else gets vGPUs of its node, where that is asked for."""
+        if not bind.locks:
+            return await self._bind(bind)
+        try:
+            held = await self._locks.take(bind.node)
+        except KubeError as e:
+            return _failure(e)
+        failure = Failure("NodeLocked", held) if held else await self._bind(bind)
+        if failure is not None and not held:
+            await self._locks.give_back(bind.node)
+        return failure
 
     async def _bind(self, bind: Bind) -> Failure | None:
         """Bind a task, however often that has to be tried; None once it is bound."""

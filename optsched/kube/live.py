@@ -147,6 +147,7 @@ class _Live:
             listener=self,
             may_bind=lambda: leadership.is_leading,
             waiting=self._waiting,
+            locks_nodes=lambda: any(rule.locks_nodes for rule in self._shares()),
         )
         return LiveBinder(self._client, self._cache, around)
 
@@ -239,9 +240,12 @@ class _Live:
 
     def _geometries_in(self) -> tuple[str, str] | None:
         """The ConfigMap that says how devices may be cut, where the policy shares any of them."""
+        return next((rule.geometries_in for rule in self._shares() if rule.cuts), None)
+
+    def _shares(self) -> Iterator[DeviceShare]:
+        """The rules of the policy that share devices."""
         rules = (active.rule for active in self._policies.current().rules.active)
-        shares = (rule for rule in rules if isinstance(rule, DeviceShare) and rule.cuts)
-        return next((rule.geometries_in for rule in shares), None)
+        return (rule for rule in rules if isinstance(rule, DeviceShare))
 
     async def _drain(self) -> None:
         log.info("stopping: %d binds are left", self._binder.num_waiting)

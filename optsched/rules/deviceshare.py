@@ -140,6 +140,8 @@ class DeviceShare(Rule):
     geometries_in
         Namespace and name of the ConfigMap with the geometries of MIG and the templates of NPUs,
         for whoever reads it.
+    locks_nodes
+        Whether pods get vGPUs of a node one after the other, for whoever binds them.
 
     """
 
@@ -153,6 +155,7 @@ class DeviceShare(Rule):
     prefers: Prefers = Prefers.NONE
     weight: int = 0
     geometries_in: tuple[str, str] = ("kube-system", "volcano-vgpu-device-config")
+    locks_nodes: bool = False
 
     @property
     def cuts(self) -> bool:

@@ -377,6 +377,7 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
                 str(arguments.get(f"{_SHARE}KnownGeometriesCMNamespace", "kube-system")),
                 str(arguments.get(f"{_SHARE}KnownGeometriesCMName", "volcano-vgpu-device-config")),
             ),
+            locks_nodes=bool(arguments.get(f"{_SHARE}NodeLockEnable", False)),
         ),
     )
 
@@ -660,11 +661,10 @@ _AVAILABLE = (
                 (Prefers.BINPACK, Prefers.SPREAD),
             ),
             _weight(f"{_SHARE}ScheduleWeight", 0, "weight of that"),
-            *(
-                _later(_switch(f"{_SHARE}{name}", meaning, default=False))
-                for name, meaning in (
-                    ("NodeLockEnable", "binds one pod of a node after the other"),
-                )
+            _switch(
+                f"{_SHARE}NodeLockEnable",
+                "binds one pod with vGPUs of a node after the other",
+                default=False,
             ),
             _switch(
                 f"{_SHARE}AscendMindClusterVNPUEnable",

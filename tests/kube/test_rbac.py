@@ -23,6 +23,7 @@ from optsched.kube.errors import Unreachable
 from optsched.kube.events import EventRecorder, Note
 from optsched.kube.geometries import GeometryReader
 from optsched.kube.lease import Elector, LeaseTimes
+from optsched.kube.nodelock import NodeLocks
 from optsched.kube.ports import Api, Ref
 from optsched.kube.reserver import Reserver
 from optsched.kube.status import StatusPatch
@@ -117,6 +118,14 @@ async def geometries() -> FakeApi:
     return world.api
 
 
+async def locks() -> FakeApi:
+    world = World("a")
+    nodes = NodeLocks(world.api, FakeClock(), waiting(FakeClock()))
+    assert not await nodes.take("n1")
+    await nodes.give_back("n1")
+    return world.api
+
+
 async def evictions() -> FakeApi:
     api = FakeApi(pod("a"))
     await api.evict("ns", "a", "uid-a")
@@ -175,7 +184,7 @@ def needed(*parts: Callable[[], Awaitable[FakeApi]]) -> set[Access]:
 def test_the_cluster_role_is_what_is_asked_for() -> None:
     reads = {access(kind, verb) for kind in READ_KINDS for verb in ("list", "watch")}
     found = granted("ClusterRole")
-    written = needed(binds, claims, geometries, evictions, writes, events)
+    written = needed(binds, claims, geometries, locks, evictions, writes, events)
     assert set(found) == reads | written | {CLAIM_BINDING}
     assert len(found) == len(set(found))
 
