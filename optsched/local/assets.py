@@ -1,4 +1,4 @@
-"""The six binaries of the control plane: found, or built once from Go modules and kept.
+"""The six binaries of the control plane, and Helm: found, or built once from Go modules and kept.
 
 Each is looked up on its own, in KUBEBUILDER_ASSETS, on PATH and in the cache, and taken if its
 version will do. What is left is built from `deploy/local`, whose go.mod files pin every source.
@@ -29,7 +29,7 @@ from optsched.local.toolchain import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.local.files import Progress
 
@@ -73,6 +73,10 @@ BINARIES = (
     Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", r"kwok version v0\.8\."),
     KUBECTL,
 )
+"""The control plane."""
+
+HELM = Binary("helm", "helm", "helm.sh/helm/v4/cmd/helm", r'Version:"v4\.', ("version",))
+"""What installs charts; nothing else needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +98,27 @@ class Found:
     refused: tuple[str, ...]
 
 
-def require(on_progress: Progress, env: Mapping[str, str] | None = None) -> Assets:
-    """Every binary, building what is missing; `on_progress` hears of it every few seconds.
+def require(
+    on_progress: Progress,
+    env: Mapping[str, str] | None = None,
+    binaries: Sequence[Binary] = BINARIES,
+) -> Assets:
+    """Some binaries, building what is missing; `on_progress` hears of it every few seconds.
 
     A kubectl of another minor version serves too, as long as nothing else has to be built.
     Raises AssetsError when something is missing and cannot be built.
     """
     env = os.environ if env is None else env
     try:
-        return _require(on_progress, env)
+        return _require(on_progress, env, binaries)
     except ToolchainError as e:
-        raise AssetsError(f"the local control plane cannot be built: {e}") from e
+        names = ", ".join(binary.name for binary in binaries)
+        raise AssetsError(f"{names} can not be built: {e}") from e
 
 
-def _require(on_progress: Progress, env: Mapping[str, str]) -> Assets:
-    found = find(env)
-    missing = [binary for binary in BINARIES if binary.name not in found.paths]
+def _require(on_progress: Progress, env: Mapping[str, str], binaries: Sequence[Binary]) -> Assets:
+    found = find(env, binaries)
+    missing = [binary for binary in binaries if binary.name not in found.paths]
     if missing == [KUBECTL] and (kubectl := shutil.which("kubectl", path=env.get("PATH", ""))):
         return Assets({**found.paths, "kubectl": Path(kubectl)})
     if not missing:
@@ -120,11 +129,11 @@ def _require(on_progress: Progress, env: Mapping[str, str]) -> Assets:
     return Assets({**found.paths, **_build_missing(missing, go, env, on_progress)})
 
 
-def find(env: Mapping[str, str]) -> Found:
-    """Look every binary up: KUBEBUILDER_ASSETS, PATH, cache."""
+def find(env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES) -> Found:
+    """Look binaries up: KUBEBUILDER_ASSETS, PATH, cache."""
     paths: dict[str, Path] = {}
     refused: list[str] = []
-    for binary in BINARIES:
+    for binary in binaries:
         for candidate in _candidates(binary, env):
             answer = _version(candidate, binary)
             if re.search(binary.accepted, answer):
@@ -255,8 +264,8 @@ def _progress(log: str) -> str:
 def _nothing_to_build_with(missing: Iterable[Binary], refused: Iterable[str]) -> str:
     names = ", ".join(binary.name for binary in missing)
     found = "".join(f"\n  found, but of another version: {line}" for line in refused)
-    return f"""the local control plane lacks {names}, and there is no Go to build with.{found}
+    return f"""{names} can not be found, and there is no Go to build with.{found}
 Any one of these helps:
   - install Go (1.16 or newer, `apt-get install golang-go`): they are built once, in minutes
-  - put the binaries on PATH: Kubernetes {MINOR}, etcd 3.5 or newer, KWOK 0.8
+  - put the binaries on PATH: Kubernetes {MINOR}, etcd 3.5 or newer, KWOK 0.8, Helm 4
   - set KUBEBUILDER_ASSETS to a folder that holds them"""

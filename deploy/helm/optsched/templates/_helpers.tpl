@@ -1,0 +1,193 @@
+{{/* Every helper of a component takes (dict "root" $ "of" "scheduler"), or controller, or admission. */}}
+
+{{- define "optsched.names" -}}
+scheduler: scheduler
+controller: controllers
+admission: admission
+{{- end }}
+
+{{/* The name of a component's objects, such as volcano-scheduler in the release volcano. */}}
+{{- define "optsched.name" -}}
+{{ .root.Release.Name }}-{{ get (include "optsched.names" . | fromYaml) .of }}
+{{- end }}
+
+{{/* "true" if a component is installed, by either spelling. */}}
+{{- define "optsched.on" -}}
+{{- $custom := get .root.Values.custom (printf "%s_enable" .of) }}
+{{- $basic := (get .root.Values.basic .of | default dict).enabled }}
+{{- if and (kindIs "bool" $custom) (kindIs "bool" $basic) (ne $custom $basic) }}
+{{- fail (printf "basic.%s.enabled is %t and custom.%s_enable is %t: they mean the same, give one of them" .of $basic .of $custom) }}
+{{- end }}
+{{- if kindIs "bool" $custom }}{{ $custom }}{{ else if kindIs "bool" $basic }}{{ $basic }}{{ else }}true{{ end }}
+{{- end }}
+
+{{/* The image of a component. */}}
+{{- define "optsched.image" -}}
+{{- $basic := .root.Values.basic }}
+{{- $name := .root.Values.image.name }}
+{{- $tag := .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- $own := get $basic (printf "%s_image_name" .of) }}
+{{- if and $own (not (contains "volcanosh/vc-" $own)) }}
+{{- $name = $own }}
+{{- $tag = $basic.image_tag_version | default $tag }}
+{{- end }}
+{{- with $basic.image_registry }}{{ . }}/{{ end }}{{ $name }}:{{ $tag }}
+{{- end }}
+
+{{/* A setting of a component, else the one for all of them, else what the chart says, as YAML. */}}
+{{- define "optsched.setting" -}}
+{{- $custom := .root.Values.custom }}
+{{- $name := trimPrefix "default_" .name }}
+{{- $chart := .root.Files.Get "config/components.yaml" | fromYaml }}
+{{- $value := coalesce
+      (get $custom (printf "%s_%s" .of .name))
+      (get $custom (printf "default_%s" $name))
+      (get (get $chart .of) $name)
+      (get $chart.default $name) }}
+{{- with $value }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{/* Labels of everything. */}}
+{{- define "optsched.labels" -}}
+app: {{ include "optsched.name" . }}
+app.kubernetes.io/name: optsched
+app.kubernetes.io/component: {{ .of }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- with .root.Values.custom.common_labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* How many replicas; several need an election. */}}
+{{- define "optsched.replicas" -}}
+{{- $number := get .root.Values.custom (printf "%s_replicas" .of) | int }}
+{{- if and (gt $number 1) (ne .of "admission") (not .root.Values.custom.leader_elect_enable) }}
+{{- fail (printf "custom.%s_replicas is %d and custom.leader_elect_enable is false: several at once would contradict each other; enable the election or ask for 1 replica" .of $number) }}
+{{- end }}
+{{- $number }}
+{{- end }}
+
+{{/* A Deployment but for its container: (dict "root" "of" "port"), the container as "container", volumes as "volumes". */}}
+{{- define "optsched.deployment" -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ include "optsched.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "optsched.labels" . | nindent 4 }}
+    {{- with get .root.Values.custom (printf "%s_labels" .of) }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  replicas: {{ include "optsched.replicas" . }}
+  selector:
+    matchLabels:
+      app: {{ include "optsched.name" . }}
+  template:
+    metadata:
+      labels:
+        {{- include "optsched.labels" . | nindent 8 }}
+        {{- with get .root.Values.custom (printf "%s_podLabels" .of) }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      annotations:
+        {{- if and (get .root.Values.custom (printf "%s_metrics_enable" .of)) .metricsPort }}
+        prometheus.io/scrape: "true"
+        prometheus.io/port: {{ .metricsPort | quote }}
+        prometheus.io/path: /metrics
+        {{- end }}
+        {{- with .checksum }}
+        optsched.io/configuration: {{ . }}
+        {{- end }}
+    spec:
+      serviceAccountName: {{ include "optsched.name" . }}
+      priorityClassName: system-cluster-critical
+      terminationGracePeriodSeconds: 40
+      {{- with .root.Values.basic.image_pull_secret }}
+      imagePullSecrets:
+      {{- range (kindIs "slice" . | ternary . (list .)) }}
+      - name: {{ . }}
+      {{- end }}
+      {{- end }}
+      {{- range $field, $name := dict "tolerations" "tolerations" "affinity" "affinity" "nodeSelector" "ns" "securityContext" "sc" }}
+      {{- with include "optsched.setting" (dict "root" $.root "of" $.of "name" $name) }}
+      {{ $field }}:
+        {{- . | nindent 8 }}
+      {{- end }}
+      {{- end }}
+      containers:
+      - name: {{ include "optsched.name" . }}
+        image: {{ include "optsched.image" . }}
+        imagePullPolicy: {{ .root.Values.basic.image_pull_policy }}
+        {{- .container | nindent 8 }}
+        env:
+        - name: POD_NAME
+          valueFrom: {fieldRef: {fieldPath: metadata.name}}
+        - name: POD_NAMESPACE
+          valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+        - name: POD_UID
+          valueFrom: {fieldRef: {fieldPath: metadata.uid}}
+        {{- range $name, $value := .env }}
+        - name: {{ $name }}
+          value: {{ $value }}
+        {{- end }}
+        {{- with include "optsched.setting" (dict "root" .root "of" .of "name" "default_csc") }}
+        securityContext:
+          {{- . | nindent 10 }}
+        {{- end }}
+        {{- with include "optsched.setting" (dict "root" .root "of" .of "name" "resources") }}
+        resources:
+          {{- . | nindent 10 }}
+        {{- end }}
+      volumes:
+      - name: tmp
+        emptyDir: {}
+      {{- with .volumes }}
+      {{- . | nindent 6 }}
+      {{- end }}
+{{- end }}
+
+{{/* Who a component is. */}}
+{{- define "optsched.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "optsched.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "optsched.labels" . | nindent 4 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ include "optsched.name" . }}
+  labels:
+    {{- include "optsched.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ include "optsched.name" . }}
+subjects:
+- kind: ServiceAccount
+  name: {{ include "optsched.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ include "optsched.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "optsched.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ include "optsched.name" . }}
+subjects:
+- kind: ServiceAccount
+  name: {{ include "optsched.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+{{- end }}
