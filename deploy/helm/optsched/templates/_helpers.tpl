@@ -150,8 +150,9 @@ spec:
       {{- end }}
 {{- end }}
 
-{{/* Who a component is. */}}
+{{/* Who a component is and what it may do, as rights/…-rbac.yaml says; "lock" is the name of its lease. */}}
 {{- define "optsched.account" -}}
+{{- $it := . }}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
@@ -159,6 +160,29 @@ metadata:
   namespace: {{ .root.Release.Namespace }}
   labels:
     {{- include "optsched.labels" . | nindent 4 }}
+{{- $names := get (include "optsched.names" . | fromYaml) .of }}
+{{- range splitList "\n---\n" (.root.Files.Get (printf "rights/%s-rbac.yaml" $names)) }}
+{{- $document := fromYaml . }}
+{{- if has $document.kind (list "ClusterRole" "Role") }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $document.kind }}
+metadata:
+  name: {{ include "optsched.name" $it }}
+  {{- if eq $document.kind "Role" }}
+  namespace: {{ $it.root.Release.Namespace }}
+  {{- end }}
+  labels:
+    {{- include "optsched.labels" $it | nindent 4 }}
+rules:
+{{- range $document.rules }}
+{{- if and (has "leases" .resources) .resourceNames }}
+{{- $_ := set . "resourceNames" (list $it.lock) }}
+{{- end }}
+- {{ toYaml . | nindent 2 | trim }}
+{{- end }}
+{{- end }}
+{{- end }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

@@ -1,0 +1,208 @@
+"""The chart: what it makes of values, its own and others', and that an API server takes it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from optsched.cli.main import main
+from optsched.local.assets import HELM, AssetsError, require
+from optsched.local.processes import run
+from optsched.policy.load import load_policy
+from tests.support.shared import ROOT, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.local.plane import ControlPlane
+
+pytestmark = pytest.mark.e2e
+
+CHART = ROOT / "deploy" / "helm" / "optsched"
+CRATER = "manifests/crater/values.yaml"
+NAMES = {"scheduler": "volcano-scheduler", "controller": "volcano-controllers"}
+
+Raw = dict[str, Any]
+
+
+class Helm:
+    """Calls helm, away from whatever the user of this machine has set up."""
+
+    def __init__(self, binary: Path, home: Path) -> None:
+        self._binary = binary
+        self._env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+
+    def __call__(self, *arguments: str | Path) -> tuple[str, str]:
+        """What it printed, and what it complained of; the first is empty where it failed."""
+        result = run([self._binary, *arguments], env=self._env)
+        return (result.stdout if result.returncode == 0 else ""), result.stderr
+
+    def objects(self, *arguments: str | Path) -> list[Raw]:
+        """The objects of the release `volcano`."""
+        shown, error = self("template", "volcano", CHART, "-n", "volcano-system", *arguments)
+        assert shown, error
+        return [found for found in yaml.safe_load_all(shown) if found]
+
+
+@pytest.fixture(scope="session")
+def helm(report: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Helm; without it these tests fail where they must run and skip elsewhere."""
+    try:
+        assets = require(report, binaries=(HELM,))
+    except AssetsError as e:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(e))
+    return Helm(assets.path("helm"), tmp_path_factory.mktemp("helm"))
+
+
+def deployments(objects: list[Raw]) -> dict[str, Raw]:
+    """Pod specs by the name of their Deployment."""
+    found = (obj for obj in objects if obj["kind"] == "Deployment")
+    return {obj["metadata"]["name"]: obj["spec"]["template"]["spec"] for obj in found}
+
+
+def the(objects: list[Raw], kind: str, name: str) -> Raw:
+    found = [o for o in objects if (o["kind"], o["metadata"]["name"]) == (kind, name)]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_nothing_is_wrong_with_it(helm: Helm) -> None:
+    shown, error = helm("lint", "--strict", CHART)
+    assert "0 chart(s) failed" in shown, error
+
+
+def test_an_api_server_takes_all_of_it(helm: Helm, control_plane: ControlPlane) -> None:
+    """Applied for good, for what a dry run takes may still refer to nothing."""
+    kubectl = control_plane.kubectl
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "volcano-system"}})
+    shown, error = helm("template", "volcano", CHART, "-n", "volcano-system", "--include-crds")
+    assert shown, error
+    applied = kubectl("apply", "--server-side", "-f", "-", "-o", "name", input=shown).split()
+    assert {f"deployment.apps/{name}" for name in NAMES.values()} <= set(applied)
+    kubectl(
+        "delete",
+        "-f",
+        "-",
+        "--ignore-not-found",
+        input="\n---\n".join(
+            document
+            for document in shown.split("\n---\n")
+            if "CustomResourceDefinition" not in document
+        ),
+    )
+
+
+def test_components_are_named_as_users_expect(helm: Helm) -> None:
+    assert set(deployments(helm.objects())) == set(NAMES.values())
+
+
+def test_flags_are_those_of_the_commands(helm: Helm) -> None:
+    for pod in deployments(helm.objects()).values():
+        command, *flags = pod["containers"][0]["args"]
+        known = {
+            option
+            for parameter in main.commands[command].params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        names = {flag.partition("=")[0] for flag in flags}
+        assert names <= known
+
+
+def test_nothing_runs_as_root_or_writes_where_it_should_not(helm: Helm) -> None:
+    """Crater's file sets security contexts to null, which means no more than leaving them out."""
+    for pod in deployments(helm.objects("-f", shared(CRATER))).values():
+        (container,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]
+
+
+def test_values_of_crater_install_crater_s_configuration(helm: Helm, tmp_path: Path) -> None:
+    objects = helm.objects("-f", shared(CRATER))
+    pods = deployments(objects)
+    assert set(pods) == set(NAMES.values())
+    conf = the(objects, "ConfigMap", "volcano-scheduler-configmap")["data"]
+    path = tmp_path / "volcano-scheduler.conf"
+    path.write_text(conf[path.name])
+    policy = load_policy(str(path), Path.read_text)
+    assert policy.actions == ("enqueue", "allocate", "backfill", "reclaim")
+    for pod in pods.values():
+        image = pod["containers"][0]["image"]
+        assert image == "crater-harbor.act.buaa.edu.cn/docker.io/optsched:0.1.0"
+        assert pod["nodeSelector"] == {"node-role.kubernetes.io/control-plane": ""}
+        assert pod["tolerations"][0]["key"] == "node-role.kubernetes.io/control-plane"
+
+
+def test_what_has_no_meaning_is_named(helm: Helm) -> None:
+    """Volcano's images hold other programs."""
+    given = ("--dry-run=client", "-f", shared(CRATER), "--set", "custom.vap_enable=true")
+    shown, error = helm("install", "volcano", CHART, "-n", "volcano-system", *given)
+    notes = shown.partition("These values have no meaning here")[2]
+    assert "custom.vap_enable" in notes, error
+    assert "basic.scheduler_image_name" in notes
+    assert "custom.enabled_admissions" not in notes
+
+
+@pytest.mark.parametrize(
+    "spelling", ["basic.scheduler.enabled=false", "custom.scheduler_enable=false"]
+)
+def test_components_are_left_out_by_either_spelling(helm: Helm, spelling: str) -> None:
+    objects = helm.objects("--set", spelling)
+    assert set(deployments(objects)) == set(NAMES.values()) - {"volcano-scheduler"}
+    assert not any("volcano-scheduler" in obj["metadata"]["name"] for obj in objects)
+
+
+def test_the_guide_s_spelling_installs_everything(helm: Helm) -> None:
+    enabled = (f"basic.{name}.enabled=true" for name in ("scheduler", "controller", "admission"))
+    assert set(deployments(helm.objects("--set", ",".join(enabled)))) == set(NAMES.values())
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            "basic.controller.enabled=true,custom.controller_enable=false",
+            "basic.controller.enabled is true and custom.controller_enable is false: "
+            "they mean the same, give one of them",
+        ),
+        (
+            "custom.scheduler_replicas=2,custom.leader_elect_enable=false",
+            "custom.scheduler_replicas is 2 and custom.leader_elect_enable is false",
+        ),
+        (
+            "basic.scheduler_config_file=config/mine.conf",
+            "basic.scheduler_config_file: config/mine.conf is no file of this chart",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(helm: Helm, values: str, sentence: str) -> None:
+    shown, error = helm("template", "volcano", CHART, "--set", values)
+    assert not shown
+    assert sentence in error
+
+
+def test_images_registries_and_secrets_are_taken(helm: Helm) -> None:
+    values = (
+        "image.tag=7,basic.image_registry=hub.example.org/team,basic.image_pull_secret=key,"
+        "basic.controller_image_name=mine,basic.image_tag_version=v2"
+    )
+    pods = deployments(helm.objects("--set", values))
+    images = {name: pod["containers"][0]["image"] for name, pod in pods.items()}
+    assert images["volcano-scheduler"] == "hub.example.org/team/optsched:7"
+    assert images["volcano-controllers"] == "hub.example.org/team/mine:v2"
+    assert pods["volcano-scheduler"]["imagePullSecrets"] == [{"name": "key"}]
+
+
+def test_the_name_of_a_scheduler_is_that_of_its_lease(helm: Helm) -> None:
+    objects = helm.objects("--set", "custom.scheduler_name=batch")
+    args = deployments(objects)["volcano-scheduler"]["containers"][0]["args"]
+    assert {"--scheduler-name=batch", "--lock-name=batch"} <= set(args)
+    rules = the(objects, "Role", "volcano-scheduler")["rules"]
+    assert ["batch"] in [rule.get("resourceNames") for rule in rules]
