@@ -84,6 +84,9 @@ HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
 NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
 CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
 OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # ours; Volcano reads no such key
+QUEUE_USERS: Final = "optsched.io/users"  # ours: who may submit, names with commas between
+QUEUE_GROUPS: Final = "optsched.io/groups"  # ours
+QUEUE_NAMESPACES: Final = "optsched.io/namespaces"  # ours
 
 # Nodes.
 NODEGROUP_NAME: Final = "volcano.sh/nodegroup-name"

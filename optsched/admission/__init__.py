@@ -1,0 +1,6 @@
+"""What is let into the cluster, and as what: `review(path, request, world, settings) -> response`.
+
+One module for each kind, its rules as small functions; nothing here waits, reads a clock or speaks
+to a server. Paths, rules and sentences are Volcano's (pkg/webhooks/admission) unless a comment says
+otherwise. `optsched.kube.webhook` serves it.
+"""

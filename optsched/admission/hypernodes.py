@@ -1,0 +1,24 @@
+"""HyperNodes: their members can be found (pkg/webhooks/admission/hypernodes)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.admission.findings import Findings
+from optsched.admission.jobs import as_parsed
+from optsched.admission.review import Action
+from optsched.api.hypernode import parse_hypernode
+
+if TYPE_CHECKING:
+    from optsched.admission.review import Request, Response
+    from optsched.admission.world import Settings, World
+
+
+def validate(request: Request, world: World, settings: Settings) -> Response:
+    """Whether a HyperNode may be made or changed; a change of metadata alone always may."""
+    del world, settings
+    findings = Findings()
+    is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
+    if request.action is not Action.DELETE and is_new:
+        findings.errors(parse_hypernode(as_parsed(request))[1])
+    return findings.response()

@@ -1,0 +1,155 @@
+"""What is filled into a job when it is made (pkg/webhooks/admission/jobs/mutate).
+
+Two things are ours, because guides to Volcano write them: a request for a device without a limit
+gets the limit, and the event `JobUnknown` becomes `Unknown`.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.admission.resources import is_extended
+from optsched.api.fields import Fields
+from optsched.api.job import DEFAULT_MAX_RETRY, TASK_NAME_PREFIX, read_job_spec
+from optsched.api.job_schemas import JOB_SPEC
+from optsched.api.wellknown import DEFAULT_QUEUE
+
+if TYPE_CHECKING:
+    from optsched.admission.findings import Findings
+    from optsched.admission.review import Raw
+    from optsched.admission.world import Settings
+
+_NEEDS: Final = {
+    "tensorflow": ("svc",),
+    "pytorch": ("svc",),
+    "ray": ("svc",),
+    "mpi": ("svc", "ssh"),
+}
+_HOST_DNS: Final = "ClusterFirstWithHostNet"
+_ALIAS, _EVENT = "JobUnknown", "Unknown"
+
+Step = str | int
+
+
+class Filler:
+    """A spec that is filled in: changes are made to a copy, and noted."""
+
+    def __init__(self, spec: Raw, findings: Findings, path: str = "spec") -> None:
+        self.spec = deepcopy(spec)
+        self._findings = findings
+        self._root = path
+
+    def set(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
+        """Set what is at a path below the spec; all but the last step is there."""
+        place: Any = self.spec
+        for step in steps[:-1]:
+            place = place[step]
+        place[steps[-1]] = value
+        self._findings.change((*self._root.split("."), *steps), value)
+
+    def warn(self, where: str, sentence: str) -> None:
+        """Tell the user about a change."""
+        self._findings.warn(f"{self._root}.{where}: {sentence}")
+
+
+def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec") -> Raw:
+    """A job's spec with everything filled in; the changes are noted as a patch and warnings.
+
+    A part that is not what it should be is left alone: it is refused later, by name.
+    """
+    filler = Filler(spec, findings, path)
+    if not filler.spec.get("queue"):
+        filler.set(("queue",), DEFAULT_QUEUE)
+    if not filler.spec.get("schedulerName"):
+        filler.set(("schedulerName",), settings.scheduler_names[0])
+    if filler.spec.get("maxRetry") in (None, 0):
+        filler.set(("maxRetry",), DEFAULT_MAX_RETRY)
+    _fill_policies(filler, (), spec.get("policies"))
+    tasks = spec.get("tasks")
+    for index, task in enumerate(tasks if isinstance(tasks, list) else ()):
+        if isinstance(task, dict):
+            _fill_task(filler, index, task)
+    if filler.spec.get("minAvailable") in (None, 0):
+        filler.set(("minAvailable",), _parsed(filler.spec).min_available)
+    _fill_plugins(filler)
+    return filler.spec
+
+
+def _fill_task(filler: Filler, index: int, task: Raw) -> None:
+    place: tuple[Step, ...] = ("tasks", index)
+    if not task.get("name"):
+        filler.set((*place, "name"), f"{TASK_NAME_PREFIX}{index}")
+    if task.get("minAvailable") is None:
+        minimum = _parsed({"tasks": [task]}).tasks[0].min_available
+        filler.set((*place, "minAvailable"), minimum)
+    if task.get("maxRetry") in (None, 0):
+        filler.set((*place, "maxRetry"), DEFAULT_MAX_RETRY)
+    _fill_policies(filler, place, task.get("policies"))
+    template = task.get("template")
+    spec = template.get("spec") if isinstance(template, dict) else None
+    if isinstance(spec, dict):
+        _fill_pod(filler, (*place, "template", "spec"), spec)
+
+
+def _parsed(spec: Raw) -> Any:  # noqa: ANN401  the spec, read; what is wrong with it is told elsewhere
+    return read_job_spec(Fields(spec, JOB_SPEC, "spec", []))
+
+
+def _fill_pod(filler: Filler, place: tuple[Step, ...], spec: Raw) -> None:
+    if spec.get("hostNetwork") is True and not spec.get("dnsPolicy"):
+        filler.set((*place, "dnsPolicy"), _HOST_DNS)
+    for kind in ("initContainers", "containers"):
+        containers = spec.get(kind)
+        for index, container in enumerate(containers if isinstance(containers, list) else ()):
+            if isinstance(container, dict):
+                _fill_limits(filler, (*place, kind, index), container)
+
+
+def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> None:
+    resources = container.get("resources")
+    requests = resources.get("requests") if isinstance(resources, dict) else None
+    if not isinstance(resources, dict) or not isinstance(requests, dict):
+        return
+    limits = resources.get("limits")
+    held = limits if isinstance(limits, dict) else {}
+    missing = {
+        name: value for name, value in requests.items() if is_extended(name) and name not in held
+    }
+    if not missing or not isinstance(limits, dict | None):
+        return
+    filler.set((*place, "resources", "limits"), {**held, **missing})
+    names = ", ".join(sorted(missing))
+    filler.warn(
+        f"{_dotted(place)}.resources.limits",
+        f"{names} was only in requests; Kubernetes wants devices in limits, so it was copied",
+    )
+
+
+def _dotted(place: tuple[Step, ...]) -> str:
+    text = ""
+    for step in place:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.removeprefix(".")
+
+
+def _fill_policies(filler: Filler, place: tuple[Step, ...], policies: object) -> None:
+    for index, policy in enumerate(policies if isinstance(policies, list) else ()):
+        if not isinstance(policy, dict):
+            continue
+        here: tuple[Step, ...] = (*place, "policies", index)
+        if policy.get("event") == _ALIAS:
+            filler.set((*here, "event"), _EVENT)
+        events = policy.get("events")
+        if isinstance(events, list) and _ALIAS in events:
+            renamed = [_EVENT if event == _ALIAS else event for event in events]
+            filler.set((*here, "events"), list(dict.fromkeys(renamed)))
+
+
+def _fill_plugins(filler: Filler) -> None:
+    plugins = filler.spec.get("plugins")
+    if not isinstance(plugins, dict):
+        return
+    wanted = {need for name in plugins for need in _NEEDS.get(name, ())}
+    for name in sorted(wanted - plugins.keys()):
+        filler.set(("plugins", name), [])

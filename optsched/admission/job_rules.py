@@ -1,0 +1,237 @@
+"""Whether a job can ever run (pkg/webhooks/admission/jobs/validate)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.admission import names
+from optsched.admission.graphs import find_cycle
+from optsched.admission.policies import check_policies
+from optsched.admission.templates import check_template, containers_of
+from optsched.api.fields import Fields
+from optsched.api.job import NumaPolicy, read_job_spec
+from optsched.api.job_schemas import JOB_SPEC
+from optsched.api.kinds import PRIORITY_CLASS
+from optsched.units import CPU, QuantityError, parse_quantity_field
+
+if TYPE_CHECKING:
+    from optsched.admission.findings import Findings
+    from optsched.admission.review import Raw
+    from optsched.admission.world import Settings, World
+    from optsched.api.job import JobSpec, JobVolume, TaskSpec
+    from optsched.api.podgroup import NetworkTopology
+    from optsched.units import FieldError
+
+_NANOS_PER_UNIT: Final = 10**9
+_TWO_TIERS: Final = (
+    "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
+)
+_TIER_ERROR: Final = ".highestTierName"
+_NOT_DAG: Final = (
+    "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG)"
+)
+_CONFLICT: Final = (
+    "If you want to use an existing PVC, just specify VolumeClaimName."
+    "If you want to create a new PVC, you do not need to specify VolumeClaimName"
+)
+
+
+def check_job_spec(
+    raw: Raw, name: str, around: tuple[World, Settings], findings: Findings, path: str = "spec"
+) -> JobSpec:
+    """The spec of a job that is to be made, but for its queue, which `queue_access` looks at.
+
+    name: of the job. path: of the spec.
+    """
+    world, settings = around
+    errors: list[FieldError] = []
+    spec = read_job_spec(Fields(raw, JOB_SPEC, path, errors))
+    findings.errors(error for error in errors if not error.path.endswith(_TIER_ERROR))
+    _check_tasks(spec, name, path, findings)
+    for index, task in enumerate(spec.tasks):
+        check_task(task, name, f"{path}.tasks[{index}]", findings)
+    check_totals(spec, path, findings)
+    _check_order(spec, path, findings)
+    check_policies(spec.policies, f"{path}.policies", findings)
+    check_topology(spec.topology, f"{path}.networkTopology", findings)
+    _check_plugins(spec, settings, path, findings)
+    _check_volumes(spec.volumes, f"{path}.volumes", findings)
+    _warn_of_priority(spec, world, path, findings)
+    return spec
+
+
+def check_totals(spec: JobSpec, path: str, findings: Findings) -> None:
+    """The job's minimum against the pods that it has."""
+    if spec.min_available > spec.num_pods:
+        findings.deny(
+            f"job 'minAvailable' should not be greater than total replicas in tasks: "
+            f"{path}.minAvailable is {spec.min_available}, the tasks have {spec.num_pods}"
+        )
+
+
+def check_task_minimum(task: TaskSpec, job: str, path: str, findings: Findings) -> None:
+    """A task's minimum against the pods that it has."""
+    if task.min_available > task.replicas:
+        findings.deny(
+            f"'minAvailable' is greater than 'replicas' in task: {task.name}, job: {job}: "
+            f"{path}.minAvailable is {task.min_available}, write at most {task.replicas}"
+        )
+
+
+def check_task(task: TaskSpec, job: str, path: str, findings: Findings) -> None:
+    """One task of a job."""
+    check_task_minimum(task, job, path, findings)
+    if not names.is_label(task.name):
+        findings.invalid(f"{path}.name", task.name, names.LABEL_RULE)
+    check_policies(task.policies, f"{path}.policies", findings)
+    _check_pod_name(task, job, path, findings)
+    _check_partition(task, path, findings)
+    is_read = check_template(task.template, f"{path}.template", findings)
+    if is_read and task.topology_policy is not NumaPolicy.NONE:
+        _check_whole_cpus(task, path, findings)
+
+
+def check_topology(topology: NetworkTopology | None, path: str, findings: Findings) -> None:
+    """A limit on the network names its tier by number or by name."""
+    if topology and topology.highest_tier is not None and topology.highest_tier_name:
+        findings.deny(f"{_TWO_TIERS}: {path}; keep one of them")
+
+
+def _check_tasks(spec: JobSpec, job: str, path: str, findings: Findings) -> None:
+    if not spec.tasks:
+        findings.deny(f"No task specified in job spec: {path}.tasks; write at least one")
+    if not names.is_qualified(job) or "/" in job:
+        findings.deny(
+            f"create job with name {job} validate failed: metadata.name; {names.QUALIFIED_RULE}"
+        )
+    seen: set[str] = set()
+    for index, task in enumerate(spec.tasks):
+        if task.name in seen:
+            findings.deny(
+                f"duplicated task name {task.name}: {path}.tasks[{index}].name; "
+                "give each task a name of its own"
+            )
+        seen.add(task.name)
+
+
+def _check_pod_name(task: TaskSpec, job: str, path: str, findings: Findings) -> None:
+    pod = f"{job}-{task.name}-{max(task.replicas - 1, 0)}"
+    if len(pod) > names.MAX_LABEL:
+        findings.deny(
+            f"create pod with name {pod} validate failed: it has {len(pod)} characters; "
+            f"shorten metadata.name or {path}.name until it has {names.MAX_LABEL}"
+        )
+
+
+def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
+    partition = task.partition
+    if partition is None:
+        return
+    where, product = f"{path}.partitionPolicy", partition.total * partition.size
+    if product != task.replicas:
+        findings.deny(
+            f"{where}: totalPartitions {partition.total} times partitionSize {partition.size} is "
+            f"{product}: make it the {task.replicas} replicas of task {task.name}"
+        )
+    minimum = partition.min_partitions * partition.size
+    if partition.min_partitions and task.min_available != minimum:
+        findings.deny(
+            f"{path}.minAvailable: is {task.min_available}: write {minimum}, which is "
+            f"minPartitions {partition.min_partitions} times partitionSize {partition.size}"
+        )
+    check_topology(partition.topology, f"{where}.networkTopology", findings)
+
+
+def _check_whole_cpus(task: TaskSpec, path: str, findings: Findings) -> None:
+    for place, container in containers_of(task.template.get("spec") or {}):
+        resources = container.get("resources") or {}
+        asked = (resources.get("requests") or resources.get("limits") or {}).get(CPU)
+        if not _is_whole(asked):
+            findings.deny(
+                f"the cpu request isn't  an integer in {path}.template.spec.{place}: "
+                f"{path}.topologyPolicy {task.topology_policy.value} needs whole CPUs"
+            )
+
+
+def _is_whole(amount: object) -> bool:
+    try:
+        nanos = parse_quantity_field(amount).nanos
+    except QuantityError:
+        return False
+    return nanos > 0 and nanos % _NANOS_PER_UNIT == 0
+
+
+def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:
+    known = {task.name for task in spec.tasks}
+    waits = {task.name: task.depends_on.names for task in spec.tasks if task.depends_on}
+    for index, task in enumerate(spec.tasks):
+        for missing in (name for name in waits.get(task.name, ()) if name not in known):
+            findings.deny(
+                f"{_NOT_DAG}: {path}.tasks[{index}].dependsOn.name names {missing}; "
+                f"tasks are {', '.join(sorted(known))}"
+            )
+    cycle = find_cycle(waits)
+    if cycle:
+        findings.deny(f"{_NOT_DAG}: {' waits for '.join(cycle)}")
+
+
+def _check_plugins(spec: JobSpec, settings: Settings, path: str, findings: Findings) -> None:
+    for name in sorted(spec.plugins.keys() - settings.job_plugins):
+        known = ", ".join(sorted(settings.job_plugins))
+        findings.deny(f"unable to find job plugin: {name}: {path}.plugins; known are {known}")
+    if "mpi" in spec.plugins:
+        _check_mpi(spec, findings)
+
+
+def _check_mpi(spec: JobSpec, findings: Findings) -> None:
+    tasks = [task.name for task in spec.tasks]
+    for role in ("master", "worker"):
+        name = argument_of(spec.plugins["mpi"], role, role)
+        if name not in tasks:
+            findings.deny(
+                f"The specified mpi {role} task was not found: plugin mpi looks for a task {name}; "
+                f"tasks are {', '.join(tasks)}"
+            )
+
+
+def argument_of(arguments: tuple[str, ...], flag: str, default: str) -> str:
+    """What a plugin's arguments say for a flag, as Go's flag package reads `--flag=value`."""
+    for position, argument in enumerate(arguments):
+        name, equals, value = argument.lstrip("-").partition("=")
+        if name == flag and argument.startswith("-"):
+            following = arguments[position + 1 : position + 2]
+            return value if equals else "".join(following)
+    return default
+
+
+def _check_volumes(volumes: tuple[JobVolume, ...], path: str, findings: Findings) -> None:
+    seen: set[str] = set()
+    for position, volume in enumerate(volumes):
+        where, target = f"{path}[{position}]", volume.mount_path
+        if not target:
+            findings.deny(f"mountPath is required: {where}.mountPath")
+        elif target in seen:
+            findings.deny(f"duplicated mountPath: {target}: {where}.mountPath; use it once")
+        seen.add(target)
+        _check_claim(volume, where, findings)
+
+
+def _check_claim(volume: JobVolume, path: str, findings: Findings) -> None:
+    if volume.claim is None and not volume.claim_name:
+        findings.deny(f"either VolumeClaim or VolumeClaimName must be specified: {path}")
+    elif volume.claim is not None and volume.claim_name:
+        findings.deny(f"conflict: {_CONFLICT}: {path}")
+    elif volume.claim_name and not names.is_subdomain(volume.claim_name):
+        findings.deny(
+            f"invalid VolumeClaimName {volume.claim_name}: {path}.volumeClaimName; "
+            f"{names.SUBDOMAIN_RULE}"
+        )
+
+
+def _warn_of_priority(spec: JobSpec, world: World, path: str, findings: Findings) -> None:
+    name = spec.priority_class
+    if name and not world.has_priority_class(name):
+        findings.warn(
+            f"{path}.priorityClassName: there is no {PRIORITY_CLASS.kind} {name}; "
+            "pods cannot be made until there is"
+        )

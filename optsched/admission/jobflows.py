@@ -1,0 +1,100 @@
+"""JobFlows and JobTemplates: jobs that follow one another, and what they are made of.
+
+Source: pkg/webhooks/admission/jobflows. That patches and templates are looked at is ours: what is
+wrong with them would show only once the job is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.admission.findings import Findings, part
+from optsched.admission.graphs import find_cycle
+from optsched.admission.job_defaults import fill_in
+from optsched.admission.job_rules import check_job_spec
+from optsched.admission.jobs import as_parsed, name_of
+from optsched.admission.queue_access import check_access
+from optsched.admission.review import Action
+from optsched.api.fields import Fields
+from optsched.api.job import read_job_spec
+from optsched.api.job_schemas import JOB_SPEC
+from optsched.api.jobflow import parse_jobflow
+
+if TYPE_CHECKING:
+    from optsched.admission.review import Request, Response
+    from optsched.admission.world import Settings, World
+    from optsched.api.jobflow import Flow
+    from optsched.units import FieldError
+
+_NOT_DAG: Final = "jobflow flow is not dag"
+
+
+def validate(request: Request, world: World, settings: Settings) -> Response:
+    """Whether a flow may be made or changed; a change of metadata alone always may."""
+    findings = Findings()
+    is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
+    if request.action is Action.DELETE or not is_new:
+        return findings.response()
+    flow, errors = parse_jobflow(as_parsed(request))
+    findings.errors(errors)
+    if flow is None:
+        return findings.response()
+    _check_order(flow.flows, findings)
+    for index, each in enumerate(flow.flows):
+        _check_patch(each, f"spec.flows[{index}].patch.jobSpec", findings)
+        _check_template(each, f"spec.flows[{index}].name", request, (world, settings), findings)
+    return findings.response()
+
+
+def validate_template(request: Request, world: World, settings: Settings) -> Response:
+    """Whether a JobTemplate may be made or changed; its queue may come later."""
+    findings = Findings()
+    is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
+    if request.action is Action.DELETE or not is_new:
+        return findings.response()
+    filled = fill_in(part(request.obj, "spec"), settings, Findings())
+    job = check_job_spec(filled, name_of(request), (world, settings), findings)
+    queue = world.queue(job.queue)
+    if queue is None:
+        findings.warn(f"spec.queue: there is no queue {job.queue}; no job can be made until it is")
+    else:
+        check_access(queue, request, settings, findings)
+    return findings.response()
+
+
+def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
+    known = [flow.name for flow in flows]
+    waits: dict[str, tuple[str, ...]] = {}
+    for index, flow in enumerate(flows):
+        if flow.name in waits:
+            findings.deny(
+                f"duplicated flow name {flow.name}: spec.flows[{index}].name; name each job once"
+            )
+        waits[flow.name] = flow.targets
+        for position, target in enumerate(flow.targets):
+            if target not in known:
+                findings.deny(
+                    f"{_NOT_DAG}: spec.flows[{index}].dependsOn.targets[{position}]: there is no "
+                    f"flow {target}; flows are {', '.join(known)}"
+                )
+    cycle = find_cycle(waits)
+    if cycle:
+        findings.deny(f"{_NOT_DAG}: {' waits for '.join(cycle)}")
+
+
+def _check_patch(flow: Flow, path: str, findings: Findings) -> None:
+    errors: list[FieldError] = []
+    read_job_spec(Fields(dict(flow.patch), JOB_SPEC, path, errors))
+    findings.errors(error for error in errors if error.value is not None)
+
+
+def _check_template(
+    flow: Flow, path: str, request: Request, around: tuple[World, Settings], findings: Findings
+) -> None:
+    world, settings = around
+    named = world.template_queue(request.namespace, flow.name)
+    if named is None:
+        findings.warn(f"{path}: there is no JobTemplate {flow.name}; its job waits for it")
+    queue = world.queue(str(flow.patch.get("queue") or named or ""))
+    if queue is not None:
+        check_access(queue, request, settings, findings)

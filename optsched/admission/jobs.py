@@ -1,0 +1,112 @@
+"""Jobs: filled in when they are made, looked at then and when they change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.admission.findings import Findings, part
+from optsched.admission.job_defaults import fill_in
+from optsched.admission.job_rules import check_job_spec, check_task_minimum, check_totals
+from optsched.admission.queue_access import JOB, check_leaf, check_queue
+from optsched.admission.review import Action
+from optsched.admission.sameness import difference
+from optsched.api.job import parse_job
+from optsched.units.errors import shown
+
+if TYPE_CHECKING:
+    from optsched.admission.review import Raw, Request, Response
+    from optsched.admission.world import Settings, World
+    from optsched.api.job import JobSpec
+
+_MAY_CHANGE: Final = ("minAvailable", "priorityClassName")
+_MAY_CHANGE_IN_TASKS: Final = ("replicas", "minAvailable")
+_FIXED: Final = (
+    "job updates may not change fields other than minAvailable, tasks[*].replicas under spec "
+    "and PriorityClassName"
+)
+
+
+def mutate(request: Request, world: World, settings: Settings) -> Response:
+    """Fill in a job that is to be made."""
+    del world
+    findings = Findings()
+    spec = (request.obj or {}).get("spec")
+    if request.action is Action.CREATE and isinstance(spec, dict):
+        fill_in(spec, settings, findings)
+    return findings.response()
+
+
+def validate(request: Request, world: World, settings: Settings) -> Response:
+    """Whether a job may be made, or changed."""
+    findings = Findings()
+    if request.action is Action.CREATE:
+        _check_new(request, world, settings, findings)
+    elif request.action is Action.UPDATE:
+        _check_change(request, findings)
+    return findings.response()
+
+
+def name_of(request: Request) -> str:
+    """The object's name; one that the server makes up is taken as long as it will be."""
+    meta = part(request.obj, "metadata")
+    made_up = f"{meta.get('generateName') or ''}xxxxx"
+    return request.name or str(meta.get("name") or made_up)
+
+
+def as_parsed(request: Request) -> Raw:
+    """The object as its parser wants it: with a name, and without what controllers wrote."""
+    obj = {name: part for name, part in (request.obj or {}).items() if name != "status"}
+    return {**obj, "metadata": {**part(obj, "metadata"), "name": name_of(request)}}
+
+
+def check_submission(
+    spec: JobSpec, request: Request, around: tuple[World, Settings], findings: Findings
+) -> None:
+    """Whether a job may be given to the queue that it names."""
+    queue = check_queue(spec.queue, JOB, request, around, findings)
+    if queue is not None:
+        check_leaf(queue, around[0], findings)
+
+
+def _check_new(request: Request, world: World, settings: Settings, findings: Findings) -> None:
+    around = (world, settings)
+    spec = check_job_spec(part(request.obj, "spec"), name_of(request), around, findings)
+    check_submission(spec, request, around, findings)
+
+
+def _check_change(request: Request, findings: Findings) -> None:
+    old, new = part(request.old, "spec"), part(request.obj, "spec")
+    if difference(old, new) is None:
+        return
+    job, errors = parse_job(as_parsed(request))
+    findings.errors(errors)
+    if job is None or findings.has_problems:
+        return
+    check_totals(job.spec, "spec", findings)
+    for index, task in enumerate(job.spec.tasks):
+        check_task_minimum(task, job.meta.name, f"spec.tasks[{index}]", findings)
+    if len(old.get("tasks") or ()) != len(new.get("tasks") or ()):
+        findings.deny("job updates may not add or remove tasks: spec.tasks; make another job")
+        return
+    found = difference(_fixed(old), _fixed(new))
+    if found:
+        path, before, after = found
+        findings.deny(f"{_FIXED}: {path} was {shown(before)}, {shown(after)} is new")
+
+
+def _fixed(spec: Raw) -> Raw:
+    """The part of a spec that may not change."""
+    kept = {name: value for name, value in spec.items() if name not in _MAY_CHANGE}
+    tasks = [
+        {name: value for name, value in task.items() if name not in _MAY_CHANGE_IN_TASKS}
+        for task in spec.get("tasks") or ()
+    ]
+    volumes = [_without_made_name(volume) for volume in spec.get("volumes") or ()]
+    return {**kept, "tasks": tasks, "volumes": volumes}
+
+
+def _without_made_name(volume: dict[str, Any]) -> dict[str, Any]:
+    # The controller writes the name of a claim that it makes into the spec.
+    if volume.get("volumeClaim") is None:
+        return volume
+    return {name: value for name, value in volume.items() if name != "volumeClaimName"}

@@ -1,0 +1,68 @@
+"""Names as Kubernetes takes them (k8s.io/apimachinery, pkg/util/validation)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_LABEL: Final = 63
+MAX_SUBDOMAIN: Final = 253
+MAX_PORT_NAME: Final = 15
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_PORT: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+LABEL_RULE: Final = (
+    "write at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
+)
+SUBDOMAIN_RULE: Final = (
+    "write at most 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
+)
+QUALIFIED_RULE: Final = (
+    "write a name of at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both "
+    "ends, after an optional DNS name and '/', such as example.com/my-name"
+)
+LABEL_VALUE_RULE: Final = (
+    "write at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends, or "
+    "nothing"
+)
+PORT_NAME_RULE: Final = (
+    "write at most 15 lower-case letters, digits and single '-', at least one of them a letter"
+)
+
+
+def is_label(text: str) -> bool:
+    """Whether a text is a DNS label (RFC 1123)."""
+    return len(text) <= MAX_LABEL and _LABEL.fullmatch(text) is not None
+
+
+def is_subdomain(text: str) -> bool:
+    """Whether a text is a DNS subdomain (RFC 1123)."""
+    return len(text) <= MAX_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def is_qualified(text: str) -> bool:
+    """Whether a text is a name after an optional DNS name and a slash."""
+    prefix, slash, name = text.rpartition("/")
+    return (
+        len(name) <= MAX_LABEL
+        and _NAME.fullmatch(name) is not None
+        and (not slash or is_subdomain(prefix))
+    )
+
+
+def is_label_value(text: str) -> bool:
+    """Whether a text may be the value of a label."""
+    return not text or (len(text) <= MAX_LABEL and _NAME.fullmatch(text) is not None)
+
+
+def is_port_name(text: str) -> bool:
+    """Whether a text may name a port (RFC 6335)."""
+    return (
+        len(text) <= MAX_PORT_NAME
+        and _PORT.fullmatch(text) is not None
+        and "--" not in text
+        and any(char.isalpha() for char in text)
+    )

@@ -1,0 +1,118 @@
+"""Fields of pods that a client in Go could not read, and fields that pods do not have.
+
+A pod template inside of a job is kept as it is, so nobody before us looks at it; one that a Go
+client cannot decode would stop every informer of jobs. `pod_types.txt` says which fields there
+are and what they hold; it is made from the `kubernetes` package (tests/admission).
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from optsched.units import QuantityError, parse_quantity_field
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.admission.findings import Findings
+
+_SCALARS = {"text": (str, "a text: write it in quotes"), "boolean": (bool, "true or false")}
+
+
+@cache
+def pod_types() -> dict[str, dict[str, str]]:
+    """What each field holds, by type: text, integer, boolean, quantity, any or a type's name.
+
+    In brackets for a list, in braces for a mapping of names to such values.
+    """
+    text = files("optsched.admission").joinpath("pod_types.txt").read_text("utf-8")
+    found: dict[str, dict[str, str]] = {}
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.endswith(":"):
+            fields = found.setdefault(line.removesuffix(":"), {})
+        else:
+            name, kind = line.split()
+            fields[name] = kind
+    return found
+
+
+def check_types(value: object, kind: str, path: str, findings: Findings) -> bool:
+    """Deny what a Go client cannot decode, warn of what has no meaning; whether all is well."""
+    problems = False
+    for where, held, sentence, is_fatal in _strangers(value, kind, path):
+        if is_fatal:
+            findings.invalid(where, held, sentence)
+            problems = True
+        else:
+            findings.warn(f"{where}: {sentence}")
+    return not problems
+
+
+def _strangers(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, str, bool]]:  # noqa: ANN401  JSON
+    if value is None or kind == "any":
+        return
+    if kind.startswith("["):
+        yield from _in_list(value, kind.strip("[]"), path)
+    elif kind.startswith("{"):
+        yield from _in_mapping(value, kind.strip("{}"), path)
+    elif kind in pod_types():
+        yield from _in_record(value, kind, path)
+    else:
+        problem = _scalar_problem(value, kind)
+        if problem:
+            yield path, value, problem, True
+
+
+def _in_list(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, str, bool]]:  # noqa: ANN401  JSON
+    if not isinstance(value, list):
+        yield path, value, "is not a list", True
+        return
+    for position, each in enumerate(value):
+        yield from _strangers(each, kind, f"{path}[{position}]")
+
+
+def _in_mapping(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, str, bool]]:  # noqa: ANN401  JSON
+    if not isinstance(value, dict):
+        yield path, value, "is not a mapping of names to values", True
+        return
+    for name, each in value.items():
+        yield from _strangers(each, kind, f"{path}[{name}]")
+
+
+def _in_record(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, str, bool]]:  # noqa: ANN401  JSON
+    if not isinstance(value, dict):
+        yield path, value, "is not a mapping of field names to values", True
+        return
+    fields = pod_types()[kind]
+    for name, each in value.items():
+        if name in fields:
+            yield from _strangers(each, fields[name], f"{path}.{name}")
+        else:
+            yield f"{path}.{name}", each, f"unknown field{_hint(name, fields)}", False
+
+
+def _hint(name: str, fields: dict[str, str]) -> str:
+    close = get_close_matches(name, fields, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _scalar_problem(value: object, kind: str) -> str:
+    if kind == "quantity":
+        return _quantity_problem(value)
+    if kind == "integer":
+        fits = isinstance(value, int) and not isinstance(value, bool)
+        return "" if fits else "is not a whole number"
+    expected, wanted = _SCALARS[kind]
+    return "" if isinstance(value, expected) else f"is not {wanted}"
+
+
+def _quantity_problem(value: object) -> str:
+    try:
+        parse_quantity_field(value)
+    except QuantityError as error:
+        return error.message
+    return ""

@@ -1,0 +1,74 @@
+"""Pods of our own scheduler: what their annotations say (pkg/webhooks/admission/pods).
+
+That the lists of a queue bind a bare pod too is ours. Nothing is filled in: pods that are held back
+by a scheduling gate until their queue has room, and resource groups, are not there yet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.admission.findings import Findings, part
+from optsched.admission.queue_access import check_access
+from optsched.admission.review import Action
+from optsched.api.wellknown import (
+    GROUP_NAME_ANNOTATIONS,
+    MAX_UNAVAILABLE,
+    MIN_AVAILABLE,
+    QUEUE_NAME,
+    first_annotation,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.admission.review import Request, Response
+    from optsched.admission.world import Settings, World
+
+_BUDGETS: Final = (MIN_AVAILABLE, MAX_UNAVAILABLE)
+_PERCENT: Final = 100
+
+
+def mutate(request: Request, world: World, settings: Settings) -> Response:
+    """Let every pod pass as it is; the path is there because installations ask for it."""
+    del request, world, settings
+    return Findings().response()
+
+
+def validate(request: Request, world: World, settings: Settings) -> Response:
+    """Whether a pod may be made."""
+    findings = Findings()
+    is_ours = part(request.obj, "spec").get("schedulerName") in settings.scheduler_names
+    if request.action is not Action.CREATE or not is_ours:
+        return findings.response()
+    annotations = part(part(request.obj, "metadata"), "annotations")
+    _check_budgets(annotations, findings)
+    queue = world.queue(annotations.get(QUEUE_NAME, ""))
+    if queue is not None and not first_annotation(annotations, GROUP_NAME_ANNOTATIONS):
+        check_access(queue, request, settings, findings)
+    return findings.response()
+
+
+def _check_budgets(annotations: Mapping[str, str], findings: Findings) -> None:
+    written = [key for key in _BUDGETS if key in annotations]
+    for key in written:
+        problem = _budget_problem(annotations[key])
+        if problem:
+            findings.deny(
+                f'invalid value <"{annotations[key]}"> for {key}, {problem}: '
+                f"metadata.annotations[{key}]"
+            )
+    if len(written) > 1:
+        findings.deny(
+            f"not allow configure multiple annotations <[{' '.join(_BUDGETS)}]> at same time: "
+            "metadata.annotations; keep one of them"
+        )
+
+
+def _budget_problem(text: str) -> str:
+    number = text.removesuffix("%")
+    is_number = number.isascii() and number.isdigit()
+    if text.endswith("%"):
+        fits = is_number and 0 < int(number) < _PERCENT
+        return "" if fits else "it must be a valid percentage which between 1% ~ 99%"
+    return "" if is_number and int(number) else "it must be a positive integer"

@@ -1,0 +1,121 @@
+"""Whether work may be given to a queue: it is there, it is open, and its lists let its user in.
+
+The lists are ours: annotations `optsched.io/users`, `optsched.io/groups` and
+`optsched.io/namespaces` of a queue, names with commas between. A queue without any of them is for
+everybody.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.kinds import QUEUE
+from optsched.api.queue import QueueState
+from optsched.api.wellknown import QUEUE_GROUPS, QUEUE_NAMESPACES, QUEUE_USERS, ROOT_QUEUE
+
+if TYPE_CHECKING:
+    from optsched.admission.findings import Findings
+    from optsched.admission.review import Request
+    from optsched.admission.world import Settings, World
+    from optsched.api.queue import Queue
+
+_MOST_NAMES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How Volcano's sentences name what is submitted: `can only submit {noun} to queue`."""
+
+    missing: str
+    noun: str
+
+
+JOB: Final = Words("unable to find job queue", "job")
+POD_GROUP: Final = Words("unable to find queue", "PodGroup")
+
+
+def check_queue(
+    name: str, words: Words, request: Request, around: tuple[World, Settings], findings: Findings
+) -> Queue | None:
+    """Deny work for a queue that is not there, not open or not for this user; gives the queue."""
+    world, settings = around
+    queue = world.queue(name)
+    if queue is None:
+        findings.deny(
+            f"{words.missing}: {QUEUE.plural[:-1]}.{QUEUE.group} {json.dumps(name)} "
+            f"not found: {_remedy(name, world)}"
+        )
+        findings.rests_on(QUEUE, name)
+        return None
+    if queue.status.state is not QueueState.OPEN:
+        findings.deny(
+            f"can only submit {words.noun} to queue with state Open, queue {name} status is "
+            f"{queue.status.state.value}: {_open_queues(world)}"
+        )
+        findings.rests_on(QUEUE, name)
+    check_access(queue, request, settings, findings)
+    return queue
+
+
+def check_leaf(queue: Queue, world: World, findings: Findings) -> None:
+    """Deny work for the root and for queues that others are part of."""
+    children = world.children(queue.name)
+    if queue.name == ROOT_QUEUE:
+        findings.deny(f"can not submit job to root queue: {_open_queues(world)}")
+    elif children:
+        names = _some(sorted(child.name for child in children))
+        findings.deny(
+            f"can only submit job to leaf queue, queue {queue.name} has {len(children)} child "
+            f"queues: name one of them: {names}"
+        )
+        findings.rests_on(QUEUE, queue.name)
+
+
+def check_access(queue: Queue, request: Request, settings: Settings, findings: Findings) -> None:
+    """Deny work of a user whom the lists of a queue do not name."""
+    lists = {key: _names(queue.meta.annotations.get(key, "")) for key in _LISTS}
+    if not any(lists.values()) or request.user in settings.trusted:
+        return
+    is_listed = (
+        request.user in lists[QUEUE_USERS]
+        or bool(request.groups & lists[QUEUE_GROUPS])
+        or request.namespace in lists[QUEUE_NAMESPACES]
+    )
+    if not is_listed:
+        said = "; ".join(f"{key}: {_some(sorted(lists[key]))}" for key in _LISTS if lists[key])
+        findings.deny(
+            f"user {request.user} may not use queue {queue.name} from namespace "
+            f"{request.namespace}: its annotations let in {said}"
+        )
+        findings.rests_on(QUEUE, queue.name)
+
+
+_LISTS: Final = (QUEUE_USERS, QUEUE_GROUPS, QUEUE_NAMESPACES)
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _remedy(name: str, world: World) -> str:
+    manifest = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
+    text = json.dumps(manifest, separators=(",", ":"))
+    return f"{_open_queues(world)}, or make it: echo '{text}' | kubectl create -f -"
+
+
+def _open_queues(world: World) -> str:
+    parents = {queue.parent for queue in world.queues()} | {ROOT_QUEUE}
+    leaves = [
+        queue.name
+        for queue in world.queues()
+        if queue.status.state is QueueState.OPEN and queue.name not in parents
+    ]
+    return f"open queues are {_some(sorted(leaves))}" if leaves else "no queue is open"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES])
+    return f"{shown} and {more} more" if more > 0 else shown

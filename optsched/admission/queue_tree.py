@@ -1,0 +1,200 @@
+"""Queues above and below one another: what a queue may be part of, and what it may have there.
+
+Source: pkg/webhooks/admission/queues/validate/validate_queue.go. What a parent does not list as
+deserved or guaranteed counts as nothing, what nobody above lists as capability as no limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.api.kinds import QUEUE
+from optsched.api.wellknown import DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.units import PODS, format_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.admission.findings import Findings
+    from optsched.admission.world import Settings, World
+    from optsched.api.queue import Queue
+
+
+def check_deletion(name: str, world: World, settings: Settings, findings: Findings) -> None:
+    """Whether a queue may go: not the built-in ones, and none that has children."""
+    if name in (DEFAULT_QUEUE, ROOT_QUEUE):
+        findings.deny(f"{name} queue can not be deleted: close it, or set its capability to 0")
+        return
+    queue, children = world.queue(name), world.children(name)
+    if settings.checks_allocated and queue is not None and queue.status.allocated.get(PODS):
+        findings.deny(
+            f"queue {name} cannot be deleted because it has allocated Pods: "
+            f"{queue.status.allocated[PODS]}: close it and wait for them"
+        )
+        findings.rests_on(QUEUE, name)
+    if children:
+        names = ", ".join(sorted(child.name for child in children))
+        findings.deny(
+            f"queue {name} can not be deleted because it has {len(children)} child queues: "
+            f"{names}: delete those first"
+        )
+        for child in children:
+            findings.rests_on(QUEUE, child.name)
+
+
+def check_parent(queue: Queue, world: World, settings: Settings, findings: Findings) -> bool:
+    """Whether a queue may be part of the one that it names; false where a review ends there."""
+    name = queue.parent
+    if name in ("", ROOT_QUEUE):
+        return True
+    if name == queue.name:
+        findings.deny(f"queue {name} cannot use itself as parent: spec.parent; name another")
+        return False
+    parent = world.queue(name)
+    if parent is None:
+        findings.deny(
+            f"failed to get parent queue of queue {queue.name}: spec.parent: there is no queue "
+            f"{name}; make it first"
+        )
+        findings.rests_on(QUEUE, name)
+        return False
+    _check_depth(queue, world, settings, findings)
+    _check_is_free(queue, parent, world, findings)
+    return not findings.has_problems
+
+
+def _check_depth(queue: Queue, world: World, settings: Settings, findings: Findings) -> None:
+    above = [ancestor.name for ancestor in _ancestors(queue, world)]
+    if queue.name in above:
+        findings.deny(
+            f"queue {queue.name} cannot use itself as parent: spec.parent: "
+            f"{queue.parent} is below it"
+        )
+    elif len(above) + 1 + _height(queue.name, world) > settings.max_queue_depth:
+        path = "/".join([*reversed(above), queue.name])
+        findings.deny(
+            f"queue {queue.name} exceeds the maximum allowed depth of {settings.max_queue_depth}: "
+            f"spec.parent: it would be {path}"
+        )
+
+
+def _height(name: str, world: World) -> int:
+    """Levels of queues below one, in a tree that may hold circles made before they were refused."""
+    seen, level, height = {name}, [name], 0
+    while True:
+        below = [child.name for each in level for child in world.children(each)]
+        level = [child for child in dict.fromkeys(below) if child not in seen]
+        if not level:
+            return height
+        seen.update(level)
+        height += 1
+
+
+def _check_is_free(queue: Queue, parent: Queue, world: World, findings: Findings) -> None:
+    num_pods = parent.status.allocated.get(PODS, 0)
+    if num_pods and not world.children(parent.name):
+        findings.deny(
+            f"queue {parent.name} cannot be the parent queue of queue {queue.name} because it has "
+            f"allocated Pods: {num_pods}: wait for them or name another"
+        )
+        findings.rests_on(QUEUE, parent.name)
+
+
+def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
+    """The queues above one, the root left out, nearest first; each once."""
+    seen: set[str] = set()
+    above = world.queue(queue.parent)
+    while above is not None and above.name not in seen and above.name != ROOT_QUEUE:
+        seen.add(above.name)
+        yield above
+        above = world.queue(above.parent)
+
+
+def check_resources_of_tree(queue: Queue, world: World, findings: Findings) -> None:
+    """What a queue may have, beside what those above, beside and below it have."""
+    _check_capability_above(queue, world, findings)
+    parent = world.queue(queue.parent)
+    if parent is not None and parent.name != ROOT_QUEUE:
+        siblings = [each for each in world.children(parent.name) if each.name != queue.name]
+        _check_sums(parent, [*siblings, queue], findings)
+    children = world.children(queue.name)
+    if children:
+        _check_sums(queue, children, findings)
+        _check_capability_below(queue, world, findings)
+
+
+def _check_capability_above(queue: Queue, world: World, findings: Findings) -> None:
+    for resource, amount in sorted(queue.capability.items()):
+        limiting = next(
+            (each for each in _ancestors(queue, world) if each.capability.get(resource)), None
+        )
+        if limiting is not None and amount > limiting.capability[resource]:
+            findings.deny(
+                f"queue {queue.name} capability[{resource}]={format_quantity(amount, resource)} "
+                f"exceeds its ancestor's capability="
+                f"{format_quantity(limiting.capability[resource], resource)}: "
+                f"spec.capability[{resource}]; that is the capability of queue {limiting.name}"
+            )
+            findings.rests_on(QUEUE, limiting.name)
+
+
+def _check_sums(parent: Queue, children: Iterable[Queue], findings: Findings) -> None:
+    held = list(children)
+    for part, limits in (
+        ("guarantee", parent.guarantee),
+        ("deserved", parent.effective_deserved),
+    ):
+        total = _total(getattr(child, part) for child in held)
+        for resource in sorted(total):
+            if total[resource] > limits.get(resource, 0):
+                findings.deny(
+                    f"parent queue {parent.name} validation failed: sum of children's {part} "
+                    f"({resource} {format_quantity(total[resource], resource)}) exceeds parent's "
+                    f"{part} limit ({resource} "
+                    f"{format_quantity(limits.get(resource, 0), resource)}): raise spec.{part} of "
+                    f"{parent.name} or lower that of {_names(held, part, resource)}"
+                )
+                findings.rests_on(QUEUE, parent.name)
+
+
+def _total(lists: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for amounts in lists:
+        for resource, amount in amounts.items():
+            total[resource] = total.get(resource, 0) + amount
+    return total
+
+
+def _names(queues: list[Queue], part: str, resource: str) -> str:
+    return ", ".join(sorted(each.name for each in queues if getattr(each, part).get(resource)))
+
+
+def _check_capability_below(queue: Queue, world: World, findings: Findings) -> None:
+    for resource, amount in sorted(queue.capability.items()):
+        largest = max(
+            _limits_below(queue.name, resource, world),
+            key=lambda each: (each.capability[resource], each.name),
+            default=None,
+        )
+        if amount and largest is not None and largest.capability[resource] > amount:
+            findings.deny(
+                f"queue {queue.name} capability[{resource}]={format_quantity(amount, resource)} "
+                f"is less than its child queue {largest.name} capability="
+                f"{format_quantity(largest.capability[resource], resource)}: "
+                f"spec.capability[{resource}]"
+            )
+            findings.rests_on(QUEUE, largest.name)
+
+
+def _limits_below(name: str, resource: str, world: World) -> Iterator[Queue]:
+    """The queues below one that limit a resource, each the first to do so on its way down."""
+    seen, todo = {name}, list(world.children(name))
+    while todo:
+        queue = todo.pop()
+        if queue.name in seen:
+            continue
+        seen.add(queue.name)
+        if queue.capability.get(resource):
+            yield queue
+        else:
+            todo += world.children(queue.name)

@@ -1,0 +1,186 @@
+"""Queues: filled in when they are made, looked at then, when they change and when they go.
+
+Two things are ours: a guarantee without a deserved amount is accepted with a warning, as it was
+before Volcano 1.14, and a queue without a parent gets the root here, not from a controller.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.admission.findings import Findings, part
+from optsched.admission.queue_tree import (
+    check_deletion,
+    check_parent,
+    check_resources_of_tree,
+)
+from optsched.admission.review import Action
+from optsched.api.kinds import QUEUE
+from optsched.api.queue import QueueState, parse_queue
+from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS, ROOT_QUEUE
+from optsched.units import format_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.admission.review import Raw, Request, Response
+    from optsched.admission.world import Settings, World
+    from optsched.api.queue import Queue
+
+_RESOURCES: Final = ("capability", "deserved", "guarantee")
+_FLOOR: Final = "is below the guarantee"
+"""Told here in Volcano's words, so the parser's own are left out."""
+
+
+def mutate(request: Request, world: World, settings: Settings) -> Response:
+    """Fill in a queue that is to be made."""
+    del world, settings
+    findings = Findings()
+    obj = request.obj or {}
+    if request.action is not Action.CREATE:
+        return findings.response()
+    spec = obj.get("spec")
+    _root(part(part(obj, "metadata"), "annotations"), findings)
+    if not isinstance(spec, dict):
+        spec = {}
+        findings.change(("spec",), {})
+    if spec.get("reclaimable") is None:
+        findings.change(("spec", "reclaimable"), value=True)
+    if spec.get("weight") in (None, 0):
+        findings.change(("spec", "weight"), 1)
+    if not spec.get("parent") and request.name != ROOT_QUEUE:
+        findings.change(("spec", "parent"), ROOT_QUEUE)
+    return findings.response()
+
+
+def _root(annotations: Mapping[str, object], findings: Findings) -> None:
+    for key, root in ((HIERARCHY, ROOT_QUEUE), (HIERARCHY_WEIGHTS, "1")):
+        path = annotations.get(key)
+        if isinstance(path, str) and path and path.split("/")[0] != root:
+            findings.change(("metadata", "annotations", key), f"{root}/{path}")
+
+
+def validate(request: Request, world: World, settings: Settings) -> Response:
+    """Whether a queue may be made, changed or deleted."""
+    findings = Findings()
+    if request.action is Action.DELETE:
+        check_deletion(request.name, world, settings, findings)
+        return findings.response()
+    if request.action is Action.UPDATE and _says_the_same(request.old or {}, request.obj or {}):
+        return findings.response()
+    queue, errors = parse_queue(request.obj)
+    findings.errors(error for error in errors if not error.message.startswith(_FLOOR))
+    if queue is None:
+        return findings.response()
+    old = parse_queue(request.old)[0] if request.action is Action.UPDATE else None
+    _check_amounts(queue, findings)
+    _check_hierarchy(queue, world, findings)
+    if old is None:
+        _check_state(queue, findings)
+    elif queue.name == ROOT_QUEUE and settings.protects_root:
+        _check_root(old, queue, findings)
+    _check_place(old, queue, (world, settings), findings)
+    return findings.response()
+
+
+def _says_the_same(old: Raw, new: Raw) -> bool:
+    """Whether only what no rule looks at changes, such as labels or finalizers."""
+    pairs = [part(part(each, "metadata"), "annotations") for each in (old, new)]
+    return old.get("spec") == new.get("spec") and all(
+        pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
+    )
+
+
+def _check_state(queue: Queue, findings: Findings) -> None:
+    if queue.status.state not in (QueueState.OPEN, QueueState.CLOSED):
+        sentence = "queue state must be in [Open Closed]"
+        findings.invalid("status.state", queue.status.state.value, sentence)
+
+
+def _check_amounts(queue: Queue, findings: Findings) -> None:
+    for resource in sorted(queue.guarantee):
+        floor = _amount("guarantee", queue.guarantee, resource)
+        if resource not in queue.deserved:
+            findings.warn(f"spec.deserved[{resource}]: is not set; {floor} counts as deserved")
+        elif queue.deserved[resource] < queue.guarantee[resource]:
+            deserved = _amount("deserved", queue.deserved, resource)
+            _invalid(
+                queue.deserved, resource, "deserved", f"{deserved} must be >= {floor}", findings
+            )
+        elif resource in queue.capability:
+            continue
+    for resource in sorted(queue.effective_deserved.keys() & queue.capability.keys()):
+        part = "deserved" if resource in queue.deserved else "guarantee"
+        amounts = queue.deserved if resource in queue.deserved else queue.guarantee
+        if amounts[resource] > queue.capability[resource]:
+            held = _amount(part, amounts, resource)
+            most = _amount("capability", queue.capability, resource)
+            _invalid(amounts, resource, part, f"{held} must be <= {most}", findings)
+
+
+def _amount(part: str, amounts: Mapping[str, int], resource: str) -> str:
+    return f"{part}[{resource}]={format_quantity(amounts[resource], resource)}"
+
+
+def _invalid(
+    amounts: Mapping[str, int], resource: str, part: str, sentence: str, findings: Findings
+) -> None:
+    where = "guarantee.resource" if part == "guarantee" else part
+    value = format_quantity(amounts[resource], resource)
+    findings.invalid(f"spec.{where}[{resource}]", value, sentence)
+
+
+def _check_hierarchy(queue: Queue, world: World, findings: Findings) -> None:
+    """The older notation of trees, in annotations."""
+    path, weights = queue.hierarchy, queue.hierarchy_weights
+    if not path and not weights:
+        return
+    where = "metadata.annotations"
+    if len(path.split("/")) != len(weights.split("/")):
+        sentence = f"{HIERARCHY} must have the same length with {HIERARCHY_WEIGHTS} {weights}"
+        findings.invalid(f"{where}[{HIERARCHY}]", path, sentence)
+        return
+    for weight in weights.split("/"):
+        problem = _weight_problem(weight)
+        if problem:
+            sentence = f"{weight} in the {weights} {problem}"
+            findings.invalid(f"{where}[{HIERARCHY_WEIGHTS}]", weights, sentence)
+    for other in world.queues():
+        if other.name != queue.name and other.hierarchy.startswith(f"{path}/"):
+            findings.invalid(
+                f"{where}[{HIERARCHY}]",
+                path,
+                f"{path} is not allowed to be in the sub path of {other.hierarchy} of queue "
+                f"{other.name}: work goes to the ends of paths only",
+            )
+            findings.rests_on(QUEUE, other.name)
+
+
+def _weight_problem(weight: str) -> str:
+    try:
+        number = float(weight)
+    except ValueError:
+        return "is invalid number: write one such as 2 or 0.5"
+    return "" if 0 < number < float("inf") else "must be larger than 0"
+
+
+def _check_root(old: Queue, new: Queue, findings: Findings) -> None:
+    for name in _RESOURCES:
+        if getattr(old, name) != getattr(new, name):
+            findings.deny(
+                "root queue's resource attributes (capability, deserved, guarantee) cannot be "
+                f"modified: spec.{name}; the root is the whole cluster"
+            )
+
+
+def _check_place(
+    old: Queue | None, new: Queue, around: tuple[World, Settings], findings: Findings
+) -> None:
+    world, settings = around
+    if new.name == ROOT_QUEUE:
+        return
+    is_moved = old is None or (old.parent or ROOT_QUEUE) != (new.parent or ROOT_QUEUE)
+    if is_moved and not check_parent(new, world, settings, findings):
+        return
+    if is_moved or any(getattr(old, name) != getattr(new, name) for name in _RESOURCES):
+        check_resources_of_tree(new, world, findings)

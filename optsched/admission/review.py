@@ -1,0 +1,171 @@
+"""An AdmissionReview (admission.k8s.io/v1) as it comes in, and the answer to it."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from optsched.api.kinds import Kind
+
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+
+Raw = dict[str, Any]
+Operation = dict[str, Any]
+"""One operation of a JSON patch (RFC 6902)."""
+
+
+class MalformedReview(ValueError):
+    """A body that is no AdmissionReview; uid: of the request as far as it can be read."""
+
+    def __init__(self, problem: str, uid: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.uid = uid
+
+
+class Action(StrEnum):
+    """What somebody wants to do to an object."""
+
+    CREATE = "CREATE"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What the request is about, as paths of the API name it."""
+
+    group: str
+    version: str
+    plural: str
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.version}.{self.group}".rstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody wants to do.
+
+    obj: the object as it would be; empty for DELETE. old: the object as it is; empty for CREATE.
+    """
+
+    uid: str
+    action: Action
+    resource: Resource
+    name: str = ""
+    namespace: str = ""
+    obj: Raw | None = None
+    old: Raw | None = None
+    user: str = ""
+    groups: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """An object on which a denial rests: the answer may change with a newer look at it."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Whether it may be done, what is changed about it, and what its user should know.
+
+    problems: why not; empty where it may. rests_on: see `Rest`.
+    """
+
+    problems: tuple[str, ...] = ()
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    rests_on: tuple[Rest, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        """Whether it may be done."""
+        return not self.problems
+
+
+def read_review(body: object) -> Request:
+    """The request in an AdmissionReview; MalformedReview for anything else."""
+    if not isinstance(body, dict):
+        raise MalformedReview("the body is not an object: send an AdmissionReview")
+    request = body.get("request")
+    uid = request.get("uid") if isinstance(request, dict) else None
+    uid = uid if isinstance(uid, str) else ""
+    if body.get("kind") != KIND or body.get("apiVersion") != API_VERSION:
+        seen = f"{body.get('apiVersion')}/{body.get('kind')}"
+        raise MalformedReview(f"{seen} is not understood: send {API_VERSION}/{KIND}", uid)
+    if not isinstance(request, dict) or not uid:
+        raise MalformedReview("request: is missing or has no uid", uid)
+    return _request(request, uid)
+
+
+def _request(request: Raw, uid: str) -> Request:
+    resource = request.get("resource")
+    if not isinstance(resource, dict):
+        raise MalformedReview("request.resource: is missing", uid)
+    user = request.get("userInfo")
+    user = user if isinstance(user, dict) else {}
+    groups = user.get("groups")
+    return Request(
+        uid=uid,
+        action=_action(request.get("operation"), uid),
+        resource=Resource(
+            *(_text(resource, name, uid) for name in ("group", "version", "resource"))
+        ),
+        name=_text(request, "name", uid),
+        namespace=_text(request, "namespace", uid),
+        obj=_object(request, "object", uid),
+        old=_object(request, "oldObject", uid),
+        user=_text(user, "username", uid),
+        groups=frozenset(str(group) for group in groups)
+        if isinstance(groups, list)
+        else frozenset(),
+    )
+
+
+def _action(operation: object, uid: str) -> Action:
+    try:
+        return Action(str(operation))
+    except ValueError as e:
+        problem = f"request.operation: {operation!r} is not one of CREATE, UPDATE, DELETE"
+        raise MalformedReview(problem, uid) from e
+
+
+def _text(fields: Raw, name: str, uid: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise MalformedReview(f"request: {name} is not a text", uid)
+    return value
+
+
+def _object(request: Raw, name: str, uid: str) -> Raw | None:
+    value = request.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise MalformedReview(f"request.{name}: is not an object", uid)
+    return value
+
+
+def answer(uid: str, response: Response) -> Raw:
+    """The AdmissionReview that carries a response."""
+    said: Raw = {"uid": uid, "allowed": response.allowed}
+    if response.warnings:
+        said["warnings"] = list(response.warnings)
+    if not response.allowed:
+        message = "; ".join(response.problems)
+        said["status"] = {"status": "Failure", "code": 403, "reason": "Forbidden"}
+        said["status"]["message"] = message
+    elif response.patch:
+        said["patchType"] = "JSONPatch"
+        said["patch"] = b64encode(json.dumps(list(response.patch)).encode()).decode()
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": said}

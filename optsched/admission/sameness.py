@@ -1,0 +1,97 @@
+"""Whether two specs say the same, although a Go client wrote one of them anew.
+
+Go leaves out what is empty or zero and spells amounts and durations in its own way, so a program
+that only changes an annotation may send `cpu: "1"` for `cpu: 1000m`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from optsched.units import DurationError, QuantityError, parse_duration_ns, parse_quantity_field
+
+_AMOUNTS: Final = frozenset({"requests", "limits", "overhead", "capacity"})
+_AMOUNT_FIELDS: Final = frozenset({"sizeLimit", "divisor"})
+_DURATIONS: Final = frozenset({"timeout", "runningEstimate"})
+_POINTERS: Final = frozenset(
+    {
+        "activeDeadlineSeconds",
+        "allowPrivilegeEscalation",
+        "automountServiceAccountToken",
+        "enableServiceLinks",
+        "exitCode",
+        "fsGroup",
+        "highestTierAllowed",
+        "hostUsers",
+        "minAvailable",
+        "minSuccess",
+        "optional",
+        "priority",
+        "privileged",
+        "readOnlyRootFilesystem",
+        "runAsGroup",
+        "runAsNonRoot",
+        "runAsUser",
+        "setHostnameAsFQDN",
+        "shareProcessNamespace",
+        "terminationGracePeriodSeconds",
+        "tolerationSeconds",
+        "ttlSecondsAfterFinished",
+    }
+)
+"""Fields of which Go tells zero or false from absent."""
+
+
+def difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, Any] | None:  # noqa: ANN401  JSON
+    """The first field that differs, and both values; None where there is none."""
+    name = path.rpartition(".")[2]
+    if isinstance(old, dict | None) and isinstance(new, dict | None):
+        return _in_mappings(old or {}, new or {}, path, name)
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        found = (
+            difference(one, other, f"{path}[{position}]")
+            for position, (one, other) in enumerate(zip(old, new, strict=True))
+        )
+        return next((each for each in found if each), None)
+    return None if _same(old, new, name) else (path, old, new)
+
+
+def _in_mappings(
+    old: dict[str, Any], new: dict[str, Any], path: str, parent: str
+) -> tuple[str, Any, Any] | None:
+    for name in dict.fromkeys([*old, *new]):
+        before, after = old.get(name), new.get(name)
+        if parent in _AMOUNTS and _same_amount(before, after):
+            continue
+        found = difference(before, after, f"{path}.{name}")
+        if found:
+            return found
+    return None
+
+
+def _same(old: object, new: object, name: str) -> bool:
+    if old == new and type(old) is type(new):
+        return True
+    if name in _AMOUNT_FIELDS:
+        return _same_amount(old, new)
+    if name in _DURATIONS:
+        return _same_duration(old, new)
+    return name not in _POINTERS and _is_zero(old) and _is_zero(new)
+
+
+def _is_zero(value: object) -> bool:
+    return value is None or value in ("", 0, False) or value in ([], {})
+
+
+def _same_amount(old: object, new: object) -> bool:
+    try:
+        return parse_quantity_field(old) == parse_quantity_field(new)
+    except QuantityError:
+        return False
+
+
+def _same_duration(old: object, new: object) -> bool:
+    try:
+        return parse_duration_ns(old) == parse_duration_ns(new)
+    except DurationError:
+        return False

@@ -1,0 +1,125 @@
+"""What is reviewed under which path; paths and names of webhooks are Volcano's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.admission import (
+    cronjobs,
+    hypernodes,
+    jobflows,
+    jobs,
+    podgroups,
+    pods,
+    queues,
+)
+from optsched.admission.review import Action, Response
+from optsched.api import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.admission.review import Request
+    from optsched.admission.world import Settings, World
+    from optsched.api.kinds import Kind
+
+_CREATE: Final = (Action.CREATE,)
+_CHANGES: Final = (Action.CREATE, Action.UPDATE)
+_ALL: Final = tuple(Action)
+_NEW_QUEUE: Final = (
+    "request.operation != 'UPDATE' || "
+    "object.?spec.?queue.orValue('') != oldObject.?spec.?queue.orValue('')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One path: which kind it is about, what is done to it, and who decides.
+
+    name: of the webhook. condition: in CEL, which requests matter; empty for all.
+    """
+
+    path: str
+    name: str
+    kind: Kind
+    actions: tuple[Action, ...]
+    review: Callable[[Request, World, Settings], Response]
+    condition: str = ""
+
+    @property
+    def is_mutating(self) -> bool:
+        """Whether it may change objects."""
+        return self.path.endswith("/mutate")
+
+
+SERVICES: Final = (
+    Service("/jobs/mutate", "mutatejob.volcano.sh", kinds.JOB, _CREATE, jobs.mutate),
+    Service("/jobs/validate", "validatejob.volcano.sh", kinds.JOB, _CHANGES, jobs.validate),
+    Service("/queues/mutate", "mutatequeue.volcano.sh", kinds.QUEUE, _CREATE, queues.mutate),
+    Service("/queues/validate", "validatequeue.volcano.sh", kinds.QUEUE, _ALL, queues.validate),
+    Service(
+        "/podgroups/mutate",
+        "mutatepodgroup.volcano.sh",
+        kinds.POD_GROUP,
+        _CREATE,
+        podgroups.mutate,
+    ),
+    Service(
+        "/podgroups/validate",
+        "validatepodgroup.volcano.sh",
+        kinds.POD_GROUP,
+        _CHANGES,
+        podgroups.validate,
+        _NEW_QUEUE,
+    ),
+    Service("/pods/mutate", "mutatepod.volcano.sh", kinds.POD, _CREATE, pods.mutate),
+    Service("/pods/validate", "validatepod.volcano.sh", kinds.POD, _CREATE, pods.validate),
+    Service(
+        "/hypernodes/validate",
+        "validatehypernodes.volcano.sh",
+        kinds.HYPER_NODE,
+        _CHANGES,
+        hypernodes.validate,
+    ),
+    Service(
+        "/jobflows/validate",
+        "validatejobflow.volcano.sh",
+        kinds.JOB_FLOW,
+        _CHANGES,
+        jobflows.validate,
+    ),
+    Service(
+        "/jobtemplates/validate",
+        "validatejobtemplate.volcano.sh",
+        kinds.JOB_TEMPLATE,
+        _CHANGES,
+        jobflows.validate_template,
+    ),
+    Service(
+        "/cronjobs/validate",
+        "validatecronjob.volcano.sh",
+        kinds.CRON_JOB,
+        _CHANGES,
+        cronjobs.validate,
+    ),
+)
+SERVICE_OF: Final = {service.path: service for service in SERVICES}
+
+
+def review(service: Service, request: Request, world: World, settings: Settings) -> Response:
+    """The answer to a request; what a service is not there for is denied, never let pass."""
+    kind, resource = service.kind, request.resource
+    if (resource.group, resource.version, resource.plural) != (
+        kind.group,
+        kind.version,
+        kind.plural,
+    ):
+        expected = f"{kind.plural}.{kind.version}.{kind.group}".rstrip(".")
+        return Response((f"{service.path} reviews {expected}, not {resource}",))
+    if request.action not in service.actions:
+        expected = ", ".join(service.actions)
+        return Response((f"{service.path} reviews {expected}, not {request.action}",))
+    if request.obj is None and request.action is not Action.DELETE:
+        return Response((f"{service.path} needs the object that is to be stored",))
+    return service.review(request, world, settings)

@@ -1,0 +1,93 @@
+"""What else is there while an object is reviewed, and what an administrator has chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from optsched.api.wellknown import DEFAULT_SCHEDULER_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optsched.api.queue import Queue
+
+JOB_PLUGINS: Final = frozenset(
+    {"env", "hcclrank", "mpi", "pytorch", "ray", "ssh", "svc", "tensorflow"}
+)
+MAX_QUEUE_DEPTH: Final = 5
+
+
+class World(Protocol):
+    """A look at the cluster that does not change while one object is reviewed."""
+
+    def queue(self, name: str) -> Queue | None:
+        """The queue of that name."""
+
+    def queues(self) -> Iterable[Queue]:
+        """All queues."""
+
+    def children(self, name: str) -> tuple[Queue, ...]:
+        """The queues that name this one as their parent."""
+
+    def namespace_annotations(self, name: str) -> Mapping[str, str]:
+        """The annotations of a namespace; none where it is not known."""
+
+    def has_priority_class(self, name: str) -> bool:
+        """Whether there is a PriorityClass of that name."""
+
+    def template_queue(self, namespace: str, name: str) -> str | None:
+        """The queue that a JobTemplate names; None where there is no such template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an administrator has chosen.
+
+    scheduler_names: pods of these are ours; the first is the default. trusted: users that act for
+    others, whose access was looked at before; lists of a queue do not bind them. zones: names of
+    time zones; None where nobody knows them. checks_allocated: whether a queue whose pods hold
+    something may not be deleted (Volcano's --enable-queue-allocated-pods-check).
+    """
+
+    scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
+    trusted: frozenset[str] = frozenset()
+    zones: frozenset[str] | None = None
+    max_queue_depth: int = MAX_QUEUE_DEPTH
+    protects_root: bool = True
+    checks_allocated: bool = False
+    job_plugins: frozenset[str] = JOB_PLUGINS
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A world made of plain values."""
+
+    queue_of: Mapping[str, Queue] = field(default_factory=dict)
+    annotations_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    priority_classes: frozenset[str] = frozenset()
+    template_queues: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def queue(self, name: str) -> Queue | None:
+        """See `World`."""
+        return self.queue_of.get(name)
+
+    def queues(self) -> Iterable[Queue]:
+        """See `World`."""
+        return self.queue_of.values()
+
+    def children(self, name: str) -> tuple[Queue, ...]:
+        """See `World`."""
+        return tuple(queue for queue in self.queue_of.values() if queue.parent == name)
+
+    def namespace_annotations(self, name: str) -> Mapping[str, str]:
+        """See `World`."""
+        return self.annotations_of.get(name, {})
+
+    def has_priority_class(self, name: str) -> bool:
+        """See `World`."""
+        return name in self.priority_classes
+
+    def template_queue(self, namespace: str, name: str) -> str | None:
+        """See `World`."""
+        return self.template_queues.get((namespace, name))

@@ -1,0 +1,136 @@
+"""Timetables in the notation of cron, as Go's robfig/cron/v3 reads them (`ParseStandard`).
+
+Five fields: minute, hour, day of the month, month, day of the week; lists, ranges, steps and names;
+`?` is `*`; or a word such as `@daily`, or `@every` and a duration. Sunday is 0, and 7 is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from optsched.units.duration import DurationError, parse_duration_ns
+from optsched.units.errors import UnitError
+
+_MONTHS: Final = (
+    *("jan", "feb", "mar", "apr", "may", "jun"),
+    *("jul", "aug", "sep", "oct", "nov", "dec"),
+)
+_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_WORDS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_EVERY: Final = "@every "
+_SECOND: Final = 10**9
+
+
+class CronError(UnitError):
+    """A text that is no timetable."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Bounds and names of one of the five fields."""
+
+    name: str
+    low: int
+    high: int
+    words: tuple[str, ...] = ()
+
+
+_FIELDS: Final = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of the month", 1, 31),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("day of the week", 0, 6, _DAYS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """When something is due: by the clock, or every so many seconds.
+
+    A day is right if its number and its weekday are, or either where both are restricted; the
+    latter is what `any_day` and `any_weekday` tell. every_s: 0 for a timetable by the clock.
+    """
+
+    minutes: frozenset[int] = frozenset()
+    hours: frozenset[int] = frozenset()
+    days: frozenset[int] = frozenset()
+    months: frozenset[int] = frozenset()
+    weekdays: frozenset[int] = frozenset()
+    any_day: bool = True
+    any_weekday: bool = True
+    every_s: int = 0
+
+
+def parse_timetable(text: str) -> Timetable:
+    """The timetable that a text names; CronError says which field is wrong and what would do."""
+    if text.startswith(_EVERY):
+        return Timetable(every_s=_every_s(text))
+    words = _WORDS.get(text, text).split()
+    if text.startswith("@") and text not in _WORDS:
+        known = ", ".join([*_WORDS, "@every <duration>"])
+        raise CronError(text, f"is not a timetable: known words are {known}")
+    if len(words) != len(_FIELDS):
+        names = ", ".join(each.name for each in _FIELDS)
+        raise CronError(text, f"has {len(words)} fields: write five, {names}")
+    found = [_field(word, each, text) for word, each in zip(words, _FIELDS, strict=True)]
+    minutes, hours, days, months, weekdays = found
+    return Timetable(minutes[0], hours[0], days[0], months[0], weekdays[0], days[1], weekdays[1])
+
+
+def _every_s(text: str) -> int:
+    try:
+        nanos = parse_duration_ns(text.removeprefix(_EVERY).strip())
+    except DurationError as e:
+        raise CronError(text, f"has no duration after @every: {e}") from e
+    # robfig/cron rounds down to seconds and takes nothing shorter than one.
+    return max(1, nanos // _SECOND)
+
+
+def _field(word: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
+    """The numbers that a field names, and whether it leaves all open."""
+    parts = [_part(part, field, text) for part in word.split(",")]
+    return frozenset().union(*(numbers for numbers, _ in parts)), any(is_any for _, is_any in parts)
+
+
+def _part(part: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
+    span, slash, step_text = part.partition("/")
+    step = _number(step_text, (), field, text) if slash else 1
+    if span in ("*", "?"):
+        low, high = field.low, field.high
+    else:
+        first, dash, last = span.partition("-")
+        low = _number(first, field.words, field, text)
+        high = _number(last, field.words, field, text) if dash else low
+        if slash and not dash:
+            high = field.high
+    if not field.low <= low <= high <= field.high or step < 1:
+        raise _error(part, field, text)
+    is_any = span in ("*", "?") and step == 1
+    return frozenset(range(low, high + 1, step)), is_any
+
+
+def _number(word: str, words: tuple[str, ...], field: _Field, text: str) -> int:
+    if word.lower() in words:
+        return words.index(word.lower()) + field.low
+    if not (word.isascii() and word.isdigit()):
+        raise _error(word, field, text)
+    return int(word)
+
+
+def _error(part: str, field: _Field, text: str) -> CronError:
+    names = f" or {field.words[0]} to {field.words[-1]}" if field.words else ""
+    return CronError(
+        text,
+        f"names no {field.name} with {part!r}: write {field.low} to {field.high}{names}, "
+        "*, a list, a range or steps",
+    )

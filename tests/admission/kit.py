@@ -1,0 +1,104 @@
+"""Worlds and requests for reviews, in few words."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from optsched.admission.review import Action, Request, Resource, Response
+from optsched.admission.services import SERVICE_OF, review
+from optsched.admission.world import Picture, Settings
+from optsched.api.queue import Queue, parse_queue
+
+Raw = dict[str, Any]
+NAMESPACE = "ml"
+
+
+def queue(name: str, state: str = "Open", *, pods: int = 0, **spec: Any) -> Queue:
+    """A queue; its annotations may be among the fields of its spec."""
+    annotations = spec.pop("annotations", {})
+    allocated = {"pods": str(pods)} if pods else {}
+    found, errors = parse_queue(
+        {
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": spec,
+            "status": {"state": state, "allocated": allocated},
+        }
+    )
+    assert found is not None, errors
+    return found
+
+
+def world(*queues: Queue, **parts: Any) -> Picture:
+    """The built-in queues, those given, and other parts of a `Picture`."""
+    given = {each.name: each for each in queues}
+    builtin = {name: queue(name) for name in ("default", "root")}
+    return Picture(queue_of={**builtin, **given}, **parts)
+
+
+def container(**parts: Any) -> Raw:
+    return {"name": "c", "image": "i", **parts}
+
+
+def template(*containers: Raw, **spec: Any) -> Raw:
+    return {"spec": {"containers": list(containers or [container()]), **spec}}
+
+
+def task(name: str = "w", replicas: int = 2, **parts: Any) -> Raw:
+    return {"name": name, "replicas": replicas, "template": template(), **parts}
+
+
+def job(*tasks: Raw, name: str = "j", **spec: Any) -> Raw:
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"tasks": list(tasks or [task()]), **spec},
+    }
+
+
+def ask(
+    path: str,
+    obj: Raw | None,
+    around: Picture | None = None,
+    old: Raw | None = None,
+    settings: Settings | None = None,
+    **parts: Any,
+) -> Response:
+    """The answer to the request to make an object, to change an old one, or to delete it."""
+    kind = SERVICE_OF[path].kind
+    action = Action.DELETE if obj is None else Action.UPDATE if old else Action.CREATE
+    meta = (obj or old or {}).get("metadata") or {}
+    request = Request(
+        uid="u",
+        action=action,
+        resource=Resource(kind.group, kind.version, kind.plural),
+        name=meta.get("name") or "",
+        namespace=meta.get("namespace", NAMESPACE),
+        obj=deepcopy(obj),
+        old=deepcopy(old),
+        **parts,
+    )
+    return review(SERVICE_OF[path], request, around or world(), settings or Settings())
+
+
+def patched(obj: Raw, response: Response) -> Raw:
+    """The object after a response's patch, whose operations all say `add`."""
+    found = deepcopy(obj)
+    for operation in response.patch:
+        assert operation["op"] == "add"
+        *steps, last = [
+            step.replace("~1", "/").replace("~0", "~") for step in operation["path"][1:].split("/")
+        ]
+        place: Any = found
+        for step in steps:
+            place = place[int(step)] if isinstance(place, list) else place[step]
+        place[last] = operation["value"]
+    return found
+
+
+def made(path: str, obj: Raw, around: Picture | None = None, **parts: Any) -> Response:
+    """The answer of the validating path to an object that the mutating one has filled in."""
+    filled = ask(path, obj, around, **parts)
+    assert filled.allowed
+    return ask(path.replace("/mutate", "/validate"), patched(obj, filled), around, **parts)

@@ -1,0 +1,308 @@
+"""PodGroups, pods, HyperNodes, flows, templates and timetables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from optsched.admission.world import Settings
+from tests.admission.kit import NAMESPACE, ask, job, patched, queue, task, world
+
+QUEUE_KEY = "scheduling.volcano.sh/queue-name"
+LOCKED = queue("lab", annotations={"optsched.io/users": "ann"})
+MAY_NOT = (
+    "user eve may not use queue lab from namespace ml: its annotations let in "
+    "optsched.io/users: ann"
+)
+TIERS = (
+    "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
+)
+TWO = {"highestTierAllowed": 1, "highestTierName": "rack"}
+
+
+def manifest(name: str = "x", annotations: Any = None, **spec: Any) -> Any:
+    meta = {"name": name, "namespace": NAMESPACE, "annotations": annotations or {}}
+    return {"metadata": meta, "spec": spec}
+
+
+def denied(path: str, obj: Any, *queues: Any, **parts: Any) -> list[str]:
+    return list(ask(path, obj, world(*queues), **parts).problems)
+
+
+# --- PodGroups ------------------------------------------------------------------------------------
+
+
+def group(**spec: Any) -> Any:
+    return manifest("g", **spec)
+
+
+@pytest.mark.parametrize(
+    ("obj", "queue_name"),
+    [
+        (group(), "team"),
+        (group(queue="default"), "team"),
+        (group(queue="q"), "q"),
+        ({"metadata": {"name": "g"}}, "team"),
+    ],
+)
+def test_a_podgroup_without_a_queue_gets_that_of_its_namespace(obj: Any, queue_name: str):
+    around = world(annotations_of={NAMESPACE: {QUEUE_KEY: "team"}})
+    found = patched(obj, ask("/podgroups/mutate", obj, around))
+    assert found["spec"]["queue"] == queue_name
+    assert ask("/podgroups/mutate", obj).patch == ()
+
+
+@pytest.mark.parametrize(
+    ("obj", "sentence"),
+    [
+        (
+            group(queue="gone"),
+            'unable to find queue: queue.scheduling.volcano.sh "gone" not found: open queues are '
+            """default, lab, or make it: echo '{"apiVersion":"scheduling.volcano.sh/v1beta1","""
+            """"kind":"Queue","metadata":{"name":"gone"}}' | kubectl create -f -""",
+        ),
+        (
+            group(queue="shut"),
+            "can only submit PodGroup to queue with state Open, queue shut status is Closed: "
+            "open queues are default, lab",
+        ),
+        (group(queue="lab"), MAY_NOT),
+        (group(networkTopology=TWO), f"{TIERS}: spec.networkTopology; keep one of them"),
+        (
+            group(subGroupPolicy=[{"name": "tp", "networkTopology": TWO}]),
+            f"in subGroupPolicy 'tp': {TIERS}: spec.subGroupPolicy[0].networkTopology; "
+            "keep one of them",
+        ),
+        (group(minMember="3"), 'spec.minMember: "3" is not a whole number'),
+    ],
+)
+def test_podgroups_that_are_refused(obj: Any, sentence: str):
+    shut = queue("shut", "Closed")
+    assert denied("/podgroups/validate", obj, shut, LOCKED, user="eve") == [sentence]
+
+
+def test_a_podgroup_may_change_but_for_a_queue_that_would_not_have_taken_it():
+    old = group(queue="gone", minMember=1)
+    assert denied("/podgroups/validate", group(queue="gone", minMember=9), old=old) == []
+    assert denied("/podgroups/validate", group(queue="lab"), LOCKED, old=old, user="eve") == [
+        MAY_NOT
+    ]
+
+
+# --- pods -----------------------------------------------------------------------------------------
+
+
+def pod(scheduler: str = "volcano", **annotations: str) -> Any:
+    return manifest("p", annotations, schedulerName=scheduler, containers=[])
+
+
+@pytest.mark.parametrize("key", ["volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable"])
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("1", ""),
+        ("99%", ""),
+        ("0", "it must be a positive integer"),
+        ("-1", "it must be a positive integer"),
+        ("many", "it must be a positive integer"),
+        ("0%", "it must be a valid percentage which between 1% ~ 99%"),
+        ("100%", "it must be a valid percentage which between 1% ~ 99%"),
+        ("x%", "it must be a valid percentage which between 1% ~ 99%"),
+    ],
+)
+def test_budgets_of_pods(key: str, value: str, problem: str):
+    sentence = f'invalid value <"{value}"> for {key}, {problem}: metadata.annotations[{key}]'
+    found = denied("/pods/validate", pod(**{key: value}))
+    assert found == ([sentence] if problem else [])
+    assert denied("/pods/validate", pod("default-scheduler", **{key: value})) == []
+
+
+def test_one_budget_is_enough():
+    keys = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
+    assert denied("/pods/validate", pod(**dict.fromkeys(keys, "1"))) == [
+        "not allow configure multiple annotations <[volcano.sh/jdb-min-available "
+        "volcano.sh/jdb-max-unavailable]> at same time: metadata.annotations; keep one of them"
+    ]
+
+
+def test_the_lists_of_a_queue_bind_bare_pods_too():
+    bare = pod(**{QUEUE_KEY: "lab"})
+    assert denied("/pods/validate", bare, LOCKED, user="eve") == [MAY_NOT]
+    assert denied("/pods/validate", bare, LOCKED, user="ann") == []
+    grouped = pod(**{QUEUE_KEY: "lab", "scheduling.k8s.io/group-name": "g"})
+    assert denied("/pods/validate", grouped, LOCKED, user="eve") == []
+
+
+def test_pods_pass_as_they_are():
+    assert ask("/pods/mutate", pod()).patch == ()
+
+
+# --- HyperNodes -----------------------------------------------------------------------------------
+
+
+def member(**selector: Any) -> Any:
+    return {"type": "Node", "selector": selector}
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"tier": 1, "members": []}, "spec.members: [] is missing: list at least one member"),
+        (
+            {"tier": 1, "members": [member(regexMatch={"pattern": "("})]},
+            'spec.members[0].selector.regexMatch.pattern: "(" is not a regular expression: '
+            "missing ), unterminated subpattern at position 0",
+        ),
+        (
+            {"tier": 1, "members": [member()]},
+            "spec.members[0].selector: {} says nothing: write exactMatch, regexMatch or labelMatch",
+        ),
+        (
+            {"members": [member(exactMatch={"name": "n"})]},
+            "spec.tier: null is missing and has no default",
+        ),
+    ],
+)
+def test_hypernodes_that_are_refused(spec: Any, sentence: str):
+    obj = manifest("h", **spec)
+    assert sentence in denied("/hypernodes/validate", obj)
+    labelled = {**obj, "metadata": {**obj["metadata"], "labels": {"a": "b"}}}
+    assert denied("/hypernodes/validate", labelled, old=obj) == []
+
+
+# --- flows and templates --------------------------------------------------------------------------
+
+
+def flow(name: str, *targets: str, **parts: Any) -> Any:
+    return {"name": name, "dependsOn": {"targets": list(targets)}, **parts}
+
+
+@pytest.mark.parametrize(
+    ("flows", "sentence"),
+    [
+        ([flow("a", "b"), flow("b", "a")], "jobflow flow is not dag: a waits for b waits for a"),
+        ([flow("a", "a")], "jobflow flow is not dag: a waits for a"),
+        (
+            [flow("a", "z")],
+            "jobflow flow is not dag: spec.flows[0].dependsOn.targets[0]: there is no flow z; "
+            "flows are a",
+        ),
+        (
+            [flow("a"), flow("a")],
+            "duplicated flow name a: spec.flows[1].name; name each job once",
+        ),
+        (
+            [flow("a", patch={"jobSpec": {"minAvailable": "3"}})],
+            'spec.flows[0].patch.jobSpec.minAvailable: "3" is not a whole number',
+        ),
+        ([flow("a", patch={"jobSpec": {"queue": "lab"}})], MAY_NOT),
+    ],
+)
+def test_flows_that_are_refused(flows: Any, sentence: str):
+    obj = manifest("f", flows=flows)
+    assert denied("/jobflows/validate", obj, LOCKED, user="eve") == [sentence]
+
+
+def test_a_dense_flow_is_looked_at_in_no_time():
+    names = [f"j{i}" for i in range(200)]
+    flows = [flow(name, *names[:i]) for i, name in enumerate(names)]
+    assert denied("/jobflows/validate", manifest("f", flows=flows)) == []
+
+
+def test_a_template_that_is_not_there_yet_is_worth_a_warning():
+    around = world(template_queues={(NAMESPACE, "a"): "default"})
+    response = ask("/jobflows/validate", manifest("f", flows=[flow("a"), flow("b", "a")]), around)
+    assert response.problems == ()
+    assert response.warnings == (
+        "spec.flows[1].name: there is no JobTemplate b; its job waits for it",
+    )
+
+
+def test_the_lists_of_a_queue_bind_flows_through_their_templates():
+    around = world(LOCKED, template_queues={(NAMESPACE, "a"): "lab"})
+    obj = manifest("f", flows=[flow("a")])
+    assert ask("/jobflows/validate", obj, around, user="eve").problems == (MAY_NOT,)
+
+
+def test_a_template_is_looked_at_like_a_job():
+    obj = manifest("t", **job(task(minAvailable=3), queue="later")["spec"])
+    response = ask("/jobtemplates/validate", obj)
+    assert response.problems[0].startswith("'minAvailable' is greater than 'replicas' in task: w")
+    assert response.warnings == (
+        "spec.queue: there is no queue later; no job can be made until it is",
+    )
+    locked = manifest("t", **job(queue="lab")["spec"])
+    assert denied("/jobtemplates/validate", locked, LOCKED, user="eve") == [MAY_NOT]
+
+
+# --- timetables -----------------------------------------------------------------------------------
+
+
+def cron(name: str = "c", inner: Any = None, **spec: Any) -> Any:
+    template = {"spec": inner or job()["spec"]}
+    return manifest(name, schedule="*/5 * * * *", jobTemplate=template) | {
+        "spec": {"schedule": "*/5 * * * *", "jobTemplate": template, **spec}
+    }
+
+
+CRON_REFUSED = [
+    (cron(schedule=""), "schedule is required, but got empty: spec.schedule"),
+    (
+        cron(schedule="TZ=UTC 0 * * * *"),
+        "schedule should not contain TZ or CRON_TZ, TZ should only be set in the timeZone field: "
+        "spec.schedule",
+    ),
+    (
+        cron(schedule="61 * * * *"),
+        'schedule is not a valid cron expression: spec.schedule: "61 * * * *" names no minute '
+        "with '61': write 0 to 59, *, a list, a range or steps",
+    ),
+    (
+        cron(timeZone=""),
+        "timeZone must be nil or non-empty string, got empty string: spec.timeZone",
+    ),
+    (
+        cron(timeZone="Local"),
+        "timeZone can't be Local, and must be defined in https://www.iana.org/time-zones: "
+        "spec.timeZone",
+    ),
+    (
+        cron(timeZone="Mars/Olympus"),
+        "unknown timeZone: spec.timeZone: Mars/Olympus; write one such as Asia/Shanghai",
+    ),
+    (
+        cron("c" * 53),
+        "cronJob name must be no more than 52 characters to accommodate job name suffix (max 63 "
+        "total): metadata.name has 53",
+    ),
+    (
+        cron(inner=job(task(minAvailable=3), minAvailable=1)["spec"]),
+        "'minAvailable' is greater than 'replicas' in task: w, job: c-0000000000: "
+        "spec.jobTemplate.spec.tasks[0].minAvailable is 3, write at most 2",
+    ),
+    (cron(inner=job(queue="lab")["spec"]), MAY_NOT),
+    (cron(jobTemplate=None), "spec.jobTemplate: null is missing and has no default"),
+]
+
+
+@pytest.mark.parametrize(("obj", "sentence"), CRON_REFUSED)
+def test_timetables_that_are_refused(obj: Any, sentence: str):
+    settings = Settings(zones=frozenset({"Asia/Shanghai"}))
+    found = denied("/cronjobs/validate", obj, LOCKED, settings=settings, user="eve")
+    assert sentence in found
+    if len(obj["metadata"]["name"]) == 1 and obj["spec"]["jobTemplate"]:
+        assert len(found) == 1
+
+
+def test_a_timetable_that_is_fine():
+    settings = Settings(zones=frozenset({"Asia/Shanghai"}))
+    response = ask(
+        "/cronjobs/validate",
+        cron(timeZone="Asia/Shanghai", inner=job(queue="q")["spec"]),
+        settings=settings,
+    )
+    assert response.problems == ()
+    assert response.warnings == (
+        "spec.jobTemplate.spec.queue: there is no queue q; no job can be made until it is",
+    )

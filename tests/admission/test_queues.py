@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from optsched.admission.world import Settings
+from tests.admission.kit import ask, patched, queue, world
+
+GPU = "nvidia.com/gpu"
+LENGTH = "volcano.sh/hierarchy must have the same length with volcano.sh/hierarchy-weights"
+
+
+def manifest(name: str = "q", annotations: Any = None, status: Any = None, **spec: Any) -> Any:
+    meta = {"name": name, **({"annotations": annotations} if annotations else {})}
+    return {"metadata": meta, "spec": spec, **({"status": status} if status else {})}
+
+
+def denied(obj: Any, *queues: Any, **parts: Any) -> list[str]:
+    return list(ask("/queues/validate", obj, world(*queues), **parts).problems)
+
+
+def tree(path: str, weights: str) -> dict[str, str]:
+    return {"volcano.sh/hierarchy": path, "volcano.sh/hierarchy-weights": weights}
+
+
+DEPT = {
+    "capability": {"cpu": "32"},
+    "deserved": {"cpu": "16"},
+    "guarantee": {"resource": {"cpu": "8"}},
+}
+REFUSED = [
+    (manifest(weight=-1), (), ["spec.weight: -1 is out of range: write 1 to 65535"]),
+    (
+        manifest(guarantee={"resource": {"cpu": "16"}}, deserved={"cpu": "8"}),
+        (),
+        ['spec.deserved[cpu]: Invalid value: "8": deserved[cpu]=8 must be >= guarantee[cpu]=16'],
+    ),
+    (
+        manifest(deserved={"cpu": "8"}, capability={"cpu": "4", "memory": "1Gi"}),
+        (),
+        ['spec.deserved[cpu]: Invalid value: "8": deserved[cpu]=8 must be <= capability[cpu]=4'],
+    ),
+    (
+        manifest(guarantee={"resource": {GPU: 8}}, capability={GPU: 4}),
+        (),
+        [
+            f'spec.guarantee.resource[{GPU}]: Invalid value: "8": guarantee[{GPU}]=8 must be <= '
+            f"capability[{GPU}]=4"
+        ],
+    ),
+    (
+        manifest(capability={"cpu": "-1"}),
+        (),
+        ['spec.capability[cpu]: "-1" is negative: write an amount of zero or more'],
+    ),
+    (
+        manifest(status={"state": "Closing"}),
+        (),
+        ['status.state: Invalid value: "Closing": queue state must be in [Open Closed]'],
+    ),
+    (
+        manifest(annotations=tree("root/a", "1/2/3")),
+        (),
+        [f'metadata.annotations[volcano.sh/hierarchy]: Invalid value: "root/a": {LENGTH} 1/2/3'],
+    ),
+    (
+        manifest(annotations=tree("root/a", "1/x")),
+        (),
+        [
+            'metadata.annotations[volcano.sh/hierarchy-weights]: Invalid value: "1/x": x in the '
+            "1/x is invalid number: write one such as 2 or 0.5"
+        ],
+    ),
+    (
+        manifest(annotations=tree("root/a", "1/0")),
+        (),
+        [
+            'metadata.annotations[volcano.sh/hierarchy-weights]: Invalid value: "1/0": 0 in the '
+            "1/0 must be larger than 0"
+        ],
+    ),
+    (
+        manifest(annotations=tree("root/sci", "1/1")),
+        (queue("dev", annotations=tree("root/sci/dev", "1/1/1")),),
+        [
+            'metadata.annotations[volcano.sh/hierarchy]: Invalid value: "root/sci": root/sci is '
+            "not allowed to be in the sub path of root/sci/dev of queue dev: work goes to the "
+            "ends of paths only"
+        ],
+    ),
+    (
+        manifest(parent="q"),
+        (),
+        ["queue q cannot use itself as parent: spec.parent; name another"],
+    ),
+    (
+        manifest(parent="gone"),
+        (),
+        [
+            "failed to get parent queue of queue q: spec.parent: there is no queue gone; "
+            "make it first"
+        ],
+    ),
+    (
+        manifest(parent="busy"),
+        (queue("busy", pods=3),),
+        [
+            "queue busy cannot be the parent queue of queue q because it has allocated Pods: 3: "
+            "wait for them or name another"
+        ],
+    ),
+    (
+        manifest(parent="e"),
+        tuple(queue(b, parent=a) for a, b in zip("rabcd", "abcde", strict=True)),
+        ["queue q exceeds the maximum allowed depth of 5: spec.parent: it would be a/b/c/d/e/q"],
+    ),
+    (
+        manifest(parent="mid", capability={"cpu": "40"}),
+        (queue("dept", **DEPT), queue("mid", parent="dept")),
+        [
+            "queue q capability[cpu]=40 exceeds its ancestor's capability=32: "
+            "spec.capability[cpu]; that is the capability of queue dept"
+        ],
+    ),
+    (
+        manifest(parent="dept", deserved={"cpu": "9"}),
+        (queue("dept", **DEPT), queue("other", parent="dept", deserved={"cpu": "8"})),
+        [
+            "parent queue dept validation failed: sum of children's deserved (cpu 17) exceeds "
+            "parent's deserved limit (cpu 16): raise spec.deserved of dept or lower that of "
+            "other, q"
+        ],
+    ),
+    (
+        manifest(parent="dept", guarantee={"resource": {"memory": "1Gi"}}),
+        (queue("dept", **DEPT),),
+        [
+            "parent queue dept validation failed: sum of children's guarantee (memory 1Gi) "
+            "exceeds parent's guarantee limit (memory 0): raise spec.guarantee of dept or lower "
+            "that of q"
+        ],
+    ),
+    (
+        manifest("dept", capability={"cpu": "4"}),
+        (queue("mid", parent="dept"), queue("leaf", parent="mid", capability={"cpu": "8"})),
+        [
+            "queue dept capability[cpu]=4 is less than its child queue leaf capability=8: "
+            "spec.capability[cpu]"
+        ],
+    ),
+    (
+        manifest("dept", deserved={"cpu": "4"}),
+        (queue("leaf", parent="dept", deserved={"cpu": "8"}),),
+        [
+            "parent queue dept validation failed: sum of children's deserved (cpu 8) exceeds "
+            "parent's deserved limit (cpu 4): raise spec.deserved of dept or lower that of leaf"
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("obj", "queues", "sentences"), REFUSED)
+def test_a_queue_that_contradicts_itself_or_others_is_refused(
+    obj: Any, queues: Any, sentences: list[str]
+):
+    assert denied(obj, *queues) == sentences
+
+
+def test_a_guarantee_counts_as_deserved_with_a_warning():
+    obj = manifest(guarantee={"resource": {"cpu": "16"}}, capability={"cpu": "64"})
+    response = ask("/queues/validate", obj)
+    assert response.problems == ()
+    assert response.warnings == (
+        "spec.deserved[cpu]: is not set; guarantee[cpu]=16 counts as deserved",
+    )
+
+
+@pytest.mark.parametrize("name", ["default", "root"])
+def test_the_builtin_queues_stay(name: str):
+    assert denied(None, old=manifest(name)) == [
+        f"{name} queue can not be deleted: close it, or set its capability to 0"
+    ]
+
+
+def test_a_queue_with_children_stays():
+    parts = [queue("dept"), *(queue(name, parent="dept") for name in "ba")]
+    assert denied(None, *parts, old=manifest("dept")) == [
+        "queue dept can not be deleted because it has 2 child queues: a, b: delete those first"
+    ]
+    assert denied(None, *parts, old=manifest("a")) == []
+
+
+def test_a_queue_whose_pods_hold_something_stays_if_an_administrator_says_so():
+    busy = queue("q", pods=2)
+    assert denied(None, busy, old=manifest()) == []
+    settings = Settings(checks_allocated=True)
+    assert denied(None, busy, old=manifest(), settings=settings) == [
+        "queue q cannot be deleted because it has allocated Pods: 2: close it and wait for them"
+    ]
+
+
+def test_the_root_keeps_what_it_has():
+    old, new = manifest("root"), manifest("root", capability={"cpu": "1"})
+    sentence = (
+        "root queue's resource attributes (capability, deserved, guarantee) cannot be modified: "
+        "spec.capability; the root is the whole cluster"
+    )
+    assert denied(new, old=old) == [sentence]
+    assert denied(new, old=old, settings=Settings(protects_root=False)) == []
+    assert denied(manifest("root", weight=2), old=old) == []
+
+
+def test_what_is_not_changed_is_not_looked_at():
+    old = manifest(parent="gone", deserved={"cpu": 8}, capability={"cpu": 4})
+    new = {**old, "metadata": {"name": "q", "finalizers": []}}
+    assert denied(new, old=old) == []
+    old, new = (manifest(parent="gone", weight=weight) for weight in (1, 2))
+    assert denied(new, old=old) == []
+
+
+def test_a_queue_that_closes_may_still_be_changed():
+    old, new = (manifest(weight=weight, status={"state": "Closing"}) for weight in (1, 2))
+    assert denied(new, old=old) == []
+
+
+def test_a_queue_may_not_go_below_itself():
+    parts = [queue("a"), queue("b", parent="a"), queue("c", parent="b")]
+    assert denied(manifest("a", parent="c"), *parts, old=manifest("a")) == [
+        "queue a cannot use itself as parent: spec.parent: c is below it"
+    ]
+
+
+def test_a_branch_that_would_be_too_deep_is_not_moved():
+    parts = [queue(b, parent=a) for a, b in zip("rabc", "abcd", strict=True)]
+    below = [queue("q"), queue("z", parent="q")]
+    assert denied(manifest(parent="d"), *parts, *below, old=manifest()) == [
+        "queue q exceeds the maximum allowed depth of 5: spec.parent: it would be a/b/c/d/q"
+    ]
+
+
+def test_denials_of_a_tree_rest_on_the_queues_that_they_name():
+    response = ask("/queues/validate", manifest(parent="gone"))
+    assert [(rest.kind.kind, rest.name) for rest in response.rests_on] == [("Queue", "gone")]
+
+
+@pytest.mark.parametrize(
+    ("obj", "spec"),
+    [
+        ({"metadata": {"name": "q"}}, {"reclaimable": True, "weight": 1, "parent": "root"}),
+        (manifest(weight=0), {"reclaimable": True, "weight": 1, "parent": "root"}),
+        (
+            manifest(weight=3, reclaimable=False, parent="a"),
+            {"reclaimable": False, "weight": 3, "parent": "a"},
+        ),
+        (manifest("root"), {"reclaimable": True, "weight": 1}),
+    ],
+)
+def test_a_new_queue_is_filled_in(obj: Any, spec: Any):
+    assert patched(obj, ask("/queues/mutate", obj))["spec"] == spec
+
+
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        (tree("eng/prod", "2/8"), tree("root/eng/prod", "1/2/8")),
+        (tree("root/eng", "1/2"), tree("root/eng", "1/2")),
+    ],
+)
+def test_the_older_notation_of_trees_begins_at_the_root(given: Any, filled: Any):
+    obj = manifest(annotations=given)
+    assert patched(obj, ask("/queues/mutate", obj))["metadata"]["annotations"] == filled
