@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.api.kinds import POD_GROUP
+from optsched.api.wellknown import EVICTED
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.moves import MOVES, records
 from optsched.domain.reasons import ReasonCode
@@ -95,6 +96,8 @@ class Evictor:
         self._writes = writes
         self._around = around
         self._victims: dict[str, Victim] = {}
+        self._marks: dict[str, dict[str, str]] = {}
+        """UIDs of pods that were evicted, by name, by gang; as long as the gangs are there."""
         self._outbox: Outbox[str, Victim] = Outbox(
             lambda _, victim: self._evict(victim),
             around.waiting,
@@ -115,9 +118,8 @@ class Evictor:
                 for task in gang.tasks:
                     if task.nominated_node:
                         self._nominate(task.key, "")
-        for action in plan.actions:
-            if isinstance(action, Evict):
-                self._begin(action, snapshot.taken_ms)
+        evictions = (action for action in plan.actions if isinstance(action, Evict))
+        self._mark([self._begin(each, snapshot.taken_ms) for each in evictions], snapshot)
 
     def withdraw(self) -> None:
         """Give up every eviction that has not been asked for yet."""
@@ -143,6 +145,33 @@ class Evictor:
             ref = pod_ref(task)
             self._writes.put(ref, StatusPatch(ref, body, "status"))
 
+    def _mark(self, victims: list[Victim | None], snapshot: Snapshot) -> None:
+        """Note on gangs which of their pods go, so that it is no failure of theirs.
+
+        A job's controller reads it there even if it looks only when the pods are gone.
+        """
+        for gone in [key for key in self._marks if key not in snapshot.gang_by_key]:
+            del self._marks[gone]
+        marked: dict[str, Gang] = {}
+        for victim in victims:
+            gang = None if victim is None else snapshot.gang_by_key.get(victim.gang)
+            if victim is not None and gang is not None:
+                self._marks.setdefault(gang.key, {})[victim.ref.name] = victim.uid
+                marked[gang.key] = gang
+        for gang in marked.values():
+            if not (gang.is_implicit or is_upstream(gang)):
+                self._write_mark(gang)
+
+    def _write_mark(self, gang: Gang) -> None:
+        marks = self._marks[gang.key]
+        known = {task.key.partition("/")[2]: task.uid for task in gang.tasks}
+        for name in [name for name in marks if known.get(name, marks[name]) != marks[name]]:
+            del marks[name]  # another pod has the name by now
+        text = " ".join(f"{name}={uid}" for name, uid in sorted(marks.items()))
+        ref = Ref(POD_GROUP, gang.namespace, gang.name)
+        body = {"metadata": {"annotations": {EVICTED: text}}}
+        self._writes.put(beside(ref, "evicted"), StatusPatch(ref, body, ""))
+
     def _record(self, gang: Gang, text: str) -> None:
         """Note what has been moved for a gang, where a scheduler that starts anew will find it."""
         self._cache.assume_moves(gang.key, text)
@@ -154,15 +183,17 @@ class Evictor:
             ref, part = pod_ref(gang.tasks[0].key), "status"
         self._writes.put(beside(ref, "moves"), StatusPatch(ref, body, part))
 
-    def _begin(self, eviction: Evict, now_ms: int) -> None:
+    def _begin(self, eviction: Evict, now_ms: int) -> Victim | None:
         if eviction.plugin:
             self._cache.note_shuffle(eviction.plugin, now_ms)
         task = self._cache.task(eviction.task)
         uid = self._cache.assume_leaving(eviction.task, eviction.node)
-        if uid is not None:
-            gang = "" if task is None else task.gang
-            self._victims[eviction.task] = Victim(eviction, uid, gang)
-            self._outbox.put(eviction.task, self._victims[eviction.task])
+        if uid is None:
+            return None
+        victim = Victim(eviction, uid, "" if task is None else task.gang)
+        self._victims[eviction.task] = victim
+        self._outbox.put(eviction.task, victim)
+        return victim
 
     async def _evict(self, victim: Victim) -> None:
         await self._writes.until_idle()

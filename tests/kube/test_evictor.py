@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import POD, POD_GROUP
+from optsched.api.wellknown import EVICTED
 from optsched.domain.decisions import Allocate, Certificate, Evict, Nominate, Plan
 from optsched.domain.moves import MOVES, read_moves
 from optsched.domain.task import TaskStatus
@@ -94,9 +95,23 @@ async def test_what_is_planned_counts_at_once() -> None:
 async def test_the_room_is_nominated_before_it_is_made() -> None:
     world = World()
     await world.carry_out(NOMINATE, EVICT)
-    assert world.api.calls == ["patch Pod ns/new-0 status", "evict Pod ns/old-0"]
+    assert world.api.calls == [
+        "patch Pod ns/new-0 status",
+        "patch PodGroup ns/old",
+        "evict Pod ns/old-0",
+    ]
     assert world.nominated == "n1"
     assert world.gone == ["ns/old-0"]
+
+
+@pytest.mark.asyncio
+async def test_a_gang_is_told_first_which_of_its_pods_go() -> None:
+    world = World()
+    uid = world.task("ns/old-0").uid
+    await world.carry_out(EVICT)
+    assert world.api.calls == ["patch PodGroup ns/old", "evict Pod ns/old-0"]
+    annotations = world.api.objects[Ref(POD_GROUP, "ns", "old")]["metadata"]["annotations"]
+    assert annotations[EVICTED] == f"old-0={uid}"
 
 
 @pytest.mark.asyncio
