@@ -35,7 +35,9 @@ OWN_NAME: Final = "optsched"
 LOCK_NAME: Final = "vc-controller-manager"
 
 GRAMMAR: Final = Grammar(
-    switches=frozenset({"leader-elect", "enable-healthz", "inherit-owner-annotations"}),
+    switches=frozenset(
+        {"leader-elect", "enable-healthz", "evictions-are-retries", "inherit-owner-annotations"}
+    ),
     ignored_switches=frozenset(
         {"alsologtostderr", "enable-metrics", "enable-node-event-trigger", "logtostderr"}
     ),
@@ -95,6 +97,11 @@ GRAMMAR: Final = Grammar(
     default=True,
     help="PodGroups have the annotations of the owners of their pods, and their minimum.",
 )
+@click.option(
+    "--evictions-are-retries/--no-evictions-are-retries",
+    default=False,
+    help="Restarts of jobs after evictions by the scheduler count towards maxRetry.",
+)
 @listen_options(":8081")
 @election_options("Let one of several work.", LOCK_NAME)
 @verbosity_option
@@ -132,10 +139,15 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
 def _options(given: Mapping[str, Any]) -> Options:
     from optsched.controllers import podgroup
+    from optsched.controllers.job import reconcile as job
     from optsched.controllers.registry import Options
+    from optsched.kube.keys import new_rsa_keys
 
     inherits = (VOLCANO_PREFIX,) if given["inherit_owner_annotations"] else ()
-    return Options(podgroup.Options(tuple(given["names"]), given["default_queue"], inherits))
+    return Options(
+        job.Options(new_rsa_keys, given["evictions_are_retries"]),
+        podgroup.Options(tuple(given["names"]), given["default_queue"], inherits),
+    )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from optsched.controllers.job.controller import job_controller
 from optsched.controllers.podgroup import Options as PodGroupOptions
 from optsched.controllers.podgroup import PodGroups
 from optsched.controllers.queue import QUEUES
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from optsched.controllers.controller import Controller
+    from optsched.controllers.job.reconcile import Options as JobOptions
 
 EVERY = "*"
 """Stands for all controllers in `--controllers`."""
@@ -22,12 +24,13 @@ EVERY = "*"
 class Options:
     """What controllers are told."""
 
+    jobs: JobOptions
     podgroups: PodGroupOptions = field(default_factory=PodGroupOptions)
 
 
 def all_controllers(options: Options) -> tuple[Controller, ...]:
     """Every controller."""
-    return (QUEUES, PodGroups(options.podgroups).controller)
+    return (QUEUES, job_controller(options.jobs), PodGroups(options.podgroups).controller)
 
 
 def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers, chosen
+from tests.support.vcjobs import KEYS
 
-EVERY = all_controllers(Options())
+EVERY = all_controllers(Options(JobOptions(lambda: KEYS)))
 
 
 def names(text: str) -> set[str]:
@@ -33,5 +35,7 @@ def test_names_choose_controllers(text: str, expected: set[str]) -> None:
 
 
 def test_a_controller_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match=r"'quue' is no controller: there are .*podgroup, queue"):
+    with pytest.raises(
+        ValueError, match=r"'quue' is no controller: there are .*job, podgroup, queue"
+    ):
         names("*,quue")

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from optsched.api.kinds import REPLICA_SET, Ref
+from optsched.api.kinds import COMMAND, JOB, POD_GROUP, REPLICA_SET, Ref
 from optsched.cli.controllers import LOCK_NAME
+from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
 from optsched.formats.text import Document, read_yaml
 from tests.kube.test_controllers import Process, play
 from tests.support.pages import ROOT
+from tests.support.vcjobs import KEYS, job, task
 
 if TYPE_CHECKING:
     from tests.support.memory_server import MemoryServer
@@ -43,7 +45,9 @@ def granted(role: str) -> list[tuple[str, str, str]]:
 async def everything() -> MemoryServer:
     """Each write that a controller makes, at least once."""
     server = play()
-    async with Process(server, *all_controllers(Options())).running() as process:
+    async with Process(
+        server, *all_controllers(Options(JobOptions(lambda: KEYS)))
+    ).running() as process:
         await process.until_idle()
         # A set that wants no pods any more loses its PodGroup.
         ref = Ref(REPLICA_SET, "default", "set-0")
@@ -52,6 +56,24 @@ async def everything() -> MemoryServer:
         ref = Ref(REPLICA_SET, "default", "set-1")
         marks = {"scheduling.volcano.sh/group-min-member": "2"}
         server.world.change(ref, lambda owner: owner["metadata"].update(annotations=marks))
+        await server.news()
+        await process.until_idle()
+        # A job gets all that one can have, grows, is restarted, and goes when it is old.
+        claim = {"mountPath": "/data", "volumeClaim": {"accessModes": ["ReadWriteOnce"]}}
+        more = {"plugins": {"svc": [], "ssh": []}, "ttlSecondsAfterFinished": 0}
+        server.world.put(JOB, job(task("a"), task("b", 0), volumes=[claim], **more))
+        await server.news()
+        await process.until_idle()
+        group = Ref(POD_GROUP, "default", "j-j-uid")
+        server.world.change(group, lambda obj: obj.update(status={"phase": "Inqueue"}))
+        ref = Ref(JOB, "default", "j")
+        server.world.change(ref, lambda obj: obj["spec"]["tasks"][1].update(replicas=1))
+        await server.news()
+        await process.until_idle()
+        target = {"apiVersion": JOB.api_version, "kind": "Job", "name": "j", "uid": "j-uid"}
+        server.world.put(
+            COMMAND, {"metadata": {"name": "c"}, "action": "TerminateJob", "target": target}
+        )
         await server.news()
         await process.until_idle()
     return server

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import COMMAND, JOB, POD, POD_GROUP, Ref
 from optsched.controllers.job.plugins.base import KeyPair
-from optsched.controllers.job.reconcile import JobReconciler
+from optsched.controllers.job.reconcile import JobReconciler, Options
 from tests.support.memory import MemoryWorld
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from optsched.controllers.effects import Effect
 
 KEYS = KeyPair("private\n", "ssh-rsa public\n")
-RECONCILE = JobReconciler(lambda: KEYS)
+RECONCILE = JobReconciler(Options(lambda: KEYS))
 
 
 def container(**more: Any) -> dict[str, Any]:

@@ -22,12 +22,10 @@ from optsched.controllers.controller import Controller, owner_wakes
 from optsched.controllers.job.reconcile import JobReconciler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from optsched.api.kinds import Ref
     from optsched.controllers.controller import Decide
-    from optsched.controllers.effects import Effects, Manifest
-    from optsched.controllers.job.plugins.base import KeyPair
+    from optsched.controllers.effects import Effects
+    from optsched.controllers.job.reconcile import Options
     from optsched.controllers.world import World
 
 _OWNED = (
@@ -41,18 +39,18 @@ _OWNED = (
 )
 
 
-def job_controller(new_keys: Callable[[], KeyPair]) -> Controller:
-    """The controller of jobs. new_keys: makes a key for ssh."""
+def job_controller(options: Options) -> Controller:
+    """The controller of jobs."""
     return Controller(
         name="job",
         kind=JOB,
-        decide=_decide(JobReconciler(new_keys)),
+        decide=_decide(JobReconciler(options)),
         wakes={
             **dict.fromkeys(_OWNED, owner_wakes(JOB)),
-            **dict.fromkeys((QUEUE, PRIORITY_CLASS), _nobody),
             COMMAND: command_wakes(JOB),
         },
         indexes=(COMMANDS_OF,),
+        reads=(QUEUE, PRIORITY_CLASS),
     )
 
 
@@ -62,7 +60,3 @@ def _decide(reconcile: JobReconciler) -> Decide:
         return forgotten(ref, world) if job is None else reconcile(job, world)
 
     return decide
-
-
-def _nobody(obj: Manifest, world: World) -> tuple[Ref, ...]:
-    return ()

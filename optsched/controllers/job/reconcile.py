@@ -83,6 +83,8 @@ class Order:
         What a policy answers to; None for a Command.
     command
         UID of the Command; empty for a policy.
+    is_retry
+        Whether a restart counts towards maxRetry.
 
     """
 
@@ -91,13 +93,31 @@ class Order:
     message: str
     happening: Happening | None = None
     command: str = ""
+    is_retry: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the controller of jobs is told.
+
+    Attributes
+    ----------
+    new_keys
+        Makes a key for ssh, for jobs whose plugin asks for one.
+    evictions_are_retries
+        Whether evictions by the scheduler count towards maxRetry, as in Volcano.
+
+    """
+
+    new_keys: Callable[[], KeyPair]
+    evictions_are_retries: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobReconciler:
-    """Decides for jobs. new_keys: makes a key for ssh, for jobs whose plugin asks for one."""
+    """Decides for jobs."""
 
-    new_keys: Callable[[], KeyPair]
+    options: Options
 
     def __call__(self, manifest: Manifest, world: World) -> Effects:
         """What is to be done now for the job that a manifest holds."""
@@ -119,10 +139,11 @@ class JobReconciler:
             return (*heard.effects, *_wind_down(case))
         judgement = judge(case.scene)
         if judgement.verdict is not None:
-            return (*heard.effects, *_strike(case, _order_of(judgement.verdict)))
+            order = _order_of(judgement.verdict, self.options)
+            return (*heard.effects, *_strike(case, order))
         wait = judgement.wait_ms
         again = () if wait is None else (Again(wait / 1000),)
-        return (*heard.effects, *_keep_up(case, self.new_keys), *again)
+        return (*heard.effects, *_keep_up(case, self.options.new_keys), *again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +199,15 @@ def _order_from(command: Manifest, action: JobAction) -> Order:
     return Order(action, reason, message, command=uid_of(command))
 
 
-def _order_of(verdict: Verdict) -> Order:
+def _order_of(verdict: Verdict, options: Options) -> Order:
     happening = verdict.because
-    message = f"{happening.what}: {verdict.action.value} by policy"
-    return Order(verdict.action, happening.event.value, message, happening)
+    return Order(
+        verdict.action,
+        happening.event.value,
+        f"{happening.what}: {verdict.action.value} by policy",
+        happening,
+        is_retry=options.evictions_are_retries or not happening.is_by_scheduler,
+    )
 
 
 # --- an action is taken --------------------------------------------------------------------------
@@ -222,7 +248,7 @@ def _given_up(status: JobStatus, order: Order, version: int) -> JobStatus:
     status = replace(status, restarted=restarted)
     if order.action is JobAction.RESUME_JOB:
         return status
-    if order.happening is not None and order.happening.is_by_scheduler:
+    if not order.is_retry:
         return replace(status, evictions=status.evictions + 1)
     return replace(status, retry_count=status.retry_count + 1)
 

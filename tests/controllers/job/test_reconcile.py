@@ -6,8 +6,9 @@ import pytest
 
 from optsched.api.kinds import COMMAND, JOB, PERSISTENT_VOLUME_CLAIM, POD, POD_GROUP, Ref
 from optsched.controllers.effects import Again, Delete, Propagation
+from optsched.controllers.job.reconcile import JobReconciler, Options
 from optsched.controllers.manifests import name_of
-from tests.support.vcjobs import Play, job, policy, task
+from tests.support.vcjobs import KEYS, Play, job, policy, task
 
 RESTART = policy("PodFailed", "RestartJob")
 
@@ -584,3 +585,14 @@ def test_what_cannot_be_read_is_told() -> None:
     assert event.reason == "JobStatusError"
     assert event.message == 'spec.tasks[0].replicas: "two" is not a whole number'
     assert play.pods == []
+
+
+def test_evictions_may_count_as_in_volcano() -> None:
+    play = Play(job(task("a", 2), policies=[policy("PodEvicted", "RestartJob")], maxRetry=3))
+    play.run()
+    play.evict("a-0")
+    effects = JobReconciler(Options(lambda: KEYS, evictions_are_retries=True))(
+        play.manifest, play.world
+    )
+    play.world.apply(effects)
+    assert (play.status["retryCount"], play.status.get("evictions")) == (1, 0)
