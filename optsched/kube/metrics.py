@@ -102,6 +102,9 @@ def _deserved(problem: Problem, policy: Policy) -> I64:
     """(Q, R) what queues deserve: by weight if the policy says so, else as they state it."""
     if policy.rules.find("proportion") is not None:
         return deserved_shares(problem)
+    drf = policy.rules.find("drf")
+    if drf is not None and (due := drf.rule.deserved(problem)) is not None:
+        return due
     return problem.queues.deserved
 
 

@@ -164,9 +164,9 @@ def build_rules(
 
 
 def _arguments(plugin: TierPlugin) -> dict[str, Value]:
-    """What a plugin is built from: its arguments, and whether it is to look at trees of queues."""
-    hierarchy = Face.HIERARCHY
-    return {**dict(plugin.arguments), hierarchy.value: hierarchy in plugin.faces}
+    """What a plugin is built from: its arguments, and switches that its rules look at."""
+    switches = {f.value: f in plugin.faces for f in (Face.HIERARCHY, Face.RECLAIMABLE)}
+    return {**dict(plugin.arguments), **switches}
 
 
 # --- in words ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import numpy as np
 
 from optsched.domain.decisions import PPM, QueueShare
 from optsched.problem.arrays import UNLIMITED
+from optsched.rules.hdrf import HierarchicalDrf
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def queue_shares(outcome: Outcome, rules: RuleSet) -> tuple[QueueShare, ...]:
         return ()
     problem = outcome.problem
     view = problem.derived(_view)
-    ideal = ideal_parts(problem, rules) * view.dominant
+    ideal = _ideal_shares(problem, rules)
     held = _dominant(view.total, outcome.queue_allocated)
     asking = np.flatnonzero(view.dominant > 0)
     names = problem.queues.names
@@ -47,6 +48,15 @@ def queue_shares(outcome: Outcome, rules: RuleSet) -> tuple[QueueShare, ...]:
         QueueShare(names[q], int(np.rint(held[q] * PPM)), int(np.rint(ideal[q] * PPM)))
         for q in asking.tolist()
     )
+
+
+def _ideal_shares(problem: Problem, rules: RuleSet) -> F64:
+    """(Q,) shares in the ideal, over the tree of departments where the policy shares by one."""
+    view, drf = problem.derived(_view), rules.find("drf")
+    if drf is not None and isinstance(drf.rule, HierarchicalDrf):
+        return _dominant(view.total, drf.rule.ideal(problem))
+    shares: F64 = ideal_parts(problem, rules) * view.dominant
+    return shares
 
 
 def ideal_parts(problem: Problem, rules: RuleSet) -> F64:
@@ -102,7 +112,7 @@ def _view(problem: Problem) -> _View:
     return _View(use[binds], limit[binds], total, _dominant(total, queues.requested))
 
 
-def _dominant(total: F64, amounts: I64) -> F64:
+def _dominant(total: F64, amounts: I64 | F64) -> F64:
     """(Q,) the largest part of the cluster that amounts (Q, R) are."""
     parts = np.where(total > 0, amounts / np.maximum(total, 1), 0.0)
     largest: F64 = parts.max(axis=1, initial=0.0)

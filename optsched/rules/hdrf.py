@@ -1,5 +1,7 @@
 """Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
 
+In the order of queues, and as quotas of departments from the top down.
+
 Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
 datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.
 The tree is that of the annotations `volcano.sh/hierarchy`, not of `spec.parent`.
@@ -15,47 +17,87 @@ import numpy as np
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.problem.running import running_tasks
 from optsched.rules.base import KeyReach
-from optsched.rules.drf import Drf, DrfOrder
+from optsched.rules.drf import GRID, Drf, DrfOrder
+from optsched.rules.shortfall import Shortfall
+from optsched.rules.tree_shares import contest_in, contest_of, quotas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.domain.cluster import Queue
-    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.rules.base import GangLevel, Greedy
     from optsched.rules.ledger import Ledger
+    from optsched.rules.tree_shares import Contest, Path
+    from optsched.rules.world import World
 
 
 class HierarchicalDrf(Drf):
     """Queues in the order of weighted shares where their paths part; full ones come last."""
 
+    def __init__(self, *, reclaims: bool = True) -> None:
+        """`reclaims`: whether queues claim back what the tree gives them."""
+        self._reclaims = reclaims
+
+    def ideal(self, problem: Problem) -> F64:
+        """(Q, R) what each queue would hold of each resource if tasks could be cut."""
+        return problem.derived(self._contest).ideal
+
+    def _contest(self, problem: Problem) -> Contest:
+        queues = problem.snapshot.queues
+        past = np.zeros((len(queues), len(problem.resources)))
+        return contest_of(problem, [hierarchy(q) for q in queues], past)
+
     def tells_apart(self, problem: Problem) -> Bool | None:
-        """See `Rule`: only the order serves the tree."""
+        """See `Rule`: shares of queues are all that counts."""
         return None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """No level: equal shares of jobs would contradict the weights of their queues."""
-        return ()
+        """What departments miss of their ideal, from the top down to queues."""
+        contest = problem.derived(self._contest)
+        return [
+            Shortfall(f"fair share at depth {depth}", "steps", member, target, GRID)
+            for depth, member, target in quotas(problem, contest)
+        ]
+
+    def deserved(self, problem: Problem) -> I64 | None:
+        """See `Rule`: the ideal of queues with all below them."""
+        if not self._reclaims:
+            return None
+        due: I64 = problem.queues.subtree.astype(np.int64) @ problem.derived(self._contest).due
+        return due
+
+    def deserved_by_name(self, world: World) -> dict[str, dict[str, int]] | None:
+        """See `Rule`."""
+        if not self._reclaims:
+            return None
+        queues = world.snapshot.queues
+        contest, names = contest_in(world, [hierarchy(q) for q in queues], [{} for _ in queues])
+        due = contest.subtree.astype(np.int64) @ contest.due
+        return {
+            queue.name: dict(zip(names, amounts, strict=True))
+            for queue, amounts in zip(queues, due.tolist(), strict=True)
+        }
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
         return _TreeOrder(problem, ledger)
 
 
-def hierarchy(queue: Queue) -> list[tuple[str, float]]:
+def hierarchy(queue: Queue) -> Path:
     """Names and weights from the top to a queue; `root/NAME` with its own weight where unsaid.
 
     A weight that is missing or no positive number counts as 1.
     """
     path = queue.annotations.get(HIERARCHY, "").strip("/")
     if not path:
-        return [("root", 1.0), (queue.name, float(queue.weight))]
+        return (("root", 1.0), (queue.name, float(queue.weight)))
     names = path.split("/")
     weights = [_weight(text) for text in queue.annotations.get(HIERARCHY_WEIGHTS, "").split("/")]
     weights += [1.0] * (len(names) - len(weights))
-    return list(zip(names, weights, strict=False))
+    return tuple(zip(names, weights, strict=False))
 
 
 def _weight(text: str) -> float:

@@ -124,7 +124,8 @@ class Plugin:
     arguments
         What a configuration may tell it; everything else is refused there with its line.
     build
-        Makes its rules from checked arguments, among them whether `enableHierarchy` is on; None
+        Makes its rules from checked arguments, among them whether `enableHierarchy` and
+        `enableReclaimable` are on; None
         where the plugin is known but not there yet.
     origin
         The file or package that it comes from; empty for those that come along.
@@ -184,7 +185,9 @@ def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 def _drf(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    return (HierarchicalDrf() if arguments.get(Face.HIERARCHY.value, False) else Drf(),)
+    if not arguments.get(Face.HIERARCHY.value, False):
+        return (Drf(),)
+    return (HierarchicalDrf(reclaims=bool(arguments.get(Face.RECLAIMABLE.value, True))),)
 
 
 def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.domain.decisions import LevelStatus, Sense
 from optsched.engines import portfolio
 from optsched.engines.cpsat.model import Limits
@@ -21,6 +23,7 @@ from optsched.rules.capacity import Capacity
 from optsched.rules.drf import Drf
 from optsched.rules.gang import Gang
 from optsched.rules.guarantee import Guarantee
+from optsched.rules.hdrf import HierarchicalDrf
 from optsched.rules.host_ports import HostPorts
 from optsched.rules.levels import build_levels
 from optsched.rules.node_affinity import NodeAffinity
@@ -34,6 +37,9 @@ from optsched.rules.verify import verify_actions
 from tests.support.effort import EFFORT
 from tests.support.small import actions_of, best_values, random_cluster
 
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Snapshot
+
 PREDICATES = (NodeAffinity(), Taints(), HostPorts(), PodAffinity(), Spread())
 BY_CAPACITY = RuleSet.of(
     Gang(), Priority(), Drf(), *PREDICATES, Capacity(), Capability(), Guarantee(), Binpack()
@@ -41,14 +47,27 @@ BY_CAPACITY = RuleSet.of(
 BY_WEIGHT = RuleSet.of(
     Gang(), Priority(), Drf(), *PREDICATES, Proportion(), Capability(), Guarantee(), Binpack()
 )
+BY_TREE = RuleSet.of(
+    Gang(), Priority(), HierarchicalDrf(), *PREDICATES, Capacity(), Capability(), Guarantee()
+)
 LEVELS = ("guarantee", "admission", "fair-share", "tasks")
 EXACT = Limits(budget_ms=None, num_workers=1)
 
 
+def in_departments(snapshot: Snapshot) -> Snapshot:
+    """The same with every other queue in a department of its own, of weight 2."""
+    marks = {HIERARCHY: "root/d/{}", HIERARCHY_WEIGHTS: "1/2/1"}
+    queues = tuple(
+        replace(q, annotations={k: v.format(q.name) for k, v in marks.items()}) if i % 2 else q
+        for i, q in enumerate(snapshot.queues)
+    )
+    return replace(snapshot, queues=queues)
+
+
 def setting(seed: int, *, related: bool):
     rng = np.random.default_rng(seed)
-    problem = compile_problem(random_cluster(rng, related=related))
-    rules = BY_WEIGHT if seed % 2 else BY_CAPACITY
+    problem = compile_problem(in_departments(random_cluster(rng, related=related)))
+    rules = (BY_CAPACITY, BY_WEIGHT, BY_TREE)[seed % 5 % 3]
     tiers = priority_tiers(problem, problem.priority, 60_000)
     levels = build_levels(problem, rules, tiers, LEVELS)
     options = GreedyOptions(tier_of=tiers.of, gated=False)

@@ -24,6 +24,7 @@ from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.tiers import priority_tiers
 from optsched.rules.extender import Extender
+from optsched.rules.hdrf import HierarchicalDrf
 from optsched.rules.ledger import Ledger
 from optsched.rules.levels import LEVELS, build_levels
 from optsched.rules.outcome import Outcome
@@ -86,8 +87,9 @@ class Asked(Extender):
 
 
 ASKED = Asked(paths=((Verb.PREDICATE, "p"), (Verb.PRIORITIZE, "s")), outside=Fickle())
+TREE = HierarchicalDrf()
 OF_USERS = {"maintenance": load_example().Maintenance(), "extender-asked": ASKED}
-OWN = {**ALWAYS, **OF_PLUGINS}
+OWN = {**ALWAYS, **OF_PLUGINS, "drf-tree": TREE}
 RULES = {**OWN, **OF_USERS}
 GANG = RULES["gang"]
 

@@ -120,15 +120,15 @@ def test_reclaim_takes_from_who_has_more() -> None:
 @pytest.mark.parametrize(
     ("path", "weights", "expected"),
     [
-        ("root/a/b", "1/2/3", [("root", 1), ("a", 2), ("b", 3)]),
-        ("root/a", "1", [("root", 1), ("a", 1)]),
-        ("root/a", "1/-4", [("root", 1), ("a", 1)]),
-        ("root/a", "1/x", [("root", 1), ("a", 1)]),
+        ("root/a/b", "1/2/3", (("root", 1), ("a", 2), ("b", 3))),
+        ("root/a", "1", (("root", 1), ("a", 1))),
+        ("root/a", "1/-4", (("root", 1), ("a", 1))),
+        ("root/a", "1/x", (("root", 1), ("a", 1))),
     ],
 )
-def test_paths(path: str, weights: str, expected: list[tuple[str, float]]) -> None:
+def test_paths(path: str, weights: str, expected: tuple[tuple[str, float], ...]) -> None:
     assert hierarchy(queue("q", path, weights)) == expected
 
 
 def test_a_queue_that_says_nothing_is_at_the_top_with_its_own_weight() -> None:
-    assert hierarchy(Queue("q", weight=7)) == [("root", 1), ("q", 7)]
+    assert hierarchy(Queue("q", weight=7)) == (("root", 1), ("q", 7))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cluster import Queue
+from optsched.domain.cluster import Gang, GangPhase, Queue
+from optsched.domain.decisions import Evict
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
-from tests.support.small import cluster, gang, node, shape
+from tests.support.small import GPU, cluster, gang, node, running, shape
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Plan
 
 CONF = """
 actions: allocate
@@ -50,3 +57,99 @@ def test_departments_share_by_weight_and_then_their_teams(
     report = run_session(snapshot, policy if solver else without_solver(policy), around)
     gang_of = {task.key: each.name for each in gangs for task in each.tasks}
     assert Counter(gang_of[task] for task in report.plan.binds) == wanted
+
+
+BORROWED = """
+actions: "allocate, reclaim"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: drf, enableHierarchy: true}, {name: predicates}, {name: capacity}]
+"""
+
+
+def held(name: str, number: int, where: str) -> Gang:
+    made = gang(name, ("w", number, shape(1, 1)), least=1, queue=name)
+    tasks = tuple(running(task, where) for task in made.tasks)
+    return replace(made, tasks=tasks, phase=GangPhase.RUNNING)
+
+
+def session(snapshot: Snapshot, text: str, *, solver: bool) -> Plan:
+    policy = parse_policy(text, "tree.conf")
+    limits = Limits(budget_ms=None, num_workers=1)
+    around = Surroundings(solver=InProcess() if solver else None, limits=limits)
+    return run_session(snapshot, policy if solver else without_solver(policy), around).plan
+
+
+def evicted(plan: Plan) -> Counter[str]:
+    gone = [a for a in plan.actions if isinstance(a, Evict)]
+    assert {a.action for a in gone} <= {"reclaim"}
+    return Counter(a.task.split("/")[1].split("-")[0] for a in gone)
+
+
+def test_teams_claim_back_what_the_tree_gives_them() -> None:
+    """Departments 3 to 2, teams 2 to 1: of 10 devices 4 to a1, 2 to a2, 4 to b1."""
+    nodes = [node("n0", 10, gpu=10)]
+    gangs = [held("a1", 4, "n0"), held("b1", 6, "n0")]
+    gangs.append(gang("a2", ("w", 10, shape(1, 1)), least=1, queue="a2"))
+    plan = session(cluster(nodes, gangs, [team(n) for n in TEAMS]), BORROWED, solver=True)
+    assert evicted(plan) == {"b1": 2}
+
+
+def test_nobody_claims_back_beyond_the_tree() -> None:
+    nodes = [node("n0", 10, gpu=10)]
+    gangs = [held("a1", 4, "n0"), held("a2", 2, "n0"), held("b1", 4, "n0")]
+    more = [gang(f"more-{n}", ("w", 9, shape(1, 1)), least=1, queue=n) for n in TEAMS]
+    snapshot = cluster(nodes, [*gangs, *more], [team(n) for n in TEAMS])
+    for solver in (True, False):
+        assert evicted(session(snapshot, BORROWED, solver=solver)) == {}
+
+
+def test_what_drf_may_not_claim_back_capacity_says() -> None:
+    switches = "enableHierarchy: true, enableReclaimable: false"
+    text = BORROWED.replace("enableHierarchy: true", switches)
+    gangs = [held("b1", 10, "n0"), gang("a2", ("w", 10, shape(1, 1)), least=1, queue="a2")]
+    queues = [team("a1"), replace(team("a2"), deserved=((GPU, 7),)), team("b1")]
+    snapshot = cluster([node("n0", 10, gpu=10)], gangs, queues)
+    assert evicted(session(snapshot, text, solver=True)) == {"b1": 7}
+
+
+@pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "greedy"])
+def test_who_is_blocked_neither_starves_nor_holds_up_its_department(solver: bool) -> None:
+    """Volcano's TestHDRF, blocking nodes."""
+    queues = [
+        Queue(name, annotations={"volcano.sh/hierarchy": path, "volcano.sh/hierarchy-weights": w})
+        for name, path, w in (
+            ("q1", "root/q1", "100/25"),
+            ("q2", "root/q2", "100/25"),
+            ("q31", "root/q3/q31", "100/25/50"),
+            ("q4", "root/q4", "100/25"),
+        )
+    ]
+    wanted = {"g1": ("q1", 1, 0), "g2": ("q2", 1, 0), "g31": ("q31", 1, 0)}
+    wanted |= {"g32": ("q31", 0, 1), "g4": ("q4", 0, 1)}
+    gangs = [
+        gang(name, ("w", 30, shape(cpu, gpu)), least=1, queue=where)
+        for name, (where, cpu, gpu) in wanted.items()
+    ]
+    nodes = [node(f"n{i}", 3, gpu=3) for i in range(10)]
+    plan = session(cluster(nodes, gangs, queues), CONF, solver=solver)
+    gang_of = {task.key: each.name for each in gangs for task in each.tasks}
+    placed = Counter(gang_of[task] for task in plan.binds)
+    assert placed == {"g1": 10, "g2": 10, "g31": 10, "g32": 15, "g4": 15}
+    ideals = {s.queue: s.ideal for s in plan.certificate.shares}
+    assert ideals == {"q1": 333_333, "q2": 333_333, "q31": 500_000, "q4": 500_000}
+
+
+def test_of_gangs_that_come_whole_each_department_gets_one() -> None:
+    queues = [team("a1"), team("a2"), team("b1")]
+    gangs = [
+        gang("a1", ("w", 3, shape(2, 0)), queue="a1"),
+        gang("a2", ("w", 3, shape(2, 0)), queue="a2"),
+        gang("b1", ("w", 3, shape(2, 0)), queue="b1"),
+    ]
+    nodes = [node(f"n{i}", 4) for i in range(3)]
+    plan = session(cluster(nodes, gangs, queues), CONF, solver=True)
+    gang_of = {task.key: each.name for each in gangs for task in each.tasks}
+    assert Counter(gang_of[task] for task in plan.binds) == {"a1": 3, "b1": 3}
+    names = [level.name for level in plan.certificate.levels]
+    assert [n for n in names if "share" in n] == ["fair share at depth 1", "fair share at depth 2"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from optsched.api.wellknown import NUMA_TOPOLOGY_POLICY
+from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS, NUMA_TOPOLOGY_POLICY
 from optsched.domain.amounts import amounts, total
 from optsched.domain.cluster import (
     Budget,
@@ -90,6 +90,13 @@ _CLAIMS = tuple(f"{namespace}/c{i}" for namespace in NAMESPACES for i in range(2
 _OPEN = (*[QueueState.OPEN] * 19, QueueState.CLOSED)
 _ZONES = ((ZONE, "x"), (ZONE, "y"), (ZONE, "x"), (ZONE, "y"), ())
 _POLICIES = ("", "", "", *Alignment)
+_PLACES = {
+    ("q0", 2): {HIERARCHY: "root/x/q0", HIERARCHY_WEIGHTS: "1/2/1"},
+    ("q0", 3): {HIERARCHY: "root/x/q0"},
+    ("q1", 2): {HIERARCHY: "root/x/q1", HIERARCHY_WEIGHTS: "1/2/3"},
+    ("q1", 3): {HIERARCHY: "root/y/q1", HIERARCHY_WEIGHTS: "1/3/1"},
+}
+"""Places in a tree of departments, by queue and weight."""
 _MARKS = ((), (), ("app", "x"), ("app", "3"))
 
 
@@ -298,15 +305,17 @@ class _Contest:
     def _queue(self, name: str, parents: Sequence[str]) -> Queue:
         guarantee, ceiling = self._from(0, 0, 1, 2), self._from(0, 0, 1, 3)
         limits = _amounts(guarantee + ceiling, gpu=self._from(0, 1)) if ceiling else None
+        weight = self._from(1, 2, 3)
         return Queue(
             name,
-            weight=self._from(1, 2, 3),
+            weight=weight,
             priority=self._from(0, 0, 1),
             parent=self._from(*parents),
             guarantee=_amounts(guarantee),
             capability=limits,
             deserved=_amounts(guarantee + self._from(0, 1, 2)),
             state=self._from(*_OPEN),
+            annotations=_PLACES.get((name, weight), {}),
         )
 
     def _used_claims(self) -> list[str]:

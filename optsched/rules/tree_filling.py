@@ -1,0 +1,316 @@
+"""Fills a cluster evenly down a tree of departments: what each would hold if tasks could be cut.
+
+The mathematics is on the page of `hdrf`, "Ideal". Bhattacharya et al., SoCC 2013, whose procedure
+gives one task at a time to whom comes first; here tasks are as small as one likes, so that all who
+come first rise together. Amounts are parts of the cluster throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import F64, I64, Bool
+
+_TINY = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Departments, axis M; the first is the top, and nobody comes before the one above it.
+
+    Attributes
+    ----------
+    parent_of
+        (M,) the department above; -1 for the top.
+    weight
+        (M,) above zero.
+    past
+        (M, R) what counts as held by each although nobody holds it now.
+
+    """
+
+    parent_of: I64
+    weight: F64
+    past: F64
+
+    @property
+    def by_depth(self) -> list[I64]:
+        """Departments below the top, those right below it first."""
+        depth = np.zeros(len(self.parent_of), np.int64)
+        for node in range(1, len(depth)):
+            depth[node] = depth[self.parent_of[node]] + 1
+        return [np.flatnonzero(depth == d) for d in range(1, int(depth.max(initial=0)) + 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class Kinds:
+    """Axis L: gangs of one department that ask for resources in the same proportions.
+
+    Attributes
+    ----------
+    home
+        (L,) their department, which has no others below it.
+    mix
+        (L, R) what they take of the cluster for each part of what they take most of.
+    sizes
+        (L,) arrays: the dominant shares that its gangs ask for, ascending.
+    floor
+        (L,) the part of it that each has whatever others have.
+    use, limit
+        (K, L) what a kind takes of a limit for each dominant share, and (K,) the limits.
+
+    """
+
+    home: I64
+    mix: F64
+    sizes: tuple[F64, ...]
+    floor: F64
+    use: F64
+    limit: F64
+
+
+def fill_tree(tree: Tree, kinds: Kinds) -> F64:
+    """(L,) dominant shares that the gangs of each kind hold together in the end."""
+    filling = _Filling(tree, kinds)
+    # An event ends a step: a gang is served, a limit is met, two become equal, or a resource
+    # takes over as the one that a department holds most of.
+    for _ in range(_most_steps(tree, kinds)):
+        if not filling.rise():
+            break
+    return filling.held
+
+
+def _most_steps(tree: Tree, kinds: Kinds) -> int:
+    events = 2 * sum(map(len, kinds.sizes)) + len(kinds.limit)
+    num_resources = int(kinds.mix.shape[1])
+    return 10 + 4 * events * (1 + len(tree.parent_of)) * max(1, num_resources)
+
+
+class _Filling:
+    """The state of a filling.
+
+    Attributes
+    ----------
+    held
+        (L,) dominant shares that the gangs of each kind hold.
+
+    """
+
+    def __init__(self, tree: Tree, kinds: Kinds) -> None:
+        self._tree, self._kinds = tree, kinds
+        self._groups = tree.by_depth
+        self._level = np.zeros(len(tree.parent_of))
+        self._gangs = _Gangs(kinds)
+        self._is_open = np.ones(len(kinds.home), np.bool_)
+        self.held = np.zeros(len(kinds.home))
+        self._look()
+
+    def rise(self) -> bool:
+        """Let those who come first rise until something happens; False when nobody can."""
+        if not self._is_open.any():
+            return False
+        standing = _Standing(self._tree, self._groups, self._kinds, self._counted())
+        rate = standing.rates(self._growing())
+        kinds = self._kinds
+        speed = np.where(self._is_open, rate[kinds.home], 0.0)
+        steps = (
+            self._to_limits(speed * self._gangs.num_rising),
+            self._gangs.to_next(self._level[kinds.home], speed),
+            standing.to_next(),
+        )
+        step = min(steps)
+        if not np.isfinite(step):
+            return False
+        self._level += step * rate
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        """Bring what gangs hold up to date, and see whom limits stop."""
+        kinds, level = self._kinds, self._level[self._kinds.home]
+        self._gangs.move_on(level)
+        self.held = np.where(self._is_open, self._gangs.held(level), self.held)
+        full = kinds.use @ self.held >= kinds.limit - _TINY * np.maximum(kinds.limit, 1.0)
+        stopped = (kinds.use[full] > 0).any(axis=0)
+        self._is_open &= ~stopped & (self._gangs.num_unserved > 0)
+
+    def _counted(self) -> tuple[F64, Bool]:
+        """(L,) what counts as held by each kind, and whether it can grow.
+
+        Who can not grow counts with all that it holds, others as if their gangs were equal.
+        """
+        even = self._gangs.even(self._level[self._kinds.home])
+        return np.where(self._is_open, even, self.held), self._is_open
+
+    def _growing(self) -> F64:
+        return np.where(self._is_open, self._gangs.num_unserved, 0)
+
+    def _to_limits(self, growth: F64) -> float:
+        kinds = self._kinds
+        more = kinds.use @ growth
+        left = np.maximum(kinds.limit - kinds.use @ self.held, 0.0)
+        binds = more > 0
+        return float((left[binds] / more[binds]).min(initial=np.inf))
+
+
+class _Gangs:
+    """How far the gangs of each kind have come.
+
+    Attributes
+    ----------
+    num_unserved, num_rising
+        (L,) gangs that lack something; those of them that are past their floors.
+
+    """
+
+    def __init__(self, kinds: Kinds) -> None:
+        sizes = kinds.sizes
+        self._floor = np.maximum(kinds.floor, 0.0)
+        self._number = np.array([len(s) for s in sizes], np.int64)
+        self._start = np.cumsum(self._number + 1) - self._number - 1
+        padded = [np.append(s, np.inf) for s in sizes]
+        self._size = np.concatenate([*padded, np.zeros(0)])
+        sums = [np.concatenate([[0.0], np.cumsum(s)]) for s in sizes]
+        self._sum = np.concatenate([*sums, np.zeros(0)])
+        self._served = np.zeros(len(sizes), np.int64)
+        self._started = np.zeros(len(sizes), np.int64)
+
+    @property
+    def num_unserved(self) -> I64:
+        number: I64 = self._number - self._served
+        return number
+
+    @property
+    def num_rising(self) -> I64:
+        number: I64 = self._started - self._served
+        return number
+
+    def _next(self) -> tuple[F64, F64]:
+        """(L,) the levels at which the next gang is served, and the next passes its floor."""
+        floors = self._floor * np.minimum(
+            self._size[self._start + self._started], np.finfo(float).max
+        )
+        floors = np.where(self._started < self._number, floors, np.inf)
+        return self._size[self._start + self._served], floors
+
+    def move_on(self, level: F64) -> None:
+        """Count who is served and who has started at the levels (L,)."""
+        reached = level * (1 + _TINY) + _TINY * _TINY
+        while True:
+            served, started = (found <= reached for found in self._next())
+            if not served.any() and not started.any():
+                return
+            self._served += served
+            self._started += started
+
+    def to_next(self, level: F64, speed: F64) -> float:
+        """How long until a gang is served or passes its floor."""
+        moving = speed > 0
+        coming = np.minimum(*self._next())[moving] - level[moving]
+        return float((np.maximum(coming, 0.0) / speed[moving]).min(initial=np.inf))
+
+    def held(self, level: F64) -> F64:
+        """(L,) what all gangs hold: at least their floors, at most what they ask for."""
+        below = self._sum[self._start + self._served]
+        total = self._sum[self._start + self._number]
+        waiting = self._floor * (total - self._sum[self._start + self._started])
+        found: F64 = below + self.num_rising * level + waiting
+        return found
+
+    def even(self, level: F64) -> F64:
+        """(L,) the same as if nobody had a floor."""
+        found: F64 = self._sum[self._start + self._served] + self.num_unserved * level
+        return found
+
+
+class _Standing:
+    """Where departments stand at one moment, and how fast each rises."""
+
+    def __init__(
+        self, tree: Tree, groups: list[I64], kinds: Kinds, counted: tuple[F64, Bool]
+    ) -> None:
+        amounts, growing = counted
+        num = len(tree.parent_of)
+        self._tree, self._groups, self._kinds = tree, groups, kinds
+        self._held = tree.past.copy()
+        np.add.at(self._held, kinds.home, amounts[:, None] * kinds.mix)
+        self._share, self._key = np.zeros(num), np.zeros(num)
+        self._is_open = np.zeros(num, np.bool_)
+        self._is_open[kinds.home[growing]] = True
+        self._least = np.full(num, np.inf)
+        for nodes in reversed(groups):
+            self._join(nodes)
+
+    def _join(self, nodes: I64) -> None:
+        """Add departments of one depth to those above: open ones as if equal to the least."""
+        parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
+        self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
+        key = self._key[nodes] = self._share[nodes] / self._tree.weight[nodes]
+        self._is_open[parent[is_open]] = True
+        np.minimum.at(self._least, parent[is_open], key[is_open])
+        scaled = is_open & (key > 0)
+        part = np.where(scaled, self._least[parent] / np.where(scaled, key, 1.0), 1.0)
+        np.add.at(self._held, parent, part[:, None] * self._held[nodes])
+
+    def rates(self, growing: F64) -> F64:
+        """(M,) how fast the level of each department rises; growing is (L,) gangs that do."""
+        num = len(self._key)
+        self._gain = np.zeros_like(self._held)
+        np.add.at(self._gain, self._kinds.home, growing[:, None] * self._kinds.mix)
+        self._pace, self._pull = np.zeros(num), np.zeros(num)
+        self._steep = np.zeros(num)
+        for nodes in reversed(self._groups):
+            self._pick(nodes[self._is_open[nodes]])
+        self._rate = np.zeros(num)
+        self._rate[0] = 1.0
+        for nodes in self._groups:
+            self._rate[nodes] = self._rate[self._tree.parent_of[nodes]] * self._pace[nodes]
+        largest = self._rate[self._kinds.home].max(initial=0.0)
+        self._rate /= largest if largest > 0 else 1.0
+        return self._rate
+
+    def _pick(self, nodes: I64) -> None:
+        """Who of the open departments of one depth rises, and what that makes of those above.
+
+        Those come first whose share does not grow with what they get, because they hold more of
+        something else already; otherwise all of the least share, by weight.
+        """
+        parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
+        share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]
+        most = self._held[nodes] >= share[:, None] * (1 - _TINY)
+        steep = self._steep[nodes] = np.where(most, gain, 0.0).max(axis=1, initial=0.0)
+        fast = gain.max(axis=1, initial=0.0)
+        first = key <= self._least[parent] * (1 + _TINY) + _TINY * _TINY
+        free = first & (steep <= _TINY * fast)
+        stands = np.zeros(len(self._key), np.bool_)
+        stands[parent[free]] = True
+        stays = stands[parent]
+        chosen = np.where(stays, free, first)
+        slope = np.maximum(np.where(stays, fast, steep), _TINY * _TINY)
+        self._pace[nodes] = np.where(chosen, weight / slope, 0.0)
+        waits = ~first & ~stays
+        self._pull[nodes] = np.where(waits, 1.0 / np.where(waits, key, 1.0), 0.0)
+        grown = self._pace[nodes, None] * gain + self._pull[nodes, None] * self._held[nodes]
+        np.add.at(self._gain, parent, grown)
+
+    def to_next(self) -> float:
+        """How long until somebody who waits is reached, or another resource takes over."""
+        return min(self._to_equal(), self._to_other())
+
+    def _to_equal(self) -> float:
+        parent = np.maximum(self._tree.parent_of, 0)
+        waits = (self._pull > 0) & (self._rate[parent] > 0)
+        apart = self._key[waits] - self._least[parent[waits]]
+        return float((apart / self._rate[parent[waits]]).min(initial=np.inf))
+
+    def _to_other(self) -> float:
+        rises = np.flatnonzero(self._rate[1:] > 0) + 1
+        held, share = self._held[rises], self._share[rises, None]
+        faster = self._gain[rises] - self._steep[rises, None]
+        speed = faster * self._rate[rises, None]
+        comes = (held < share * (1 - _TINY)) & (speed > _TINY)
+        return float(((share - held)[comes] / speed[comes]).min(initial=np.inf))
