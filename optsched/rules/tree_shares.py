@@ -1,7 +1,7 @@
 """Shares of queues over a tree of departments, for the engines and, from objects alone, the rest.
 
-The mathematics is on the page of `hdrf`. The rules say which tree it is and what counts as held from
-before; what queues would hold in the ideal follows by `tree_filling`.
+The mathematics is on the page of `hdrf`. The rules say which tree it is and what counts as held
+from before; what queues would hold in the ideal follows by `tree_filling`.
 """
 
 from __future__ import annotations
