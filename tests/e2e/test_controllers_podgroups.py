@@ -1,0 +1,234 @@
+"""PodGroups are made for pods of Deployments, sets, Jobs and alone on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.api import Watch, until
+from tests.support.jobs import documents
+from tests.support.live import QUEUES, SCHEDULING
+from tests.support.pages import ROOT
+from tests.support.shared import shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from optsched.local.plane import ControlPlane
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+APPS = "/apis/apps/v1/namespaces/{}/{}"
+MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
+QUEUE_NAME = "scheduling.volcano.sh/queue-name"
+GROUP = "scheduling.k8s.io/group-name"
+MANIFEST = ROOT / "deploy" / "manifests" / "controllers-rbac.yaml"
+NAMESPACE, ACCOUNT = "volcano-system", "optsched-controllers"
+
+
+def workload(
+    site: Site, kind: str, name: str, size: int, annotations: dict[str, str] | None = None
+) -> str:
+    """A set of pods of the site; its UID."""
+    labels = {"app": name}
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m"}}}
+    spec: dict[str, Any] = {
+        "template": {
+            "metadata": {"labels": labels},
+            "spec": {"schedulerName": site.name, "containers": [container]},
+        },
+    }
+    if kind == "Job":
+        spec |= {"parallelism": size, "completions": size}
+        spec["template"]["spec"]["restartPolicy"] = "Never"
+    else:
+        spec |= {"selector": {"matchLabels": labels}}
+        spec |= {} if kind == "DaemonSet" else {"replicas": size}
+    if kind == "StatefulSet":
+        spec["podManagementPolicy"] = "Parallel"
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    body = {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": spec,
+    }
+    path = f"/apis/{version}/namespaces/{site.name}/{kind.lower()}s"
+    return str(site.api.post(path, body)["metadata"]["uid"])
+
+
+def groups(site: Site) -> dict[str, Any]:
+    return {group["metadata"]["name"]: group for group in site.groups()}
+
+
+def members(site: Site) -> dict[str, str | None]:
+    """The PodGroup that each pod names."""
+    pods = site.api.items(f"/api/v1/namespaces/{site.name}/pods")
+    return {p["metadata"]["name"]: p["metadata"].get("annotations", {}).get(GROUP) for p in pods}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Job", "ReplicaSet"])
+def test_pods_of_an_owner_are_one_podgroup_with_the_minimum_that_it_says(
+    site: Site, kind: str
+) -> None:
+    site.nodes(1)
+    site.scheduler()
+    controllers = site.controllers()
+    uid = workload(site, kind, "web", 3, {MIN_MEMBER: "2", "volcano.sh/sla-waiting-time": "1h"})
+    until(lambda: list(members(site).values()) == [next(iter(groups(site)), "")] * 3, "a group")
+    [group] = groups(site).values()
+    name = group["metadata"]["name"]
+    if kind != "Deployment":
+        assert name == f"podgroup-{uid}"
+    assert group["spec"]["minMember"] == 2
+    assert group["spec"]["minResources"] == {"cpu": "200m"}
+    assert group["metadata"]["annotations"] == {"volcano.sh/sla-waiting-time": "1h"}
+    site.await_phase(name, "Running")
+    site.await_running(name, 3)
+    assert controllers.num_writes() <= 3 + 1 + 3  # pods, the PodGroup; queues of the plane
+    controllers.stop()
+
+
+def test_the_deployment_of_the_guide_waits_for_its_queue_and_is_told_so(site: Site) -> None:
+    site.nodes(1)
+    scheduler = site.scheduler()
+    controllers = site.controllers()
+    folder = shared("manifests", "volcano", "example", "deployment")
+    [deployment, queue] = [d for p in sorted(folder.glob("*.yaml")) for d in documents(p)]
+    missing = f"{site.name}-test"
+    template = deployment["spec"]["template"]
+    template["metadata"]["annotations"][QUEUE_NAME] = missing
+    template["spec"]["schedulerName"] = site.name
+    began = time.monotonic()
+    site.api.post(APPS.format(site.name, "deployments"), deployment)
+    [pod] = until(lambda: list(members(site)), "the pod is there")
+    until(lambda: site.events(pod, "Unschedulable"), "the pod is told")
+    assert time.monotonic() - began < 5
+    assert set(site.reasons(pod)) == {"QueueNotFound"}
+    [event] = site.events(pod, "Unschedulable")
+    assert f"queue {missing} does not exist" in event["message"]
+    assert groups(site) == {}
+
+    queue["metadata"]["name"] = missing
+    site.create(QUEUES, queue)
+    until(lambda: all(members(site).values()), "it has its PodGroup")
+    [group] = groups(site)
+    site.await_phase(group, "Running")
+    scheduler.stop()
+    controllers.stop()
+
+
+def test_a_pod_alone_and_a_set_that_wants_none(site: Site) -> None:
+    site.nodes(1)
+    controllers = site.controllers()
+    site.pod("alone", annotations={"volcano.sh/network-topology-mode": "soft"})
+    uid = workload(site, "StatefulSet", "web", 2)
+    until(lambda: len(groups(site)) == 2 and all(members(site).values()), "two groups")
+    alone = groups(site)[str(members(site)["alone"])]
+    assert alone["spec"]["networkTopology"] == {"mode": "soft"}
+    assert alone["metadata"]["ownerReferences"][0]["kind"] == "Pod"
+    path = f"{APPS.format(site.name, 'statefulsets')}/web"
+    site.api.patch(path, {"spec": {"replicas": 0}})
+    until(lambda: f"podgroup-{uid}" not in groups(site), "no pods, no group")
+    site.api.patch(path, {"spec": {"replicas": 1}})
+    until(lambda: members(site).get("web-0") == f"podgroup-{uid}", "it is back")
+    site.api.delete(f"/api/v1/namespaces/{site.name}/pods/alone")
+    until(lambda: set(groups(site)) == {f"podgroup-{uid}"}, "it goes with its pod")
+    controllers.stop()
+
+
+class Births:
+    """Counts how often each PodGroup of a site was created."""
+
+    def __init__(self, site: Site) -> None:
+        path = f"/apis/{SCHEDULING}/namespaces/{site.name}/podgroups"
+        version = site.api.get(path)["metadata"]["resourceVersion"]
+        self._watch = Watch(site.api, path, version)
+        self.uids: defaultdict[str, set[str]] = defaultdict(set)
+        self.changes: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        for event in self._watch:
+            meta = event["object"]["metadata"]
+            self.uids[meta["name"]].add(meta["uid"])
+            self.changes[meta["name"]] += 1
+
+    def end(self) -> None:
+        self._watch.close()
+        self._thread.join()
+
+
+def test_controllers_that_are_killed_at_any_moment_lose_and_double_nothing(site: Site) -> None:
+    site.nodes(1)
+    births = Births(site)
+    chance = random.Random(5)
+    num_sets, size = 12, 5
+    deaths = 0
+    process = site.spawn_controllers()
+    for number in range(num_sets):
+        workload(site, "ReplicaSet", f"set-{number}", size)
+        if number % 3 == 2:
+            # Some die while they begin, others in the middle of writing.
+            until(lambda process=process: process.port, "it has begun")
+            if chance.random() < 0.7:
+                until(lambda process=process: process.ask("/readyz")[0] == 200, "it works")
+                time.sleep(chance.random() * 0.2)
+            process.kill()
+            deaths += 1
+            process = site.spawn_controllers()
+    process.begin()
+    pods = num_sets * size
+    until(lambda: sum(bool(name) for name in members(site).values()) == pods, "all are named")
+    births.end()
+    assert deaths == 4
+    assert Counter(members(site).values()) == dict.fromkeys(groups(site), size)
+    assert {name: len(uids) for name, uids in births.uids.items()} == dict.fromkeys(groups(site), 1)
+    # Created once and, without a scheduler, never written again.
+    assert births.changes == dict.fromkeys(groups(site), 1)
+    process.stop()
+
+
+@pytest.fixture
+def account(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Path]:
+    """The administrator's kubeconfig with a token of the controllers' account in his place."""
+    kubectl = control_plane.kubectl
+    kubectl("apply", "-f", str(MANIFEST))
+    token = kubectl("create", "token", ACCOUNT, "-n", NAMESPACE, "--duration=1h").strip()
+    config = json.loads(control_plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    path = tmp_path / "account"
+    path.write_text(json.dumps(config))
+    yield path
+    kubectl("delete", "-f", str(MANIFEST), "--wait=false")
+
+
+def test_they_work_with_their_own_rights_and_one_at_a_time(site: Site, account: Path) -> None:
+    site.nodes(1)
+    flags = ("--leader-elect", "--lock-namespace", NAMESPACE)
+    first = site.controllers(*flags, kubeconfig=account)
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/vc-controller-manager"
+    until(lambda: first.metric("optsched_controllers_leading") == 1, "the first works")
+    second = site.controllers(*flags, kubeconfig=account)
+    queue = site.queue("q")
+    site.pod("one", annotations={QUEUE_NAME: queue})
+    until(lambda: members(site)["one"], "it has its group")
+    assert second.num_writes() == 0
+    first.stop()
+    until(lambda: second.metric("optsched_controllers_leading") == 1, "the second works")
+    site.pod("two")
+    until(lambda: members(site)["two"], "it has its group")
+    site.pod("three", annotations={QUEUE_NAME: "no-such-queue"})
+    until(lambda: site.events("three", "Unschedulable"), "it is told")
+    second.stop()
+    assert site.api.get(lease)["spec"]["holderIdentity"] == ""
+    assert "403" not in first.log + second.log
