@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
+from optsched.controllers.cronjob import CronJobs
 from optsched.controllers.job.controller import job_controller
 from optsched.controllers.podgroup import Options as PodGroupOptions
 from optsched.controllers.podgroup import PodGroups
@@ -30,7 +32,12 @@ class Options:
 
 def all_controllers(options: Options) -> tuple[Controller, ...]:
     """Every controller."""
-    return (QUEUES, job_controller(options.jobs), PodGroups(options.podgroups).controller)
+    return (
+        QUEUES,
+        job_controller(options.jobs),
+        PodGroups(options.podgroups).controller,
+        CronJobs(ZoneInfo).controller,
+    )
 
 
 def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from optsched.api.kinds import COMMAND, JOB, POD_GROUP, REPLICA_SET, Ref
+from optsched.api.kinds import COMMAND, CRON_JOB, JOB, POD_GROUP, REPLICA_SET, Ref
 from optsched.cli.controllers import LOCK_NAME
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
@@ -74,6 +74,11 @@ async def everything() -> MemoryServer:
         server.world.put(
             COMMAND, {"metadata": {"name": "c"}, "action": "TerminateJob", "target": target}
         )
+        # A timetable makes a job.
+        meta = {"name": "cron", "creationTimestamp": "2025-06-15T15:00:00Z"}
+        template = {"spec": {"tasks": []}}
+        spec = {"schedule": "* * * * *", "jobTemplate": template}
+        server.world.put(CRON_JOB, {"metadata": meta, "spec": spec})
         await server.news()
         await process.until_idle()
     return server

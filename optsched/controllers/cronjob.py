@@ -1,0 +1,337 @@
+"""CronJobs: jobs made by a timetable.
+
+Source of names, events and limits: Volcano's pkg/controllers/cronjob. A job is named after the
+minute for which it is made, so it is made once whoever makes it; that it was made is written to the
+status when the job can be seen.
+
+Differences: jobs that were Terminated count among the failed ones and are cleared away with them;
+with Replace the next job is made once the one before has been asked to go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.cronjob import ConcurrencyPolicy, parse_cronjob
+from optsched.api.events import EventType
+from optsched.api.job import JobPhase
+from optsched.api.kinds import CRON_JOB, JOB
+from optsched.controllers.controller import Controller, existing, owner_wakes
+from optsched.controllers.effects import Again, Create, Delete, Emit, PatchStatus, Then
+from optsched.controllers.manifests import (
+    controller_of,
+    created_ms,
+    is_leaving,
+    name_of,
+    namespace_of,
+    owner_reference,
+    part,
+    status_of,
+    time_ms,
+    uid_of,
+    version_of,
+)
+from optsched.units import format_time
+from optsched.units.cron import CronError, parse_timetable
+from optsched.units.due import last_due_ms, next_due_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from optsched.api.cronjob import CronJob
+    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.world import World
+    from optsched.units.cron import Timetable
+
+SCHEDULED_AT: Final = "volcano.sh/cronjob-scheduled-timestamp"
+MANY: Final = 100
+"""Missed times from which on something must be wrong with a clock."""
+
+LATE_S: Final = 0.1
+"""How long after its time a job is made: clocks differ."""
+
+_ENDED: Final = {
+    JobPhase.COMPLETED.value: True,
+    JobPhase.FAILED.value: False,
+    JobPhase.TERMINATED.value: False,
+}
+"""Phases of jobs that have ended, and whether they ended well."""
+
+_PREFIXES: Final = ("CRON_TZ=", "TZ=")
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """A timetable and the place whose clock it means."""
+
+    table: Timetable
+    zone: tzinfo
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One CronJob, its jobs in the order in which they were made, and now."""
+
+    cron: CronJob
+    manifest: Manifest
+    jobs: Sequence[Manifest]
+    now_ms: int
+
+    @property
+    def active(self) -> list[Manifest]:
+        """Jobs that have not ended."""
+        return [job for job in self.jobs if _phase(job) not in _ENDED]
+
+    def emit(self, type_: EventType, reason: str, message: str, code: str = "") -> Emit:
+        """An event about the CronJob."""
+        meta = self.cron.meta
+        return Emit(CRON_JOB, meta.namespace, meta.name, meta.uid, type_, reason, message, code)
+
+
+class CronJobs:
+    """Decides for CronJobs; zone_of: the time zone of a name, KeyError or ValueError for none."""
+
+    def __init__(self, zone_of: Callable[[str], tzinfo]) -> None:
+        self._zone_of = zone_of
+
+    @property
+    def controller(self) -> Controller:
+        """The controller, and what wakes it."""
+        return Controller(
+            name="cronjob",
+            kind=CRON_JOB,
+            decide=existing(CRON_JOB, self.reconcile),
+            wakes={JOB: owner_wakes(CRON_JOB)},
+        )
+
+    def reconcile(self, manifest: Manifest, world: World) -> Effects:
+        """Make the job that is due, clear away those that are too many, and say how it stands."""
+        if is_leaving(manifest):
+            return ()
+        cron, _ = parse_cronjob(manifest)
+        if cron is None:
+            return ()
+        jobs = sorted(world.owned_by(JOB, cron.meta.uid), key=_age)
+        case = _Case(cron, manifest, jobs, world.now_ms)
+        clock = self._clock(case)
+        if isinstance(clock, Emit):
+            return (*_kept(case, cron.last_schedule_ms), clock)
+        return _kept(case, cron.last_schedule_ms) if cron.suspended else _act(case, clock, world)
+
+    def _clock(self, case: _Case) -> _Clock | Emit:
+        """The timetable of a CronJob, or what is wrong with it."""
+        text, name = _split(case.cron)
+        try:
+            zone = self._zone_of(name) if name else UTC
+        except (KeyError, ValueError, OSError):
+            message = f"spec.timeZone: there is no time zone {name!r}"
+            return case.emit(EventType.WARNING, "InvalidTimeZone", message)
+        try:
+            return _Clock(parse_timetable(text), zone)
+        except CronError as e:
+            message = f"spec.schedule: {e}"
+            return case.emit(EventType.WARNING, "UnParseableCronJobSchedule", message)
+
+
+def _split(cron: CronJob) -> tuple[str, str]:
+    """The timetable without the zone that it may name itself, and the zone."""
+    for prefix in _PREFIXES:
+        if cron.schedule.startswith(prefix):
+            zone, _, text = cron.schedule.removeprefix(prefix).partition(" ")
+            return text.strip(), zone
+    return cron.schedule, cron.time_zone
+
+
+def _phase(job: Manifest) -> str:
+    return str(part(status_of(job), "state").get("phase") or "")
+
+
+def _age(job: Manifest) -> tuple[int, str]:
+    return created_ms(job), name_of(job)
+
+
+def _act(case: _Case, clock: _Clock, world: World) -> Effects:
+    """Make the job that is due, unless it is there already."""
+    cron = case.cron
+    due_ms, missed = _due(case, clock)
+    again = tuple(_again(case, clock))
+    if due_ms is None:
+        return (*_kept(case, cron.last_schedule_ms), *again)
+    known = world.get(JOB, cron.meta.namespace, _job_name(cron, due_ms))
+    if known is not None and _is_of(cron, known):
+        return (*_kept(case, due_ms), *missed, *again)
+    begun = _begin(case, due_ms, clock, known)
+    return (*_kept(case, cron.last_schedule_ms), *missed, *begun, *again)
+
+
+# --- what is due ---------------------------------------------------------------------------------
+
+
+def _due(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
+    """The last time that was missed, if any, and a warning if they were too many."""
+    cron, now_ms = case.cron, case.now_ms
+    since_ms = cron.meta.creation_ms if cron.last_schedule_ms is None else cron.last_schedule_ms
+    if cron.starting_deadline_s is not None:
+        since_ms = max(since_ms, now_ms - cron.starting_deadline_s * 1000)
+    due_ms = last_due_ms(clock.table, since_ms, now_ms, clock.zone)
+    if due_ms is None or not _are_many(clock, since_ms, now_ms):
+        return due_ms, ()
+    message = (
+        f"more than {MANY} times were missed since {format_time(since_ms)}: only the last is made "
+        "up for; a smaller spec.startingDeadlineSeconds looks back less far"
+    )
+    return due_ms, (case.emit(EventType.WARNING, "TooManyMissedTimes", message),)
+
+
+def _are_many(clock: _Clock, since_ms: int, now_ms: int) -> bool:
+    at: int | None = since_ms
+    for _ in range(MANY + 1):
+        at = next_due_ms(clock.table, at, clock.zone) if at is not None else None
+        if at is None or at > now_ms:
+            return False
+    return True
+
+
+def _again(case: _Case, clock: _Clock) -> Iterator[Again]:
+    due_ms = next_due_ms(clock.table, case.now_ms, clock.zone)
+    if due_ms is not None:
+        yield Again((due_ms - case.now_ms) / 1000 + LATE_S)
+
+
+# --- the next job --------------------------------------------------------------------------------
+
+
+def _job_name(cron: CronJob, due_ms: int) -> str:
+    return f"{cron.meta.name}-{due_ms // 60_000}"
+
+
+def _is_of(cron: CronJob, job: Manifest) -> bool:
+    owner = controller_of(job)
+    return owner is not None and owner.get("uid") == cron.meta.uid
+
+
+def _begin(case: _Case, due_ms: int, clock: _Clock, known: Manifest | None) -> tuple[Effect, ...]:
+    """Make the job that is due, as far as others let it; known: who has its name."""
+    cron = case.cron
+    name = _job_name(cron, due_ms)
+    if known is not None:
+        message = f"job {name} is there already, and is not of this CronJob"
+        return (case.emit(EventType.WARNING, "ForeignJob", message, name),)
+    active = case.active
+    if active and cron.concurrency is ConcurrencyPolicy.FORBID:
+        message = f"job {name} has to wait for {name_of(active[0])} to end"
+        return (case.emit(EventType.WARNING, "ForbidConcurrent", message, name),)
+    replaced = active if cron.concurrency is ConcurrencyPolicy.REPLACE else []
+    told = case.emit(EventType.NORMAL, "SuccessfulCreate", f"Created job {name}", name)
+    made = Then((Create(JOB, _job(case, name, due_ms, clock)), told))
+    return (*_removed(case, replaced, "ReplaceConcurrent"), made)
+
+
+def _job(case: _Case, name: str, due_ms: int, clock: _Clock) -> dict[str, Any]:
+    cron = case.cron
+    at = datetime.fromtimestamp(due_ms / 1000, clock.zone).isoformat()
+    return {
+        "apiVersion": JOB.api_version,
+        "kind": JOB.kind,
+        "metadata": {
+            "name": name,
+            "namespace": cron.meta.namespace,
+            "labels": dict(cron.labels),
+            "annotations": {**cron.annotations, SCHEDULED_AT: at.replace("+00:00", "Z")},
+            "ownerReferences": [owner_reference(CRON_JOB, case.manifest)],
+        },
+        "spec": dict(cron.template),
+    }
+
+
+def _removed(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator[Effect]:
+    for job in jobs:
+        name = name_of(job)
+        told = case.emit(EventType.NORMAL, reason, f"Deleted job {name}", name)
+        if not is_leaving(job):
+            yield Then((Delete(JOB, namespace_of(job), name, uid_of(job)), told))
+
+
+# --- the jobs that there are ---------------------------------------------------------------------
+
+
+def _kept(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, ...]:
+    """The status, and after it that old jobs go: what they tell has to be written first."""
+    patch = _status(case, last_schedule_ms)
+    old = tuple(_removed(case, _too_many(case), "SuccessfulDelete"))
+    if patch is None:
+        return old
+    seen = tuple(_seen(case))
+    steps = (patch, *seen, *(step for each in old if isinstance(each, Then) for step in each.steps))
+    return (Then(steps),)
+
+
+def _too_many(case: _Case) -> list[Manifest]:
+    cron = case.cron
+    limits = ((True, cron.num_successful_kept), (False, cron.num_failed_kept))
+    found: list[Manifest] = []
+    for is_well, limit in limits:
+        jobs = [job for job in case.jobs if _ENDED.get(_phase(job)) is is_well]
+        found += jobs[: max(0, len(jobs) - limit)]
+    return found
+
+
+def _seen(case: _Case) -> Iterator[Emit]:
+    """Jobs that were under way when the status was written last, and have ended."""
+    before = {active.uid for active in case.cron.active}
+    for job in case.jobs:
+        if uid_of(job) in before and _phase(job) in _ENDED:
+            message = f"job {name_of(job)} has ended: {_phase(job)}"
+            yield case.emit(EventType.NORMAL, "SawCompletedJob", message, name_of(job))
+
+
+def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
+    """The patch that the status needs; None if it says the same already."""
+    cron = case.cron
+    ends = [time_ms(part(status_of(job), "state").get("lastTransitionTime")) for job in _well(case)]
+    last_success_ms = max((t for t in (*ends, cron.last_success_ms) if t is not None), default=None)
+    wanted: dict[str, Any] = {
+        "active": [_reference(job) for job in sorted(case.active, key=name_of)] or None,
+        "lastScheduleTime": _text(last_schedule_ms),
+        "lastSuccessfulTime": _text(last_success_ms),
+    }
+    have = status_of(case.manifest)
+    changed = {n: v for n, v in wanted.items() if not _is_same(n, have.get(n) or None, v)}
+    if not changed:
+        return None
+    meta = cron.meta
+    return PatchStatus(
+        CRON_JOB,
+        meta.namespace,
+        meta.name,
+        {"status": changed},
+        meta.uid,
+        resource_version=version_of(case.manifest),
+    )
+
+
+def _well(case: _Case) -> list[Manifest]:
+    return [job for job in case.jobs if _ENDED.get(_phase(job)) is True]
+
+
+def _is_same(name: str, have: object, wanted: object) -> bool:
+    if name != "active" or not isinstance(have, list) or not isinstance(wanted, list):
+        return have == wanted
+    return [each.get("uid") for each in have] == [each["uid"] for each in wanted]
+
+
+def _text(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else format_time(milliseconds)
+
+
+def _reference(job: Manifest) -> Mapping[str, str]:
+    return {
+        "apiVersion": JOB.api_version,
+        "kind": JOB.kind,
+        "namespace": namespace_of(job),
+        "name": name_of(job),
+        "uid": uid_of(job),
+        "resourceVersion": version_of(job),
+    }
