@@ -48,6 +48,7 @@ from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.problems import problems_of
 from optsched.formats.quotas import parse_quota
 from optsched.formats.shards import with_shards
+from optsched.formats.shuffled import shuffled_ms
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_nodes
@@ -155,6 +156,7 @@ class _Assembly:
             sharding=self._sharding(),
             devices=devices,
             priority_classes=table.values,
+            shuffled_ms=shuffled_ms(gang.annotations for gang in gangs),
         )
         return Assembled(
             snapshot,

@@ -39,6 +39,7 @@ from optsched.formats.pods import IMPLICIT_PREFIX, DecodeOptions
 from optsched.formats.priorities import Priorities, priorities
 from optsched.formats.quotas import parse_quota
 from optsched.formats.shards import with_shards
+from optsched.formats.shuffled import shuffled_ms
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, parse_claim
@@ -305,7 +306,8 @@ class ClusterCache:
             sharding=self._sharding,
             devices=self._devices.devices(),
             priority_classes=self._table.values,
-            shuffled_ms=dict(self._shuffled_ms),
+            # By another's clock it may not have been yet: that would stop a plugin until then.
+            shuffled_ms={p: at_ms for p, at_ms in self._shuffled_ms.items() if at_ms <= now_ms},
         )
 
     # --- events ----------------------------------------------------------------------------------
@@ -426,7 +428,11 @@ class ClusterCache:
             self._touched_claims.add(key)
 
     def _put_group(self, key: str, obj: Raw) -> None:
-        _keep(self._groups, key, parse_podgroup(obj)[0])
+        group = parse_podgroup(obj)[0]
+        _keep(self._groups, key, group)
+        told = {} if group is None else shuffled_ms([group.meta.annotations])
+        for plugin, at_ms in told.items():
+            self._shuffled_ms[plugin] = max(self._shuffled_ms.get(plugin, 0), at_ms)
         self._pods.touched_gangs.add(key)
 
     def _put_scheduling_group(self, kind: Kind, key: str, group: SchedulingPodGroup | None) -> None:

@@ -17,6 +17,7 @@ from optsched.api.wellknown import EVICTED
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.moves import MOVES, records
 from optsched.domain.reasons import ReasonCode
+from optsched.formats.shuffled import shuffle_mark
 from optsched.formats.upstream import is_upstream
 from optsched.kube.errors import Conflict, KubeError, NotFound, Rejected, TooMany
 from optsched.kube.outbox import Outbox
@@ -25,7 +26,7 @@ from optsched.kube.status import StatusPatch
 from optsched.kube.writes import beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.decisions import Plan
@@ -107,8 +108,7 @@ class Evictor:
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
         """Begin to do what a plan says beside binding; snapshot: what it was made from."""
-        for key, text in records(snapshot, plan.actions).items():
-            self._record(snapshot.gang_by_key[key], text)
+        self._write_down(plan, snapshot)
         seated = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
         for action in plan.actions:
             if isinstance(action, Nominate):
@@ -136,6 +136,13 @@ class Evictor:
     async def until_idle(self) -> None:
         """Wait until every eviction has been answered."""
         await self._outbox.until_idle()
+
+    def _write_down(self, plan: Plan, snapshot: Snapshot) -> None:
+        """What a scheduler that starts anew has to know of the evictions of a plan."""
+        for key, text in records(snapshot, plan.actions).items():
+            self._record(snapshot.gang_by_key[key], text)
+        for key, plugin in self._shuffled(plan):
+            self._note_shuffle(snapshot.gang_by_key[key], plugin, snapshot.taken_ms)
 
     # --- one pod ---------------------------------------------------------------------------------
 
@@ -182,6 +189,20 @@ class Evictor:
         if gang.is_implicit:
             ref, part = pod_ref(gang.tasks[0].key), "status"
         self._writes.put(beside(ref, "moves"), StatusPatch(ref, body, part))
+
+    def _shuffled(self, plan: Plan) -> Iterator[tuple[str, str]]:
+        """Gangs of which plugins want pods elsewhere, and the plugins, each pair once."""
+        moved = (a for a in plan.actions if isinstance(a, Evict) and a.plugin)
+        pairs = ((self._cache.task(a.task), a.plugin) for a in moved)
+        yield from dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
+
+    def _note_shuffle(self, gang: Gang, plugin: str, now_ms: int) -> None:
+        """Note when it was, where a scheduler that starts anew will find it."""
+        if is_upstream(gang) or gang.is_implicit:
+            return
+        ref = Ref(POD_GROUP, gang.namespace, gang.name)
+        body = {"metadata": {"annotations": shuffle_mark(plugin, now_ms)}}
+        self._writes.put(beside(ref, f"shuffled by {plugin}"), StatusPatch(ref, body, ""))
 
     def _begin(self, eviction: Evict, now_ms: int) -> Victim | None:
         if eviction.plugin:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Gang, Node
     from optsched.domain.task import Task, TaskShape
-    from optsched.problem.arrays import F64, Bool
+    from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
@@ -94,9 +94,8 @@ class Tdm(Rule):
         return np.where(lent.open_now, TOP, 0.0) if lent.open_now.any() else None
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only where there is something to put in order."""
-        later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
-        return _Order(later) if any(later) else None
+        """See `Rule`: who comes later, and who may go for whom without a solver."""
+        return _Order(problem, ledger, self._lent(problem).any_zone)
 
     # --- shuffle ---------------------------------------------------------------------------------
 
@@ -202,10 +201,48 @@ def borrows(shape: TaskShape) -> bool:
 
 
 class _Order(Greedy):
-    """Gangs that others may evict come after those that stay."""
+    """Gangs that others may evict come after those that stay, and go for them on nodes not lent."""
 
-    def __init__(self, later: list[bool]) -> None:
-        self._later = later
+    def __init__(self, problem: Problem, ledger: Ledger, any_zone: Bool) -> None:
+        self._problem = problem
+        self._ledger = ledger
+        self._any_zone = any_zone
+        self._later = [is_true(g.annotations.get(PREEMPTABLE)) for g in problem.snapshot.gangs]
+        self._num_pending: list[int] = np.diff(problem.task_start).tolist()
+        self._gone: dict[int, int] = {}
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         return (float(self._later[gang]),)
+
+    def is_starving(self, gang: int) -> bool:
+        """Whatever gang has tasks left, for which no other has to ask."""
+        return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks on nodes that are never lent which may go, of each gang as its budget allows."""
+        if self._later[gang] or borrows(self._problem.classes.shapes[task_class]):
+            return victims[:0]
+        running = running_tasks(self._problem)
+        left: dict[int, int] = {}
+        kept = []
+        for v in victims.tolist():
+            owner = int(running.gang_of[v])
+            if not self._gives_way(running.tasks[v], owner, int(running.node_of[v])):
+                continue
+            if left.setdefault(owner, self._allowance(owner)) > 0:
+                left[owner] -= 1
+                kept.append(v)
+        return np.array(kept, np.int64)
+
+    def _gives_way(self, task: Task, gang: int, node: int) -> bool:
+        says_so = self._later[gang] or borrows(task.shape)
+        runs = task.status is TaskStatus.RUNNING and not self._any_zone[node]
+        return bool(says_so and runs and task.preemptable)
+
+    def _allowance(self, gang: int) -> int:
+        allowance = Allowance.of(self._problem.snapshot.gangs[gang])
+        return allowance.most - (self._gone.get(gang, 0) if allowance.is_given else 0)
+
+    def leaves(self, victim: int, sign: int) -> None:
+        gang = int(running_tasks(self._problem).gang_of[victim])
+        self._gone[gang] = self._gone.get(gang, 0) + sign

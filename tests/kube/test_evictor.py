@@ -278,6 +278,20 @@ async def test_when_a_plugin_had_pods_evicted_is_remembered() -> None:
 
 
 @pytest.mark.asyncio
+async def test_another_scheduler_finds_when_it_was_on_the_podgroup() -> None:
+    world = World()
+    await world.carry_out(ASIDE)
+    assert world.api.calls.index("patch PodGroup ns/old") < world.api.calls.index(
+        "evict Pod ns/old-0"
+    )
+    meta = world.api.objects[Ref(POD_GROUP, "ns", "old")]["metadata"]
+    assert meta["annotations"] == {"optsched.io/shuffled-by-tdm": "1970-01-01T00:00:00Z"}
+    another = ClusterCache()
+    world.api.tell(another)
+    assert another.snapshot(0).shuffled_ms == {"tdm": 0}
+
+
+@pytest.mark.asyncio
 async def test_nobody_is_held_for_an_eviction_for_a_plugin_that_failed() -> None:
     world = World()
     world.api.refuse("evict", BUDGET)

@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.domain.decisions import Evict
 from optsched.engines.greedy.faces import Faces
+from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.rules.gang import Gang
 from optsched.rules.ledger import Ledger
 from optsched.rules.plugins import PLUGINS
 from optsched.rules.ruleset import RuleSet
 from optsched.rules.tdm import Tdm
+from optsched.session.session import Surroundings, run_session
 from optsched.units import Hours
 from tests.support.engines import Bench, reason
-from tests.support.small import cluster, gang, node, shape
+from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from optsched.domain import cluster as domain
+    from optsched.domain.cluster import Node
     from optsched.domain.task import TaskShape
 
 ZONE = "volcano.sh/revocable-zone"
@@ -93,11 +97,94 @@ def test_gangs_that_stay_come_first() -> None:
     assert faces.gang_key(1)[:1] == faces.gang_key(2)[:1]
 
 
-def test_it_has_no_say_where_nothing_is_lent() -> None:
+def test_it_keeps_nobody_off_nodes_where_nothing_is_lent() -> None:
     problem = compile_problem(cluster([node("n")], [waits("a")]))
     assert RULE.mask(problem, 0) is None
     assert RULE.class_score(problem, 0) is None
-    assert RULE.open(problem, Ledger(problem)) is None
+
+
+# --- evictions without a solver ------------------------------------------------------------------
+
+VOTES = """
+actions: "enqueue, allocate, preempt"
+solver: none
+tiers:
+- plugins:
+  - name: tdm
+    arguments: {tdm.revocable-zone.day: 8:00-18:00}
+  - name: gang
+    enablePreemptable: false
+    enableJobStarving: false
+  - name: predicates
+"""
+YES = {PREEMPTABLE: "true"}
+
+
+def holds(name: str, number: int, at: str = "own", **notes: str) -> domain.Gang:
+    """A job that runs and needs none of its tasks."""
+    made = gang(name, ("w", number, shape()), least=0, annotations=notes)
+    return replace(made, tasks=tuple(running(t, at) for t in made.tasks))
+
+
+def leave(*gangs: domain.Gang, conf: str = VOTES, nodes: tuple[Node, ...] = ()) -> list[str]:
+    """Who is evicted in a session."""
+    snapshot = cluster(nodes or (node("own"),), gangs, now_ms=NOON_MS)
+    report = run_session(snapshot, parse_policy(conf, "a.conf"), Surroundings())
+    assert report.trace.violations == ()
+    return sorted(a.task for a in report.plan.actions if isinstance(a, Evict))
+
+
+def test_who_says_so_goes_for_whoever_does_not() -> None:
+    asks = gang("new", ("w", 1, shape()))
+    assert leave(holds("old", 4, **YES), asks) == ["ns/old-w-3"]
+    assert leave(holds("old", 4), asks) == []
+    assert leave(holds("old", 4, **{PREEMPTABLE: "no"}), asks) == []
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        gang("new", ("w", 1, shape()), annotations=YES),
+        gang("new", ("w", 1, GOES)),
+    ],
+    ids=["preemptable", "borrows"],
+)
+def test_nobody_goes_for_who_has_to_go_as_well(asks: domain.Gang) -> None:
+    assert leave(holds("old", 4, **YES), asks) == []
+
+
+def test_nodes_that_are_lent_are_left_alone() -> None:
+    lent = node("lent", labels={ZONE: "day"})
+    asks = gang("new", ("w", 1, GOES))
+    assert leave(holds("old", 4, "lent", **YES), asks, nodes=(lent,)) == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "number"),
+    [
+        ({}, 2),
+        ({"volcano.sh/jdb-max-unavailable": "2"}, 2),
+        ({"volcano.sh/jdb-max-unavailable": "1"}, 0),
+        ({"volcano.sh/jdb-min-available": "75%"}, 0),
+    ],
+)
+def test_of_each_gang_go_as_many_as_its_budget_allows(budget, number) -> None:
+    asks = gang("new", ("w", 2, shape()))
+    assert len(leave(holds("old", 4, **YES, **budget), asks)) == number
+
+
+def test_it_votes_with_others_of_its_tier() -> None:
+    conf = VOTES.replace("  - name: gang\n", "  - name: priority\n  - name: gang\n")
+    old, asks = holds("old", 4, **YES), gang("new", ("w", 1, shape()))
+    assert leave(old, asks, conf=conf) == []
+    assert leave(old, replace(asks, priority=10), conf=conf) == ["ns/old-w-3"]
+
+
+def test_a_gang_gets_its_minimum_or_nobody_goes() -> None:
+    conf = VOTES.replace("    enableJobStarving: false", "    enableJobPipelined: false")
+    old, asks = holds("old", 2, **YES), gang("new", ("w", 3, shape()))
+    stays = holds("stays", 2)
+    assert leave(old, stays, asks, conf=conf) == []
 
 
 def test_arguments_become_the_rule() -> None:

@@ -71,7 +71,7 @@ class Evicting:
         self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
         self._rules = rules
         self._bars: dict[int, list[Bar]] = {}
-        self._whole = rules.has("gang", Face.JOB_PIPELINED)
+        self._whole = any(rules.has(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
         self.wholeness = Wholeness(placing, rules)
         self.taken: list[int] = []
         self.left: set[int] = set()
