@@ -41,13 +41,23 @@ _BY_GANG = (
     Argument("maxDomains", Kind.WHOLE, 8, "topology domains that are tried", least=1),
     Argument("allowWholeBundle", Kind.SWITCH, True, "whether whole gangs may be evicted"),
 )
+_BY_COST = "without a solver: nodes by what it costs that pods go there, not by score"
 _PREEMPT = (
     _CACHE,
-    Argument("enableTopologyAwarePreemption", Kind.SWITCH, False, "dry runs on many nodes"),
-    Argument("topologyAwarePreemptWorkerNum", Kind.WHOLE, 16, "threads of a dry run", least=1),
-    Argument("minCandidateNodesPercentage", Kind.WHOLE, 10, "nodes tried, of a hundred"),
-    Argument("minCandidateNodesAbsolute", Kind.WHOLE, 1, "nodes tried at least"),
-    Argument("maxCandidateNodesAbsolute", Kind.WHOLE, 100, "nodes tried at most", least=1),
+    Argument(
+        "enableTopologyAwarePreemption",
+        Kind.SWITCH,
+        False,
+        _BY_COST,
+    ),
+    Argument(
+        "topologyAwarePreemptWorkerNum", Kind.WHOLE, 16, "has no effect: one thread does", least=1
+    ),
+    Argument("minCandidateNodesPercentage", Kind.WHOLE, 10, "has no effect: all nodes are tried"),
+    Argument("minCandidateNodesAbsolute", Kind.WHOLE, 1, "has no effect: all nodes are tried"),
+    Argument(
+        "maxCandidateNodesAbsolute", Kind.WHOLE, 100, "has no effect: all nodes are tried", least=1
+    ),
 )
 
 ACTIONS = {

@@ -319,6 +319,7 @@ class _Session:
             tier_of=tiers.of if self._optimises else None,
             seats=seats,
             by_gang=_by_gang(self._policy),
+            weighs_nodes=_weighs_nodes(self._policy),
             gated=not self._optimises,
             late=self._reserved.late(problem),
             proposers=self._policy.proposers,
@@ -518,6 +519,12 @@ def _by_gang(policy: Policy) -> dict[str, ByGang]:
         )
         for name, each in given.items()
     }
+
+
+def _weighs_nodes(policy: Policy) -> bool:
+    """Whether preempt is to choose nodes by who would have to go there."""
+    given = {name: dict(arguments) for name, arguments in policy.action_arguments}
+    return bool(given.get("preempt", {}).get("enableTopologyAwarePreemption", False))
 
 
 def _has_gangs(policy: Policy) -> bool:

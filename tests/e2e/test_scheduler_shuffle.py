@@ -91,3 +91,21 @@ def test_pods_leave_a_node_that_is_not_lent_any_more_as_its_budget_allows(site: 
     }
     scheduler.await_metric(2, "optsched_evictions_total", action="shuffle", plugin="tdm")
     assert site.story.num_bound("work") == 2
+
+
+def test_a_scheduler_that_starts_anew_waits_for_the_rest_of_the_period(site: Site) -> None:
+    (lent,) = site.nodes(1)
+    conf = site.file("lent.conf", LENT.replace("1s", "1h"))
+    scheduler = site.scheduler("--config", str(conf))
+    site.gang("work", 4, 1)
+    site.await_bound("work", 4)
+    label = {"metadata": {"labels": {"volcano.sh/revocable-zone": "night"}}}
+    site.api.patch(f"/api/v1/nodes/{lent}", label)
+    until(lambda: site.story.num_bound("work") == 3, "one has left")
+    scheduler.stop()
+    scheduler = site.scheduler("--config", str(conf))
+    site.nodes(1)
+    site.gang("next", 2)
+    site.await_bound("next", 2)
+    assert site.story.num_bound("work") == 3
+    assert not scheduler.metric("optsched_evictions_total", action="shuffle", plugin="tdm")

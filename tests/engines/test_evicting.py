@@ -113,6 +113,58 @@ def test_who_lost_tasks_for_others_gets_nothing_in_that_session() -> None:
     assert len(evicted(actions)) == 3
 
 
+# --- where it costs least ------------------------------------------------------------------------
+
+BY_COST = (("preempt", (("enableTopologyAwarePreemption", True),)),)
+
+
+def on(where: str, name: str, number: int = 1, **fields: object) -> Gang:
+    """A job of tasks of 2 CPU that runs on a node and can spare all of them."""
+    made = gang(name, ("w", number, shape(2)), least=0, **{"priority": 1, **fields})
+    priority = made.priority
+    tasks = (replace(running(t, where), priority=priority) for t in made.tasks)
+    return replace(made, tasks=tuple(tasks))
+
+
+def began(made: Gang, at_ms: int) -> Gang:
+    return replace(made, tasks=tuple(replace(t, started_ms=at_ms) for t in made.tasks))
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ([on("n0", "a", 2, priority=3)], [on("n1", "b", 2, priority=2)]),
+        (
+            [on("n0", "a", priority=3), on("n0", "c", priority=2)],
+            [on("n1", "b", priority=3), on("n1", "d", priority=1)],
+        ),
+        ([on("n0", "a", 2)], [on("n1", "b", 1)]),
+        ([began(on("n0", "a", 2), 5)], [began(on("n1", "b", 2), 9)]),
+    ],
+    ids=["highest", "sum", "fewest", "latest"],
+)
+def test_the_node_is_taken_where_it_costs_least(here: list[Gang], there: list[Gang]) -> None:
+    snapshot = cluster(
+        [node("n0", 4), node("n1", 4)],
+        [*here, *there, gang("high", ("w", 1, shape(4)), priority=10)],
+    )
+    gone = evicted(plan_of(snapshot, action_arguments=BY_COST))
+    assert gone == {t.key for g in there for t in g.tasks}
+
+
+def test_nobody_goes_where_nobody_has_to() -> None:
+    lows = [on("n0", "low", 2), on("n1", "half")]
+    high = gang("high", ("w", 2, shape(2)), priority=10)
+    snapshot = cluster([node("n0", 4), node("n1", 4)], [*lows, high])
+    assert len(evicted(plan_of(snapshot, action_arguments=BY_COST))) == 1
+
+
+@examples(200)
+@given(snapshot=crowds(RELATED, TIGHT))
+def test_no_plan_is_refused_wherever_it_costs_least(snapshot: Snapshot) -> None:
+    plan_of(snapshot, action_arguments=BY_COST)
+
+
 # --- minResources --------------------------------------------------------------------------------
 
 

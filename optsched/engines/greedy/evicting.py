@@ -8,6 +8,7 @@ Volcano leaves the order to chance, names end it. What evictions free is promise
 from __future__ import annotations
 
 import heapq
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,10 @@ from optsched.rules.victims import covers
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from optsched.domain.cluster import Budget
+    from optsched.domain.task import Task
     from optsched.engines.greedy.lines import Key
     from optsched.engines.greedy.placing import Placing
     from optsched.problem.arrays import I64, Bool
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 _Asking = tuple[int, int]
 """A gang and an entry of it."""
+
+_LOWEST = 2**31
+"""What makes every priority count as more than nobody."""
 
 
 class Evicting:
@@ -58,7 +63,15 @@ class Evicting:
 
     """
 
-    def __init__(self, placing: Placing, rules: RuleSet, gang_key: Callable[[int], Key]) -> None:
+    def __init__(
+        self,
+        placing: Placing,
+        rules: RuleSet,
+        gang_key: Callable[[int], Key],
+        *,
+        weighs: bool = False,
+    ) -> None:
+        """`weighs`: whether preempt looks at all nodes for those who cost least."""
         self.evictions: list[Evict] = []
         self.placing = placing
         self._problem = problem = placing.problem
@@ -70,6 +83,7 @@ class Evicting:
         self._idles = ~self.running.request[:, self._asking].any(axis=1)
         self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
         self._rules = rules
+        self._weighs = weighs
         self._bars: dict[int, list[Bar]] = {}
         self._whole = any(rules.has(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
         self.wholeness = Wholeness(placing, rules)
@@ -244,13 +258,37 @@ class Evicting:
             return False
         if not request[self._asking].any():
             candidates = candidates & self._idles
-        for node in self._nodes(task_class, action, candidates):
+
+        def named(node: int) -> I64:
             here = np.flatnonzero(candidates & (self.running.node_of == node))
-            here = self.in_order(here, queue)
             votes = self.faces.preemptable if action == PREEMPT else self.faces.reclaimable
-            if self._clear(asking, node, votes(gang, task_class, here)):
-                return True
-        return False
+            return votes(gang, task_class, self.in_order(here, queue))
+
+        nodes: Iterable[int] = self._nodes(task_class, action, candidates)
+        if action == PREEMPT and self._weighs:
+            nodes = self._by_cost(asking, nodes, named)
+        return any(self._clear(asking, node, named(node)) for node in nodes)
+
+    def _by_cost(
+        self, asking: _Asking, nodes: Iterable[int], named: Callable[[int], I64]
+    ) -> list[int]:
+        """Nodes on which room can be made, by who would have to go there (`preempt.go`).
+
+        The least highest priority is best, then the least sum, the fewest, and those of the most
+        important who began last.
+        """
+        found: list[tuple[tuple[float, ...], int]] = []
+        first = preferred_nodes(self._problem)
+        for node in nodes:
+            before, mark = len(self.taken), self.placing.mark
+            if not self._clear(asking, node, named(node)):
+                continue
+            gone = [self.running.tasks[v] for v in self.taken[before:]]
+            is_later = first is not None and not first[node]
+            found.append(((float(is_later), *_cost(gone)), node))
+            self.placing.back_to(asking[0], mark)
+            self.give_back(len(self.taken) - before)
+        return [node for _, node in sorted(found)]
 
     def _nodes(self, task_class: int, action: str, candidates: Bool) -> Iterator[int]:
         """Nodes where all candidates together would make room: by score, or by name to reclaim.
@@ -371,3 +409,13 @@ class Evicting:
         self.wholeness.leaves(v, sign)
         for budget in self._covering(v):
             self._budgets[budget] -= sign
+
+
+def _cost(gone: Sequence[Task]) -> tuple[float, ...]:
+    """What it costs that some tasks go, less is better; nothing where nobody has to."""
+    if not gone:
+        return (-math.inf,)
+    highest = max(t.priority for t in gone)
+    total = sum(t.priority + _LOWEST for t in gone)
+    began_ms = min(t.started_ms for t in gone if t.priority == highest)
+    return (float(highest), float(total), float(len(gone)), -float(began_ms))

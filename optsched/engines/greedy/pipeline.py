@@ -54,6 +54,9 @@ class GreedyOptions:
         By gang, where its tasks are to go before anybody else is asked, in order.
     by_gang
         How gangpreempt and gangreclaim go about it, by action.
+    weighs_nodes
+        Whether preempt takes the node where those who have to go cost least, not the one that suits
+        best.
     gated
         Whether a gang in phase Pending takes part only once it has been enqueued, although its
         pods exist.
@@ -71,6 +74,7 @@ class GreedyOptions:
     tier_of: I64 | None = None
     seats: Mapping[int, Seats] = field(default_factory=dict)
     by_gang: Mapping[str, ByGang] = field(default_factory=dict)
+    weighs_nodes: bool = False
     gated: bool = True
     late: Sequence[int] = ()
     proposers: Sequence[Proposer] = ()
@@ -315,7 +319,9 @@ class _Pipeline:
 
     @cached_property
     def _evicting(self) -> Evicting:
-        return Evicting(self._placing, self._rules, self._gang_key)
+        return Evicting(
+            self._placing, self._rules, self._gang_key, weighs=self._options.weighs_nodes
+        )
 
     # --- actions of a user -----------------------------------------------------------------------
 
