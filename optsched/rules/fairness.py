@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import PPM, QueueShare
+from optsched.domain.reasons import ReasonCode
 from optsched.problem.arrays import UNLIMITED
 from optsched.rules.hdrf import HierarchicalDrf
 from optsched.units import PODS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.domain.reasons import Reason
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
     from optsched.rules.outcome import Outcome
@@ -30,17 +34,40 @@ SHARING = ("proportion", "capacity", "drf")
 _TINY = 1e-12
 
 
-def queue_shares(outcome: Outcome, rules: RuleSet) -> tuple[QueueShare, ...]:
-    """The share of every queue that asks for something, by name.
+NEVER = frozenset(
+    {
+        ReasonCode.INVALID_POD,
+        ReasonCode.INVALID_POD_GROUP,
+        ReasonCode.POD_GROUP_NOT_FOUND,
+        ReasonCode.QUEUE_NOT_OPEN,
+        ReasonCode.INVALID_QUEUE,
+        ReasonCode.NOT_A_LEAF,
+        ReasonCode.NOT_ENOUGH_TASKS,
+        ReasonCode.GATED,
+        ReasonCode.TOPOLOGY_NOT_FOUND,
+        ReasonCode.NO_NODES,
+        ReasonCode.IMPOSSIBLE,
+        ReasonCode.PREDICATES,
+    }
+)
+"""Why gangs wait that nothing but a change of themselves or of the cluster can let in."""
+
+
+def queue_shares(
+    outcome: Outcome, rules: RuleSet, pending: Mapping[str, Reason] | None = None
+) -> tuple[QueueShare, ...]:
+    """The share of every queue that asks for something that it could get, by name.
 
     None where no rule is about shares. A share is the largest part of the cluster that the queue
-    holds of any resource but places for pods.
+    holds of any resource but places for pods. `pending` says why gangs wait: what those ask for
+    that can not start at all counts for nothing.
     """
     if not any(rules.find(name) is not None for name in SHARING):
         return ()
     problem = outcome.problem
-    view = problem.derived(_view)
-    ideal = _ideal_shares(problem, rules)
+    asked = _admissible(problem, pending or {})
+    view = _view(problem, asked)
+    ideal = _ideal_shares(problem, rules, asked)
     held = _dominant(view.total, outcome.queue_allocated)
     asking = np.flatnonzero(view.dominant > 0)
     names = problem.queues.names
@@ -50,20 +77,21 @@ def queue_shares(outcome: Outcome, rules: RuleSet) -> tuple[QueueShare, ...]:
     )
 
 
-def _ideal_shares(problem: Problem, rules: RuleSet) -> F64:
+def _ideal_shares(problem: Problem, rules: RuleSet, asked: I64) -> F64:
     """(Q,) shares in the ideal, over the tree of departments where the policy shares by one."""
-    view, drf = problem.derived(_view), rules.find("drf")
+    view, drf = _view(problem, asked), rules.find("drf")
     if drf is not None and isinstance(drf.rule, HierarchicalDrf):
         return _dominant(view.total, drf.rule.ideal(problem))
-    shares: F64 = ideal_parts(problem, rules) * view.dominant
+    shares: F64 = ideal_parts(problem, rules, asked) * view.dominant
     return shares
 
 
-def ideal_parts(problem: Problem, rules: RuleSet) -> F64:
-    """(Q,) the part of what each queue asks for that it would hold in the ideal."""
-    view = problem.derived(_view)
-    filling = _Filling(view.use, view.limit, _floors(problem, view))
-    first, second = _weights(problem, rules)
+def ideal_parts(problem: Problem, rules: RuleSet, asked: I64 | None = None) -> F64:
+    """(Q,) the part of what each queue asks for, (Q, R), that it would hold in the ideal."""
+    asked = problem.queues.requested if asked is None else asked
+    view = _view(problem, asked)
+    filling = _Filling(view.use, view.limit, _floors(problem, asked))
+    first, second = _weights(problem, rules, view)
     for weight in (first, second):
         rising = (weight > 0) & (view.dominant > 0)
         speed = np.where(rising, weight / np.maximum(view.dominant, _TINY), 0.0)
@@ -72,6 +100,48 @@ def ideal_parts(problem: Problem, rules: RuleSet) -> F64:
 
 
 # --- what is asked, and what limits it -----------------------------------------------------------
+
+
+def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
+    """(Q, R) what queues hold and ask for but for gangs that can not start at all."""
+    queues = problem.queues
+    asked = queues.requested.copy()
+    index_of = {name: r for r, name in enumerate(problem.resources)}
+    largest = problem.allocatable[problem.ready].max(axis=0, initial=0)
+    exceeding: dict[tuple[int, int], bool] = {}
+    for g, gang in enumerate(problem.snapshot.gangs):
+        queue, row = int(problem.queue_of[g]), problem.rows[g]
+        reason = pending.get(gang.key)
+        if queue < 0 or reason is None:
+            continue
+        never = reason.code in NEVER
+        if reason.code in (ReasonCode.CAPABILITY, ReasonCode.DESERVED):
+            kind = (int(problem.shape_of[g]), queue)
+            if kind not in exceeding:
+                exceeding[kind] = _exceeds_all(problem, g, largest)
+            never = exceeding[kind]
+        if never:
+            for name in row.requested:
+                waiting = row.requested[name] - row.allocated.get(name, 0)
+                asked[queue, index_of[name]] -= waiting
+    return np.maximum(asked, queues.allocated)
+
+
+def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
+    """Whether the least that may start is more than a node, the cluster or its queues ever hold."""
+    number = int(problem.shape_of[gang])
+    if number < 0:
+        return False
+    shape = problem.shapes.shapes[number]
+    first = int(problem.shapes.start[number])
+    classes = problem.shapes.class_of[first : first + len(shape.entries)]
+    request = problem.classes.request[classes]
+    counts = np.array([e.count for e in shape.entries], np.int64)
+    least = counts @ request if shape.need >= counts.sum() else shape.need * request.min(axis=0)
+    above = problem.queues.subtree[:, problem.queue_of[gang]]
+    ceilings = np.minimum(problem.queues.capability[above].min(axis=0), problem.total)
+    small = (request <= largest).all(axis=1)
+    return bool((least > ceilings).any()) or int(counts[small].sum()) < shape.need
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +165,10 @@ class _View:
     dominant: F64
 
 
-def _view(problem: Problem) -> _View:
+def _view(problem: Problem, asked: I64) -> _View:
+    """The limits for what queues ask for, (Q, R)."""
     queues = problem.queues
-    demand = queues.requested.astype(np.float64)
+    demand = asked.astype(np.float64)
     total = problem.total.astype(np.float64)
     if problem.index(PODS) >= 0:
         total[problem.index(PODS)] = 0
@@ -109,7 +180,7 @@ def _view(problem: Problem) -> _View:
         limits.append(np.array([queues.capability[q, r]], np.float64))
     use, limit = np.concatenate(rows), np.concatenate(limits)
     binds = use.sum(axis=1) > limit
-    return _View(use[binds], limit[binds], total, _dominant(total, queues.requested))
+    return _View(use[binds], limit[binds], total, _dominant(total, asked))
 
 
 def _dominant(total: F64, amounts: I64 | F64) -> F64:
@@ -119,16 +190,16 @@ def _dominant(total: F64, amounts: I64 | F64) -> F64:
     return largest
 
 
-def _floors(problem: Problem, view: _View) -> F64:
+def _floors(problem: Problem, asked: I64) -> F64:
     """(Q,) the part of what it asks for that a queue is guaranteed."""
     queues = problem.queues
-    named = (queues.guarantee > 0) & (queues.requested > 0)
-    parts = np.where(named, queues.guarantee / np.maximum(queues.requested, 1), np.inf)
+    named = (queues.guarantee > 0) & (asked > 0)
+    parts = np.where(named, queues.guarantee / np.maximum(asked, 1), np.inf)
     least = parts.min(axis=1, initial=np.inf)
     return np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
 
 
-def _weights(problem: Problem, rules: RuleSet) -> tuple[F64, F64]:
+def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
     """(Q,) twice: by what queues share first, and what the others share that is left.
 
     With `capacity` those that deserve something share by that.
@@ -136,7 +207,7 @@ def _weights(problem: Problem, rules: RuleSet) -> tuple[F64, F64]:
     weight = problem.queues.weight.astype(np.float64)
     if rules.find("capacity") is None:
         return weight, np.zeros_like(weight)
-    deserved = _dominant(problem.derived(_view).total, problem.queues.deserved)
+    deserved = _dominant(view.total, problem.queues.deserved)
     if not deserved.any():
         return weight, np.zeros_like(weight)
     return deserved, np.where(deserved > 0, 0.0, weight)

@@ -466,7 +466,7 @@ class _Session:
             pending |= self._reserved.told(pending)
         for key in _moving(each):
             pending.pop(key, None)  # its pods run, or have yet to come
-        return Plan(actions, self._certificate(each, answer), pending)
+        return Plan(actions, self._certificate(each, answer, pending), pending)
 
     def _refused(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
         """Why gangs wait that no eviction helps, where that says more than that room is short."""
@@ -478,17 +478,20 @@ class _Session:
             if reason is not None and key in pending and pending[key].code in _SHORT_OF_ROOM
         }
 
-    def _certificate(self, each: _Round, answer: Answer) -> Certificate:
+    def _certificate(
+        self, each: _Round, answer: Answer, pending: Mapping[str, Reason] | None = None
+    ) -> Certificate:
         pairs = list(zip(each.levels, answer.results, strict=False))
         over_gangs = tuple(r for level, r in pairs if not isinstance(level, NodeLevel))
         over_nodes = tuple(r for level, r in pairs if isinstance(level, NodeLevel))
+        outcome = Outcome(each.problem, answer.decisions)
         return Certificate(
             levels=(*over_gangs, *each.clearing.results, *over_nodes),
             engine=answer.engine,
             seconds=self._watch.total,
             stopped=answer.stopped,
             relaxed=answer.relaxed,
-            shares=queue_shares(Outcome(each.problem, answer.decisions), self._policy.rules),
+            shares=queue_shares(outcome, self._policy.rules, pending),
         )
 
 

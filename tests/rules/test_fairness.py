@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from optsched.domain.cluster import Queue
+from optsched.domain.decisions import PPM
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.rules.capability import Capability
 from optsched.rules.capacity import Capacity
@@ -18,6 +22,7 @@ from optsched.rules.fairness import _floors, _view, ideal_parts, queue_shares
 from optsched.rules.outcome import Outcome
 from optsched.rules.proportion import Proportion
 from optsched.rules.ruleset import RuleSet
+from optsched.session.session import Surroundings, run_session
 from tests.rules.test_contract import examples
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
@@ -77,8 +82,9 @@ def contests_of_queues(draw):
 @given(contests_of_queues())
 def test_filling_finds_what_linear_programs_find(snapshot):
     problem = compile_problem(snapshot)
-    view = _view(problem)
-    floor = _floors(problem, view)
+    asked = problem.queues.requested
+    view = _view(problem, asked)
+    floor = _floors(problem, asked)
     asking = np.flatnonzero(view.dominant > 0)
     assume(len(asking) and (view.use @ floor <= view.limit).all())  # no floor is promised twice
     gain = view.dominant[asking] / problem.queues.weight[asking]
@@ -126,3 +132,42 @@ def test_what_runs_counts_and_strangers_take_their_part_first():
 def test_without_a_rule_about_shares_there_are_none():
     snapshot = cluster([node("n0", 10)], [busy("a", 4)], [Queue("a")])
     assert shares(snapshot, RuleSet.of(Capability())) == {}
+
+
+# --- gangs that can not start --------------------------------------------------------------------
+
+
+def shares_of_session(*gangs):
+    """The ideals that the certificate of a session tells, in percent."""
+    queues = [Queue("a", capability=((CPU, 12_000),)), Queue("b")]
+    policy = load_policy("volcano-compatible", Path.read_text)
+    plan = run_session(
+        cluster([node("n0", 8), node("n1", 8)], gangs, queues), policy, Surroundings()
+    ).plan
+    return {s.queue: s.ideal * 100 / PPM for s in plan.certificate.shares}
+
+
+@pytest.mark.parametrize(
+    "never",
+    [
+        gang("never", ("w", 1, shape(9)), queue="a"),
+        gang("never", ("w", 13, shape(1)), queue="a"),
+        gang("never", ("w", 4, shape(5)), queue="a"),
+        gang("never", ("w", 4, shape(1)), queue="a", problem=Reason(ReasonCode.INVALID_POD, "x")),
+        gang("never", ("w", 4, shape(1, 1)), queue="a"),
+    ],
+    ids=["node", "queue", "nodes", "flaw", "resource"],
+)
+def test_a_gang_that_can_not_start_counts_for_nothing(never):
+    half = gang("half", ("w", 4, shape(1)), queue="a", least=1)
+    rest = gang("rest", ("w", 16, shape(1)), queue="b", least=1)
+    alone = shares_of_session(half, rest)
+    assert alone == {"a": 25, "b": 75}
+    assert shares_of_session(half, never, rest) == alone
+
+
+def test_a_gang_that_only_waits_counts():
+    half = gang("half", ("w", 4, shape(1)), queue="a", least=1)
+    more = gang("more", ("w", 6, shape(1)), queue="a")
+    rest = gang("rest", ("w", 16, shape(1)), queue="b", least=1)
+    assert shares_of_session(half, more, rest) == {"a": 50, "b": 50}
