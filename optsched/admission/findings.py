@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optsched.admission.review import Response, Rest
+from optsched.admission.review import Response
+from optsched.api.kinds import Ref
 from optsched.units.errors import shown
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Findings:
         self._problems: dict[str, None] = {}
         self._warnings: dict[str, None] = {}
         self._patch: list[Operation] = []
-        self._rests: dict[Rest, None] = {}
+        self._rests: dict[Ref, None] = {}
 
     def deny(self, sentence: str) -> None:
         """It may not be done."""
@@ -52,7 +53,7 @@ class Findings:
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
         """A problem may go away with a newer look at an object."""
-        self._rests[Rest(kind, namespace, name)] = None
+        self._rests[Ref(kind, namespace, name)] = None
 
     @property
     def has_problems(self) -> bool:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from optsched.api.kinds import Kind
+    from optsched.api.kinds import Ref
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
@@ -67,25 +67,17 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """An object on which a denial rests: the answer may change with a newer look at it."""
-
-    kind: Kind
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Response:
     """Whether it may be done, what is changed about it, and what its user should know.
 
-    problems: why not; empty where it may. rests_on: see `Rest`.
+    problems: why not; empty where it may. rests_on: objects on which a denial rests; a newer
+    look at them may change it.
     """
 
     problems: tuple[str, ...] = ()
     patch: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
-    rests_on: tuple[Rest, ...] = ()
+    rests_on: tuple[Ref, ...] = ()
 
     @property
     def allowed(self) -> bool:

@@ -27,10 +27,17 @@ if TYPE_CHECKING:
 _CREATE: Final = (Action.CREATE,)
 _CHANGES: Final = (Action.CREATE, Action.UPDATE)
 _ALL: Final = tuple(Action)
+_ANNOTATED: Final = (
+    "has(object.metadata.annotations) && ["
+    "'volcano.sh/jdb-min-available', 'volcano.sh/jdb-max-unavailable', "
+    "'scheduling.volcano.sh/queue-name'].exists(key, key in object.metadata.annotations)"
+)
+"""Most pods say nothing that is looked at, and so cost no request."""
 _NEW_QUEUE: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.?queue.orValue('') != oldObject.?spec.?queue.orValue('')"
 )
+"""Schedulers write the status of a PodGroup into the object itself, again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,9 @@ SERVICES: Final = (
         _NEW_QUEUE,
     ),
     Service("/pods/mutate", "mutatepod.volcano.sh", kinds.POD, _CREATE, pods.mutate),
-    Service("/pods/validate", "validatepod.volcano.sh", kinds.POD, _CREATE, pods.validate),
+    Service(
+        "/pods/validate", "validatepod.volcano.sh", kinds.POD, _CREATE, pods.validate, _ANNOTATED
+    ),
     Service(
         "/hypernodes/validate",
         "validatehypernodes.volcano.sh",
@@ -104,6 +113,8 @@ SERVICES: Final = (
         cronjobs.validate,
     ),
 )
+DEFAULT_PATHS: Final = tuple(service.path for service in SERVICES if service.path != "/pods/mutate")
+"""All but the one that does nothing."""
 SERVICE_OF: Final = {service.path: service for service in SERVICES}
 
 

@@ -272,6 +272,22 @@ SERVICE: Final = Kind("", "v1", "Service", "services", "service", ("svc",), has_
 NETWORK_POLICY: Final = Kind(
     "networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "networkpolicy", ("netpol",)
 )
+VALIDATING_WEBHOOK_CONFIGURATION: Final = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingWebhookConfiguration",
+    "validatingwebhookconfigurations",
+    "validatingwebhookconfiguration",
+    namespaced=False,
+)
+MUTATING_WEBHOOK_CONFIGURATION: Final = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    "mutatingwebhookconfiguration",
+    namespaced=False,
+)
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases", "lease")
 EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
 
@@ -304,6 +320,8 @@ KINDS: Final = (
     KUBERNETES_JOB,
     CONFIG_MAP,
     SECRET,
+    VALIDATING_WEBHOOK_CONFIGURATION,
+    MUTATING_WEBHOOK_CONFIGURATION,
     SERVICE,
     NETWORK_POLICY,
     LEASE,

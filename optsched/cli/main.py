@@ -11,6 +11,7 @@ from optsched.cli.local import local
 from optsched.cli.scheduler import scheduler
 from optsched.cli.snapshot import snapshot
 from optsched.cli.solve import solve
+from optsched.cli.webhook import webhook
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,6 +26,7 @@ main.add_command(local)
 main.add_command(scheduler)
 main.add_command(snapshot)
 main.add_command(solve)
+main.add_command(webhook)
 
 if __name__ == "__main__":
     main()

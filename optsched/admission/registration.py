@@ -1,0 +1,88 @@
+"""How an API server is told what to ask, and where: webhook configurations, under Volcano's names.
+
+The policy is Fail: what cannot be reviewed is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import (
+    MUTATING_WEBHOOK_CONFIGURATION,
+    POD,
+    VALIDATING_WEBHOOK_CONFIGURATION,
+    Ref,
+)
+
+if TYPE_CHECKING:
+    from optsched.admission.review import Raw
+    from optsched.admission.services import Service
+
+SERVICE_NAME: Final = "volcano-admission-service"
+NAMESPACE: Final = "volcano-system"
+PORT: Final = 443
+TIMEOUT_S: Final = 10
+_SYSTEM: Final = ("kube-system", NAMESPACE)
+
+
+def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
+    """The configuration that names a path; name: of the Service that it is asked through."""
+    kind = (
+        MUTATING_WEBHOOK_CONFIGURATION if service.is_mutating else VALIDATING_WEBHOOK_CONFIGURATION
+    )
+    return Ref(kind, "", f"{name}{service.path.replace('/', '-')}")
+
+
+def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERVICE_NAME) -> Raw:
+    """The configuration for a path; whom to trust is filled in by the server itself."""
+    ref = configuration_ref(service, name)
+    where = {"namespace": namespace, "name": name, "path": service.path, "port": PORT}
+    return {
+        "apiVersion": ref.kind.api_version,
+        "kind": ref.kind.kind,
+        "metadata": {"name": ref.name},
+        "webhooks": [
+            {
+                "name": service.name,
+                "admissionReviewVersions": ["v1"],
+                "clientConfig": {"service": where},
+                "rules": [_rule(service)],
+                "failurePolicy": "Fail",
+                "matchPolicy": "Equivalent",
+                "sideEffects": "None",
+                "timeoutSeconds": TIMEOUT_S,
+                **_selector(service),
+                **_conditions(service),
+            }
+        ],
+    }
+
+
+def _rule(service: Service) -> dict[str, Any]:
+    kind = service.kind
+    return {
+        "apiGroups": [kind.group],
+        "apiVersions": [kind.version],
+        "resources": [kind.plural],
+        "operations": [action.value for action in service.actions],
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+    }
+
+
+def _selector(service: Service) -> dict[str, Any]:
+    """Pods of the control plane must start although nobody answers."""
+    if service.kind != POD:
+        return {}
+    expression = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": list(_SYSTEM),
+    }
+    return {"namespaceSelector": {"matchExpressions": [expression]}}
+
+
+def _conditions(service: Service) -> dict[str, Any]:
+    if not service.condition:
+        return {}
+    condition = {"name": "matters", "expression": service.condition}
+    return {"matchConditions": [condition]}

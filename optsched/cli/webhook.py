@@ -1,0 +1,218 @@
+"""`optsched webhook`: what is wrong is refused before it is stored, what is missing is filled in.
+
+Volcano's flags of `vc-webhook-manager` are understood as they stand in its manifests. Those that
+have no meaning here are accepted, with one warning for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zoneinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from optsched import __version__
+from optsched.api.wellknown import DEFAULT_SCHEDULER_NAME
+from optsched.cli.flags import (
+    Duration,
+    Grammar,
+    addresses,
+    go_command,
+    listen_options,
+    set_up_logging,
+    verbosity_option,
+    warn_ignored,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.admission.services import Service
+    from optsched.admission.world import Settings as Rules
+    from optsched.kube.trust import Files
+    from optsched.kube.webhooking import Settings
+
+OWN_NAME: Final = "optsched"
+CONTROLLERS: Final = ("volcano-controllers", "optsched-controllers")
+"""Service accounts that make jobs and PodGroups for others."""
+
+GRAMMAR: Final = Grammar(
+    switches=frozenset(
+        {"enable-healthz", "enable-queue-allocated-pods-check", "enable-root-queue-protection"}
+    ),
+    ignored_switches=frozenset({"alsologtostderr", "logtostderr"}),
+    ignored=frozenset(
+        {
+            "admission-conf",
+            "feature-gates",
+            "kube-api-burst",
+            "kube-api-qps",
+            "log-flush-frequency",
+            "master",
+            "stderrthreshold",
+            "vmodule",
+        }
+    ),
+)
+
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(cls=go_command(GRAMMAR), context_settings={"show_default": True})
+@click.version_option(__version__, prog_name="optsched")
+@click.option(
+    "--kubeconfig",
+    default="",
+    show_default="KUBECONFIG, else the pod's service account",
+    help="How to reach the cluster.",
+)
+@click.option("--port", default=8443, help="Where API servers ask, over TLS.")
+@click.option("--bind-address", default="", show_default="all", help="At which address.")
+@click.option(
+    "--enabled-admission",
+    "paths",
+    default="",
+    show_default="all but /pods/mutate",
+    help="Paths with commas between.",
+)
+@click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    default=(DEFAULT_SCHEDULER_NAME, OWN_NAME),
+    help="Pods with this schedulerName are ours; may be given again. Jobs get the first.",
+)
+@click.option(
+    "--webhook-namespace", default="volcano-system", help="Of the Service and the Secret."
+)
+@click.option(
+    "--webhook-service-name",
+    "service_name",
+    default="volcano-admission-service",
+    help="The Service in front, after which the webhook configurations are named.",
+)
+@click.option("--webhook-url", "url", default="", help="Where it is reached without a Service.")
+@click.option(
+    "--secret-name",
+    default="volcano-admission-secret",
+    help="Where its own certificates are kept, for all replicas.",
+)
+@click.option("--tls-cert-file", type=_FILE, help="A certificate that somebody else renews.")
+@click.option("--tls-private-key-file", type=_FILE, help="The key of that certificate.")
+@click.option("--ca-cert-file", type=_FILE, help="Whom API servers should trust then.")
+@click.option("--max-queue-depth", default=5, help="Levels of queues below the root.")
+@click.option(
+    "--enable-root-queue-protection/--no-enable-root-queue-protection",
+    "protects_root",
+    default=True,
+    help="Nobody changes what the root queue has.",
+)
+@click.option(
+    "--enable-queue-allocated-pods-check/--no-enable-queue-allocated-pods-check",
+    "checks_allocated",
+    default=False,
+    help="Queues whose pods hold something are not deleted.",
+)
+@click.option(
+    "--trusted-user",
+    "trusted",
+    multiple=True,
+    show_default="our controllers and Volcano's",
+    help="Acts for others: lists of users of a queue do not bind it; may be given again.",
+)
+@click.option(
+    "--graceful-shutdown-time",
+    "grace_ms",
+    type=Duration(),
+    default="5s",
+    help="It still answers for so long once it has been told to stop.",
+)
+@listen_options(":8080")
+@verbosity_option
+@click.pass_context
+def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
+    """Review jobs, queues and what else is given to a cluster before it is stored."""
+    set_up_logging(given["verbosity"])
+    warn_ignored(ctx)
+    settings = _settings(given)
+    # Kubernetes' client takes half a second to load; other commands and --help do without.
+    from optsched.kube.client import ConfigError
+    from optsched.kube.webhooking import run
+
+    try:
+        asyncio.run(run(settings))
+    except (ConfigError, OSError, ValueError) as e:
+        raise click.ClickException(str(e)) from e
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    from optsched.api.kinds import SECRET, Ref
+    from optsched.kube.server import Address
+    from optsched.kube.webhooking import Settings
+
+    namespace = given["webhook_namespace"]
+    return Settings(
+        services=_services(given["paths"]),
+        rules=_rules(given),
+        place=Address(given["bind_address"], given["port"]),
+        secret=Ref(SECRET, namespace, given["secret_name"]),
+        names=tuple(_names(given["service_name"], namespace, given["url"])),
+        service_name=given["service_name"],
+        kubeconfig=given["kubeconfig"],
+        listen=tuple(addresses(given)),
+        files=_files(given),
+        url=given["url"],
+        grace_s=given["grace_ms"] / 1000,
+    )
+
+
+def _services(paths: str) -> Sequence[Service]:
+    from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
+
+    wanted = [path.strip() for path in paths.split(",") if path.strip()] or DEFAULT_PATHS
+    unknown = [path for path in wanted if path not in SERVICE_OF]
+    if unknown:
+        known = ", ".join(SERVICE_OF)
+        raise click.BadParameter(
+            f"there is no {', '.join(unknown)}; known are {known}", param_hint="--enabled-admission"
+        )
+    return tuple(SERVICE_OF[path] for path in dict.fromkeys(wanted))
+
+
+def _rules(given: Mapping[str, Any]) -> Rules:
+    from optsched.admission.world import Settings as Rules
+
+    account = f"system:serviceaccount:{given['webhook_namespace']}:"
+    return Rules(
+        scheduler_names=tuple(given["names"]),
+        trusted=frozenset(given["trusted"] or (f"{account}{name}" for name in CONTROLLERS)),
+        zones=frozenset(zoneinfo.available_timezones()) or None,
+        max_queue_depth=given["max_queue_depth"],
+        protects_root=given["protects_root"],
+        checks_allocated=given["checks_allocated"],
+    )
+
+
+def _names(service: str, namespace: str, url: str) -> list[str]:
+    """The names under which an API server may ask."""
+    host = urlsplit(url).hostname
+    names = [f"{service}.{namespace}.svc", f"{service}.{namespace}", service]
+    return [host, *names] if host else names
+
+
+def _files(given: Mapping[str, Any]) -> Files | None:
+    from optsched.kube.trust import Files
+
+    certificate, key = given["tls_cert_file"], given["tls_private_key_file"]
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise click.UsageError("--tls-cert-file and --tls-private-key-file come together")
+    return Files(certificate, key, given["ca_cert_file"])
+
+
+if __name__ == "__main__":
+    webhook()

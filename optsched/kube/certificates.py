@@ -1,0 +1,204 @@
+"""Certificates that a server makes for itself: an authority, and what it signs.
+
+Keys are EC P-256. An authority lives for ten years, what it signs for ninety days; both are
+replaced well before their end, and an authority that was replaced is trusted until its own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AUTHORITY_LIFE: Final = timedelta(days=3650)
+SERVER_LIFE: Final = timedelta(days=90)
+AUTHORITY_RENEWAL: Final = timedelta(days=365)
+SERVER_RENEWAL: Final = timedelta(days=30)
+CLOCK_SKEW: Final = timedelta(minutes=5)
+AUTHORITY_NAME: Final = "optsched-admission"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a server shows, and what its clients should trust; all of it PEM.
+
+    authority: the certificates that are trusted, the one that signs first. authority_key: empty
+    where somebody else signs.
+    """
+
+    certificate: bytes
+    key: bytes
+    authority: bytes = b""
+    authority_key: bytes = b""
+
+
+def renewed(
+    held: Credentials | None, names: Sequence[str], now: datetime
+) -> tuple[Credentials, bool]:
+    """Credentials for a server of these names, and whether they are other than those held.
+
+    names: DNS names and IP addresses. What is held is kept as long as it is good: it can be read,
+    belongs together, is for all names and does not end soon.
+    """
+    authority = _authority(held, now) if held else None
+    if held and authority and _is_good(held, authority, names, now):
+        return held, False
+    signer, trusted = authority or _new_authority(held, now)
+    certificate, key = _issue(signer, names, now)
+    made = Credentials(certificate, key, trusted, _key_pem(signer.key))
+    return made, True
+
+
+def expiry(certificate: bytes) -> datetime:
+    """When a certificate ends; ValueError for something else."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+@dataclass(frozen=True, slots=True)
+class _Authority:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def _authority(held: Credentials, now: datetime) -> tuple[_Authority, bytes] | None:
+    """The authority that is held, and all that is trusted; None where it is of no use."""
+    try:
+        certificates = x509.load_pem_x509_certificates(held.authority)
+        key = serialization.load_pem_private_key(held.authority_key, password=None)
+    except (ValueError, TypeError):
+        return None
+    first = certificates[0]
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not _belong(first, key):
+        return None
+    if not _is_valid(first, now, AUTHORITY_RENEWAL):
+        return None
+    return _Authority(first, key), held.authority
+
+
+def _new_authority(held: Credentials | None, now: datetime) -> tuple[_Authority, bytes]:
+    """A new authority, and what is trusted from then on: it, and old ones until they end."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, AUTHORITY_NAME)])
+    public = key.public_key()
+    identifier = x509.SubjectKeyIdentifier.from_public_key(public)
+    certificate = (
+        _dated(subject, public, now, AUTHORITY_LIFE)
+        .issuer_name(subject)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    trusted = [certificate, *_still_trusted(held, now)]
+    return _Authority(certificate, key), b"".join(_pem(each) for each in trusted)
+
+
+def _still_trusted(held: Credentials | None, now: datetime) -> list[x509.Certificate]:
+    if held is None:
+        return []
+    try:
+        certificates = x509.load_pem_x509_certificates(held.authority)
+    except ValueError:
+        return []
+    return [each for each in certificates if _is_valid(each, now, timedelta())]
+
+
+def _issue(authority: _Authority, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
+    """A certificate for a server, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    public = authority.key.public_key()
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
+    certificate = (
+        _dated(subject, key.public_key(), now, SERVER_LIFE)
+        .issuer_name(authority.certificate.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage("digital_signature"), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general(n) for n in names]), critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    return _pem(certificate), _key_pem(key)
+
+
+def _is_good(
+    held: Credentials, authority: tuple[_Authority, bytes], names: Sequence[str], now: datetime
+) -> bool:
+    """Whether a server can go on with what it holds."""
+    try:
+        certificate = x509.load_pem_x509_certificate(held.certificate)
+        key = serialization.load_pem_private_key(held.key, password=None)
+        certificate.verify_directly_issued_by(authority[0].certificate)
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        return False
+    return (
+        isinstance(key, ec.EllipticCurvePrivateKey)
+        and _belong(certificate, key)
+        and {_general(name) for name in names} <= set(found.value)
+        and _is_valid(certificate, now, SERVER_RENEWAL)
+    )
+
+
+def _belong(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
+    return certificate.public_key() == key.public_key()
+
+
+def _is_valid(certificate: x509.Certificate, now: datetime, ahead: timedelta) -> bool:
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - ahead
+
+
+def _dated(
+    subject: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime, life: timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + life)
+    )
+
+
+def _usage(*allowed: str) -> x509.KeyUsage:
+    names = (
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(**{name: name in allowed for name in names})
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def at(epoch_ms: int) -> datetime:
+    """A time of the clock as certificates have it."""
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC)

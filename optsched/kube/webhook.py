@@ -1,0 +1,103 @@
+"""Reviews over HTTPS: an API server asks, and nothing is let in by mistake.
+
+Whatever goes wrong is no: a body that is no AdmissionReview is 400, one that is too large 413, a
+mistake of ours a denial, and as long as nobody knows what else is there the answer is 503, upon
+which an API server refuses, since the webhooks' failure policy is Fail.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from optsched.admission.review import MalformedReview, Response, answer, read_review
+from optsched.admission.services import review
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from optsched.admission.review import Request
+    from optsched.admission.services import Service
+    from optsched.admission.world import Settings
+    from optsched.kube.admission_world import LiveWorld
+    from optsched.kube.ports import Api
+    from optsched.kube.webhook_metrics import WebhookMetrics
+    from optsched.session.ports import Clock
+
+MAX_BODY: Final = 3 * 2**20
+"""Volcano's limit; an API server takes objects of half that size."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewer:
+    """Reviews requests against the world as it is known, and once more against what is true."""
+
+    api: Api
+    world: LiveWorld
+    settings: Settings
+    metrics: WebhookMetrics
+    clock: Clock
+
+    async def review(self, service: Service, request: Request) -> Response:
+        """The answer to a request; a denial that rests on other objects is looked at again.
+
+        A client may submit a job right after it has made a queue, before a watch tells us.
+        """
+        response = review(service, request, self.world, self.settings)
+        if response.rests_on:
+            self.metrics.looked_again(service.path)
+            if await self.world.look_again(self.api, response.rests_on):
+                response = review(service, request, self.world, self.settings)
+        return response
+
+    async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
+        """The answer to a body, and what came of it."""
+        if self.world.unsynced():
+            return _plain(503, "not ready: the cluster has not been looked at yet"), "error"
+        try:
+            request = read_review(json.loads(body))
+        except (MalformedReview, ValueError, RecursionError) as e:
+            return _plain(400, f"not an AdmissionReview: {e}"), "malformed"
+        try:
+            response = await self.review(service, request)
+        except Exception:
+            # A mistake of ours must neither let anything in nor end the server.
+            log.exception("%s: %s %s", service.path, request.namespace, request.name)
+            response = Response(("this object can not be reviewed: see the log of the webhook",))
+            return web.json_response(answer(request.uid, response)), "error"
+        said = web.json_response(answer(request.uid, response))
+        return said, "allowed" if response.allowed else "denied"
+
+
+def application(services: Sequence[Service], reviewer: Reviewer) -> web.Application:
+    """The paths of some services."""
+    app = web.Application(client_max_size=MAX_BODY)
+    for service in services:
+        app.router.add_post(service.path, _handler(service, reviewer))
+    return app
+
+
+def _handler(
+    service: Service, reviewer: Reviewer
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(http: web.Request) -> web.StreamResponse:
+        began = reviewer.clock.monotonic()
+        result = "malformed"
+        try:
+            said, result = await reviewer.respond(service, await http.read())
+        finally:
+            seconds = reviewer.clock.monotonic() - began
+            reviewer.metrics.reviewed(service.path, result, seconds)
+        return said
+
+    return handle
+
+
+def _plain(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=text)

@@ -1,0 +1,68 @@
+"""What Prometheus reads of the webhook."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
+_SECONDS: Final = tuple(0.00025 * 2**i for i in range(14))
+
+
+class WebhookMetrics:
+    """Counters and gauges of one process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._reviews = Counter(
+            "optsched_admission_reviews",
+            "Requests, by what came of them.",
+            ("path", "result"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "optsched_admission_review_seconds",
+            "From the body of a request until its answer.",
+            ("path",),
+            registry=self._registry,
+            buckets=_SECONDS,
+        )
+        self._looks = Counter(
+            "optsched_admission_second_looks",
+            "Denials for which objects were read anew.",
+            ("path",),
+            registry=self._registry,
+        )
+        self._watch_failures = Counter(
+            "optsched_admission_watch_failures",
+            "Lists and watches that failed.",
+            ("resource",),
+            registry=self._registry,
+        )
+        self._expiry = Gauge(
+            "optsched_admission_certificate_expiry_seconds",
+            "Epoch seconds at which the certificate ends.",
+            registry=self._registry,
+        )
+
+    def reviewed(self, path: str, result: str, seconds: float) -> None:
+        """A request was answered; result: allowed, denied, malformed or error."""
+        self._reviews.labels(path, result).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def looked_again(self, path: str) -> None:
+        """Objects were read anew because a denial rests on them."""
+        self._looks.labels(path).inc()
+
+    def watch_failed(self, resource: str) -> None:
+        """A list or a watch has failed."""
+        self._watch_failures.labels(resource).inc()
+
+    def expires(self, epoch_s: float) -> None:
+        """Another certificate is shown."""
+        self._expiry.set(epoch_s)
+
+    def exposition(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self._registry)

@@ -1,0 +1,229 @@
+"""Puts the parts of a webhook process together, runs them, and takes them down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+import tempfile
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from optsched.admission.registration import configuration_ref
+from optsched.kube.admission_world import LiveWorld
+from optsched.kube.certificates import Credentials, expiry
+from optsched.kube.client import connect
+from optsched.kube.clock import SystemClock
+from optsched.kube.errors import KubeError
+from optsched.kube.process import on_signals
+from optsched.kube.server import Address, serve
+from optsched.kube.trust import SharedSecret, announce
+from optsched.kube.waiting import Waiting
+from optsched.kube.webhook import Reviewer, application
+from optsched.kube.webhook_metrics import WebhookMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+
+    from optsched.admission.services import Service
+    from optsched.admission.world import Settings as Rules
+    from optsched.kube.client import Client
+    from optsched.kube.ports import Ref
+    from optsched.kube.trust import Files, Signer
+
+LOOK_S: Final = 15.0
+"""How often certificates and configurations are looked at."""
+
+RETRY_S: Final = 1.0
+ENDING_S: Final = 5.0
+"""How long requests may take that are being answered when the server ends."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a process of the webhook is told.
+
+    Attributes
+    ----------
+    place
+        Where API servers ask.
+    listen
+        Where health and metrics are served.
+    files
+        Credentials that somebody else renews; None where the server signs for itself.
+    secret, names
+        Where its own credentials are kept, and the names they are for.
+    service_name
+        Of the Service in front of it, after which configurations are named.
+    url
+        Where it is reached instead of through that Service.
+    grace_s
+        How long it still answers once it has been told to stop: meanwhile others are found.
+
+    """
+
+    services: Sequence[Service]
+    rules: Rules
+    place: Address
+    secret: Ref
+    names: Sequence[str]
+    service_name: str
+    kubeconfig: str = ""
+    listen: tuple[Address, ...] = ()
+    files: Files | None = None
+    url: str = ""
+    grace_s: float = 5.0
+
+
+async def run(settings: Settings) -> None:
+    """Review until SIGTERM or SIGINT.
+
+    Raises ConfigError where no cluster is configured, and OSError for an address that is taken or
+    a file that can not be read.
+    """
+    async with connect(settings.kubeconfig) as client:
+        process = _Process(settings, client)
+        async with serve(settings.listen, process, process.metrics.exposition) as places:
+            shown = ", ".join(f"{place.host}:{place.port}" for place in places)
+            log.info("cluster %s; health and metrics on %s", client.server, shown or "no port")
+            await process.run()
+
+
+class _Process:
+    """All parts of one process; what a kubelet asks of it, too."""
+
+    def __init__(self, settings: Settings, client: Client) -> None:
+        self._settings = settings
+        self._client = client
+        self._waiting = Waiting()
+        self.metrics = WebhookMetrics()
+        clock = SystemClock()
+        self._world = LiveWorld(clock, lambda kind: self.metrics.watch_failed(kind.plural))
+        self._reviewer = Reviewer(client, self._world, settings.rules, self.metrics, clock)
+        self._signer: Signer = settings.files or SharedSecret(
+            client, settings.secret, settings.names, clock
+        )
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._shown: Credentials | None = None
+        self._is_trusted = False
+        self._stopping = asyncio.Event()
+
+    # --- Probes ----------------------------------------------------------------------------------
+
+    def trouble(self) -> str:
+        """See `Probes`."""
+        return ""
+
+    def unready(self) -> str:
+        """See `Probes`."""
+        if self._stopping.is_set():
+            return "told to stop"
+        unsynced = self._world.unsynced()
+        if unsynced:
+            return f"not listed yet: {', '.join(unsynced)}"
+        return "" if self._is_trusted else "webhook configurations do not trust this server yet"
+
+    # --- running ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run until told to stop."""
+        stop = self._stopping.set
+        with on_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
+            async with asyncio.TaskGroup() as group:
+                watches = self._world.watches(self._client, self._waiting)
+                tasks = [group.create_task(each) for each in watches]
+                await self._until_stopped(self._first_credentials())
+                if not self._stopping.is_set():
+                    async with self._serving():
+                        tasks.append(group.create_task(self._keep_trust()))
+                        await self._stopping.wait()
+                        await self._waiting.sleep(self._settings.grace_s)
+                for task in tasks:
+                    task.cancel()
+
+    async def _until_stopped(self, action: Coroutine[None, None, None]) -> None:
+        """Do something, unless told to stop before it is done."""
+        doing = asyncio.ensure_future(action)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait((doing,))
+        else:
+            doing.result()
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        app = application(self._settings.services, self._reviewer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=ENDING_S)
+        await runner.setup()
+        try:
+            place = self._settings.place
+            site = web.TCPSite(runner, place.host or None, place.port, ssl_context=self._tls)
+            await site.start()
+            paths = ", ".join(service.path for service in self._settings.services)
+            log.info("reviews on %s:%d: %s", place.host, place.port, paths)
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _first_credentials(self) -> None:
+        while self._shown is None:
+            try:
+                self._show(await self._signer.credentials())
+            except KubeError as e:
+                log.warning("no certificate yet: %s", e)
+                await self._waiting.sleep(RETRY_S)
+
+    async def _keep_trust(self) -> None:
+        """Keep the certificate fresh, and API servers trusting it."""
+        while True:
+            pause_s = LOOK_S
+            try:
+                await self._look()
+            except (KubeError, OSError, ValueError) as e:
+                # The certificate that is shown is good for weeks yet.
+                log.warning("certificate or configurations: %s", e)
+                pause_s = RETRY_S
+            await self._waiting.sleep(pause_s if self._is_trusted else RETRY_S)
+
+    async def _look(self) -> None:
+        if self._world.unsynced():
+            return
+        credentials = await self._signer.credentials()
+        # Whoever signs anew is trusted first, and shown then.
+        await self._announce(credentials)
+        if credentials != self._shown:
+            self._show(credentials)
+        self._is_trusted = True
+
+    async def _announce(self, credentials: Credentials) -> None:
+        if not credentials.authority:
+            return
+        name = self._settings.service_name
+        refs = [configuration_ref(service, name) for service in self._settings.services]
+        await announce(self._client, refs, credentials.authority, self._settings.url)
+
+    def _show(self, credentials: Credentials) -> None:
+        """Use credentials for connections from now on; ValueError for those that are none."""
+        ends = expiry(credentials.certificate)
+        with tempfile.TemporaryDirectory() as folder:
+            certificate, key = Path(folder) / "tls.crt", Path(folder) / "tls.key"
+            for path, pem in ((certificate, credentials.certificate), (key, credentials.key)):
+                path.touch(mode=0o600)
+                path.write_bytes(pem)
+            # A pair that does not match would leave the one in use half replaced.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            self._tls.load_cert_chain(certificate, key)
+        self._shown = credentials
+        self.metrics.expires(ends.timestamp())
+        log.info("a certificate that ends %s is shown", ends.isoformat())

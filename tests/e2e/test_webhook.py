@@ -1,0 +1,429 @@
+"""The webhook before a real API server, over TLS: what it refuses, fills in and lives through."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import ssl
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.admission.registration import configuration
+from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
+from optsched.api import kinds
+from optsched.api.kinds import collection_path, object_path
+from optsched.kube.webhook import MAX_BODY
+from tests.admission.kit import container, job, task, template
+from tests.support.api import Api, Refused, until
+from tests.support.live import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from optsched.local.plane import ControlPlane
+
+    Raw = dict[str, Any]
+
+pytestmark = pytest.mark.e2e
+
+SYSTEM = "volcano-system"
+QUEUES = collection_path(kinds.QUEUE)
+CONFIGURATIONS = [configuration(SERVICE_OF[path]) for path in DEFAULT_PATHS]
+GPU = "nvidia.com/gpu"
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class Webhook(Process):
+    """`optsched webhook` under a fixed port."""
+
+    def __init__(self, kubeconfig: Path, log: Path, port: int, *flags: str) -> None:
+        self.tls_port = port
+        own = [
+            *("--port", str(port), "--bind-address", "127.0.0.1"),
+            *("--webhook-url", f"https://127.0.0.1:{port}", "--graceful-shutdown-time", "1ms"),
+        ]
+        super().__init__("webhook", kubeconfig, log, [*own, *flags])
+
+    def num_broken(self) -> float:
+        return self.metric("optsched_admission_reviews_total", result="error")
+
+    def post(self, path: str, body: bytes) -> tuple[int, str]:
+        """What it answers to whoever does not look at its certificate."""
+        blind = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection("127.0.0.1", self.tls_port, context=blind)
+        try:
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def start(
+    control_plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Webhook]]:
+    """Starts a webhook under the port that API servers ask; its configurations are there."""
+    folder, port = tmp_path_factory.mktemp("webhook"), free_port()
+    started: list[Webhook] = []
+    if api.find(f"/api/v1/namespaces/{SYSTEM}") is None:
+        api.post("/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+    with registered(api):
+
+        def run(*flags: str) -> Webhook:
+            log = folder / f"{len(started)}.log"
+            webhook = Webhook(control_plane.kubeconfig, log, port, *flags)
+            started.append(webhook)
+            return webhook.begin()
+
+        yield run
+    for webhook in started:
+        webhook.stop()
+
+
+@contextmanager
+def registered(api: Api) -> Iterator[None]:
+    """The configurations of the manifest, as long as this lasts."""
+    paths = []
+    for each in CONFIGURATIONS:
+        kind = kinds.find_kind(each["apiVersion"], each["kind"])
+        assert kind is not None
+        api.post(collection_path(kind), each)
+        paths.append(object_path(kind, None, each["metadata"]["name"]))
+    try:
+        yield
+    finally:
+        for path in paths:
+            api.delete(path)
+
+
+@pytest.fixture(scope="module")
+def webhook(start: Callable[..., Webhook], api: Api) -> Webhook:
+    """A webhook that every test may use."""
+    running = start()
+    until(lambda: queue_is_made(api, "default"), "the webhook answers")
+    queue_is_made(api, "root")
+    return running
+
+
+def queue_is_made(api: Api, name: str, **spec: Any) -> bool:
+    """Whether a queue is there, or could be made."""
+    try:
+        api.post(QUEUES, queue(name, **spec))
+    except Refused as e:
+        if e.code == HTTPStatus.CONFLICT:
+            return True
+        assert "failed calling webhook" in str(e), str(e)
+        return False
+    return True
+
+
+@pytest.fixture
+def space(api: Api, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of its own."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")
+    api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+    yield name
+    api.delete(f"/api/v1/namespaces/{name}")
+
+
+def queue(name: str, annotations: Raw | None = None, **spec: Any) -> Raw:
+    kind = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
+    return {**kind, "metadata": {"name": name, "annotations": annotations}, "spec": spec}
+
+
+def in_space(space: str, obj: Raw, name: str = "") -> Raw:
+    return {
+        **obj,
+        "metadata": {**obj["metadata"], "namespace": space, **({"name": name} if name else {})},
+    }
+
+
+def submit(api: Api, space: str, obj: Raw, name: str = "") -> Raw:
+    path = collection_path(kinds.JOB, space)
+    return api.post(path, in_space(space, obj, name))
+
+
+def denial(action: Callable[[], object]) -> str:
+    with pytest.raises(Refused) as caught:
+        action()
+    return str(caught.value.args[2])
+
+
+def test_a_job_is_filled_in(webhook: Webhook, api: Api, space: str):
+    resources = {"requests": {"cpu": "1", GPU: "2"}}
+    bare = {"replicas": 2, "template": template(container(resources=resources))}
+    policies = [{"event": "JobUnknown", "action": "RestartJob"}]
+    spec = submit(
+        api, space, job(bare, plugins={"mpi-": []} and {"pytorch": []}, policies=policies)
+    )["spec"]
+    (found,) = spec["tasks"]
+    assert (spec["queue"], spec["schedulerName"], spec["minAvailable"]) == ("default", "volcano", 2)
+    assert spec["plugins"] == {"pytorch": [], "svc": []}
+    assert spec["policies"] == [{"event": "Unknown", "action": "RestartJob"}]
+    assert (found["name"], found["maxRetry"]) == ("default0", 3)
+    limits = found["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {GPU: "2"}
+
+
+def test_warnings_reach_the_user(webhook: Webhook, control_plane: ControlPlane, space: str):
+    obj = in_space(space, job(task(template=template(container(resource={})))), "warned")
+    said = (
+        control_plane.kubectl.run("create", "-f", "-", input=json.dumps(obj))
+        if hasattr(control_plane.kubectl, "run")
+        else None
+    )
+    if said is None:
+        pytest.skip("kubectl's standard error is not kept")
+    assert "unknown field; did you mean resources?" in said
+
+
+def test_a_job_that_could_never_run_is_refused(webhook: Webhook, api: Api, space: str):
+    said = denial(lambda: submit(api, space, job(minAvailable=9, queue="compute")))
+    assert said.startswith('admission webhook "validatejob.volcano.sh" denied the request: ')
+    assert "job 'minAvailable' should not be greater than total replicas in tasks" in said
+    assert 'unable to find job queue: queue.scheduling.volcano.sh "compute" not found' in said
+    assert "open queues are default" in said
+
+
+def test_a_job_may_follow_its_queue_at_once(webhook: Webhook, api: Api, space: str):
+    for number in range(30):
+        name = f"{space}-{number}"
+        api.post(QUEUES, queue(f"{name}-dept"))
+        api.post(QUEUES, queue(name, parent=f"{name}-dept"))
+        submit(api, space, job(queue=name), f"j{number}")
+        api.delete(f"{QUEUES}/{name}")
+        api.delete(f"{QUEUES}/{name}-dept")
+
+
+def test_a_closed_queue_takes_neither_jobs_nor_podgroups(webhook: Webhook, api: Api, space: str):
+    api.post(QUEUES, queue("shut"))
+    api.patch(f"{QUEUES}/shut/status", {"status": {"state": "Closed"}})
+    sentence = "can only submit job to queue with state Open, queue shut status is Closed"
+    until(lambda: sentence in refusal(lambda: submit(api, space, job(queue="shut"))), sentence)
+    group = {
+        "apiVersion": kinds.POD_GROUP.api_version,
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"queue": "shut"},
+    }
+    path = collection_path(kinds.POD_GROUP, space)
+    said = denial(lambda: api.post(path, group))
+    assert "can only submit PodGroup to queue with state Open, queue shut status is Closed" in said
+    gone = {**group, "spec": {"queue": "gone"}}
+    assert "unable to find queue" in denial(lambda: api.post(path, gone))
+    # Opened again, it takes the very next job, whatever watches have told by then.
+    api.patch(f"{QUEUES}/shut/status", {"status": {"state": "Open"}})
+    submit(api, space, job(queue="shut"), "later")
+    api.delete(f"{QUEUES}/shut")
+
+
+def refusal(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except Refused as e:
+        return str(e.args[2])
+    return ""
+
+
+def test_a_podgroup_without_a_queue_goes_to_that_of_its_namespace(
+    webhook: Webhook, api: Api, space: str
+):
+    mark = {"metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "default"}}}
+    api.patch(f"/api/v1/namespaces/{space}", mark)
+    group = {
+        "apiVersion": kinds.POD_GROUP.api_version,
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 1},
+    }
+    path = collection_path(kinds.POD_GROUP, space)
+    assert api.post(path, group)["spec"]["queue"] == "default"
+    # Its status is part of the object: whoever writes it asks nobody.
+    before = webhook.metric("optsched_admission_reviews_total", path="/podgroups/validate")
+    api.patch(f"{path}/g", {"status": {"phase": "Running"}})
+    assert webhook.metric("optsched_admission_reviews_total", path="/podgroups/validate") == before
+    said = denial(lambda: api.patch(f"{path}/g", {"spec": {"queue": "gone"}}))
+    assert "unable to find queue" in said
+
+
+def test_queues_that_contradict_each_other_are_refused(webhook: Webhook, api: Api):
+    guaranteed = {"resource": {"cpu": "16"}}
+    made = api.post(QUEUES, queue("g1", guarantee=guaranteed))
+    assert (made["spec"]["parent"], made["spec"]["weight"]) == ("root", 1)
+    said = denial(lambda: api.post(QUEUES, queue("g2", guarantee=guaranteed, deserved={"cpu": 8})))
+    assert "deserved[cpu]=8 must be >= guarantee[cpu]=16" in said
+    api.post(QUEUES, queue("g1-child", parent="g1", capability={"cpu": "4"}))
+    said = denial(lambda: api.patch(f"{QUEUES}/g1", {"spec": {"capability": {"cpu": "2"}}}))
+    assert "queue g1 capability[cpu]=2 is less than its child queue g1-child capability=4" in said
+    with pytest.raises(Refused) as caught:
+        api._call("DELETE", f"{QUEUES}/g1")
+    assert "queue g1 can not be deleted because it has 1 child queues" in str(caught.value)
+    for name in ("default", "root"):
+        with pytest.raises(Refused) as caught:
+            api._call("DELETE", f"{QUEUES}/{name}")
+        assert f"{name} queue can not be deleted" in str(caught.value)
+    for name in ("g1-child", "g1"):
+        api._call("DELETE", f"{QUEUES}/{name}")
+
+
+def test_the_lists_of_a_queue_keep_others_out(webhook: Webhook, api: Api, space: str):
+    api.post(QUEUES, queue("lab-a", {"optsched.io/groups": "lab-a"}))
+    api.post(QUEUES, queue("lab-b", {"optsched.io/groups": "system:masters"}))
+    said = denial(lambda: submit(api, space, job(queue="lab-a")))
+    assert f"may not use queue lab-a from namespace {space}: its annotations let in" in said
+    submit(api, space, job(queue="lab-b"), "ours")
+    for name in ("lab-a", "lab-b"):
+        api.delete(f"{QUEUES}/{name}")
+
+
+def test_what_may_change_about_a_job(webhook: Webhook, api: Api, space: str):
+    submit(api, space, job())
+    path = object_path(kinds.JOB, space, "j")
+    api.patch(path, {"metadata": {"annotations": {"crater.raids.io/forwards": "x"}}})
+    api.patch(path, {"spec": {"minAvailable": 1}})
+    said = denial(lambda: api.patch(path, {"spec": {"queue": "root"}}))
+    assert (
+        "job updates may not change fields other than minAvailable, tasks[*].replicas under spec "
+        "and PriorityClassName: spec.queue was" in said
+    )
+
+
+def test_other_kinds_are_looked_at(webhook: Webhook, api: Api, space: str):
+    cron = {
+        "apiVersion": kinds.CRON_JOB.api_version,
+        "kind": "CronJob",
+        "metadata": {"name": "c"},
+        "spec": {"schedule": "61 * * * *", "jobTemplate": {"spec": job()["spec"]}},
+    }
+    said = denial(lambda: api.post(collection_path(kinds.CRON_JOB, space), cron))
+    assert "schedule is not a valid cron expression" in said
+    flows = [{"name": a, "dependsOn": {"targets": [b]}} for a, b in (("a", "b"), ("b", "a"))]
+    flow = {
+        "apiVersion": kinds.JOB_FLOW.api_version,
+        "kind": "JobFlow",
+        "metadata": {"name": "f"},
+        "spec": {"flows": flows},
+    }
+    said = denial(lambda: api.post(collection_path(kinds.JOB_FLOW, space), flow))
+    assert "jobflow flow is not dag: a waits for b waits for a" in said
+    members = [{"type": "Node", "selector": {"regexMatch": {"pattern": "("}}}]
+    hypernode = {
+        "apiVersion": kinds.HYPER_NODE.api_version,
+        "kind": "HyperNode",
+        "metadata": {"name": f"{space}-h"},
+        "spec": {"tier": 1, "members": members},
+    }
+    said = denial(lambda: api.post(collection_path(kinds.HYPER_NODE), hypernode))
+    assert "is not a regular expression" in said
+    pod = {
+        "metadata": {"name": "p", "annotations": {"volcano.sh/jdb-min-available": "100%"}},
+        "spec": {"schedulerName": "volcano", "containers": [container()]},
+    }
+    said = denial(lambda: api.post(f"/api/v1/namespaces/{space}/pods", pod))
+    assert "it must be a valid percentage which between 1% ~ 99%" in said
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b"[" * 100_000, 400),
+        (b'{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{}}', 400),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', 400),
+        (b'{"a":"' + b"x" * MAX_BODY + b'"}', 413),
+    ],
+)
+def test_what_is_no_review_is_never_a_yes(webhook: Webhook, body: bytes, status: int):
+    found, text = webhook.post("/jobs/validate", body)
+    assert found == status
+    assert '"allowed": true' not in text
+    assert webhook.post("/jobs/approve", b"{}")[0] == 404
+
+
+def test_an_unknown_version_is_denied(webhook: Webhook):
+    resource = {"group": "batch.volcano.sh", "version": "v9", "resource": "jobs"}
+    request = {"uid": "u", "operation": "CREATE", "resource": resource, "object": job()}
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    status, text = webhook.post("/jobs/validate", json.dumps(body).encode())
+    assert status == 200
+    assert json.loads(text)["response"]["allowed"] is False
+
+
+def test_whom_to_trust_is_put_back_where_somebody_took_it_out(webhook: Webhook, api: Api):
+    name = configuration(SERVICE_OF["/queues/validate"])["metadata"]["name"]
+    path = object_path(kinds.VALIDATING_WEBHOOK_CONFIGURATION, None, name)
+    found = api.get(path)
+    (hook,) = found["webhooks"]
+    bundle = hook["clientConfig"].pop("caBundle")
+    api.patch(path, {"webhooks": [hook]})
+    until(
+        lambda: api.get(path)["webhooks"][0]["clientConfig"].get("caBundle") == bundle,
+        "the bundle is back",
+    )
+
+
+def test_a_restart_under_load_lets_nothing_in_by_mistake(
+    webhook: Webhook, start: Callable[..., Webhook], api: Api, space: str
+):
+    """Good jobs and bad ones go on all the time; good ones may fail while nobody answers."""
+    done = threading.Event()
+
+    def load(worker: int) -> tuple[int, int, list[str]]:
+        num_made, num_lost, wrong = 0, 0, []
+        number = 0
+        while not done.is_set():
+            number += 1
+            name = f"w{worker}-{number}"
+            is_bad = number % 2 == 0
+            try:
+                submit(api, space, job(minAvailable=9) if is_bad else job(), name)
+            except Refused as e:
+                num_lost += "failed calling webhook" in str(e)
+                if not is_bad and "failed calling webhook" not in str(e):
+                    wrong.append(str(e))
+            else:
+                num_made += 1
+                if is_bad:
+                    wrong.append(name)
+        api.close()
+        return num_made, num_lost, wrong
+
+    with ThreadPoolExecutor(4) as pool:
+        workers = [pool.submit(load, worker) for worker in range(4)]
+        try:
+            time.sleep(1)
+            webhook.kill()
+            time.sleep(0.5)
+            other = start()
+            until(lambda: other.metric("optsched_admission_reviews_total") > 50, "it answers again")
+        finally:
+            done.set()
+        results = [worker.result() for worker in workers]
+    assert [wrong for _, _, wrong in results] == [[]] * 4
+    assert sum(made for made, _, _ in results) > 20
+    assert sum(lost for _, lost, _ in results) > 0
+    stored = api.items(collection_path(kinds.JOB, space))
+    assert all(each["spec"]["minAvailable"] == 2 for each in stored)
+    # Both have shown the same certificate: it is in the Secret.
+    ends = [
+        re.findall(r"a certificate that ends (\S+) is shown", each.log) for each in (webhook, other)
+    ]
+    assert ends[0][-1] == ends[1][-1]
