@@ -14,8 +14,8 @@ from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
 
 PATH = Path(__file__).parent / "webhook.yaml"
 HEAD = """\
-# What API servers ask before they store something, and where; webhook-deployment.yaml comes first. Whom to trust is
-# filled in by `optsched webhook` itself. Made by render.py.
+# What API servers ask before they store something, and where; webhook-deployment.yaml comes first.
+# Whom to trust is filled in by `optsched webhook` itself. Made by render.py.
 """
 
 

@@ -1,0 +1,140 @@
+"""The flags of `optsched webhook`; the webhook itself is in tests/kube and tests/e2e."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from optsched.admission.services import DEFAULT_PATHS
+from optsched.api.kinds import SECRET
+from optsched.cli.main import main
+from optsched.kube import webhooking
+from optsched.kube.client import ConfigError
+from optsched.kube.ports import Ref
+from optsched.kube.server import Address
+from optsched.kube.trust import Files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from click.testing import Result
+
+    from optsched.kube.webhooking import Settings
+
+
+class Command:
+    """`optsched webhook`, and what it would have run with."""
+
+    def __init__(self) -> None:
+        self.settings: list[Settings] = []
+        self.error: Exception | None = None
+
+    async def run(self, settings: Settings) -> None:
+        """In the place of `webhooking.run`."""
+        self.settings.append(settings)
+        if self.error is not None:
+            raise self.error
+
+    def invoke(self, *arguments: str) -> Result:
+        return CliRunner().invoke(main, ["webhook", *arguments])
+
+    def told(self, *arguments: str) -> Settings:
+        """What the webhook is told for some flags."""
+        result = self.invoke(*arguments)
+        assert result.exit_code == 0, result.output
+        return self.settings[-1]
+
+    def complaint(self, *arguments: str, code: int = 2) -> str:
+        """What is said about flags that are wrong."""
+        result = self.invoke(*arguments)
+        assert result.exit_code == code, result.output
+        return result.stderr
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """The command, with nothing behind it; its log goes back to where it was."""
+    logger = logging.getLogger("optsched")
+    handlers, level = list(logger.handlers), logger.level
+    command = Command()
+    monkeypatch.setattr(webhooking, "run", command.run)
+    yield command
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def test_what_it_does_without_flags(command: Command):
+    told = command.told()
+    assert tuple(service.path for service in told.services) == DEFAULT_PATHS
+    assert (told.place, told.listen) == (Address("", 8443), (Address("", 8080),))
+    assert told.secret == Ref(SECRET, "volcano-system", "volcano-admission-secret")
+    assert told.names[0] == "volcano-admission-service.volcano-system.svc"
+    assert (told.files, told.url, told.grace_s) == (None, "", 5.0)
+    rules = told.rules
+    assert (rules.scheduler_names, rules.max_queue_depth) == (("volcano", "optsched"), 5)
+    assert (rules.protects_root, rules.checks_allocated) == (True, False)
+    assert "system:serviceaccount:volcano-system:volcano-controllers" in rules.trusted
+    assert rules.zones is None or "Asia/Shanghai" in rules.zones
+
+
+def test_flags_as_they_stand_in_the_manifests_of_volcano(
+    command: Command, caplog: pytest.LogCaptureFixture
+):
+    told = command.told(
+        "--enabled-admission=/jobs/mutate,/jobs/validate,/podgroups/mutate,/pods/validate,"
+        "/pods/mutate,/queues/mutate,/queues/validate",
+        "--tls-cert-file=/c/tls.crt",
+        "--tls-private-key-file=/c/tls.key",
+        "--ca-cert-file=/c/ca.crt",
+        "--admission-conf=/admission.local.config/volcano-admission.conf",
+        "--webhook-namespace=volcano-system",
+        "--webhook-service-name=volcano-admission-service",
+        "--enable-healthz=true",
+        "--logtostderr",
+        "--port=8443",
+        "-v=4",
+        "2>&1",
+    )
+    assert len(told.services) == 7
+    assert told.files == Files(Path("/c/tls.crt"), Path("/c/tls.key"), Path("/c/ca.crt"))
+    assert told.listen == (Address("", 8080), Address("", 11251))
+    assert "without a meaning here: --admission-conf, --logtostderr, 2>&1" in caplog.text
+
+
+def test_what_an_administrator_may_choose(command: Command):
+    told = command.told(
+        "--scheduler-name=mine",
+        "--max-queue-depth=3",
+        "--enable-root-queue-protection=false",
+        "--enable-queue-allocated-pods-check=true",
+        "--trusted-user=robot",
+        "--graceful-shutdown-time=30s",
+        "--webhook-url=https://10.0.0.1:9443",
+    )
+    rules = told.rules
+    assert (rules.scheduler_names, rules.trusted) == (("mine",), frozenset({"robot"}))
+    assert (rules.max_queue_depth, rules.protects_root, rules.checks_allocated) == (3, False, True)
+    assert (told.grace_s, told.names[0]) == (30.0, "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--enabled-admission=/jobs/approve",), "there is no /jobs/approve; known are"),
+        (("--tls-cert-file=/a",), "--tls-cert-file and --tls-private-key-file come together"),
+        (("--listen-address=x",), "'x' is no address"),
+        (("--graceful-shutdown-time=0s",), "has to be longer than nothing"),
+    ],
+)
+def test_flags_that_are_wrong(command: Command, flags: tuple[str, ...], sentence: str):
+    assert sentence in " ".join(command.complaint(*flags).split())
+    assert command.settings == []
+
+
+def test_a_cluster_that_is_not_there_is_one_sentence(command: Command):
+    command.error = ConfigError("nothing says where the cluster is")
+    assert "Error: nothing says where the cluster is" in command.complaint(code=1)

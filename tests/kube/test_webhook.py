@@ -1,0 +1,204 @@
+"""Reviews over HTTP, and what they know of the cluster; TLS is in tests/e2e/test_webhook.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from optsched.admission.services import SERVICE_OF, SERVICES
+from optsched.admission.world import Settings
+from optsched.api.kinds import QUEUE
+from optsched.kube.admission_world import KINDS, LiveWorld
+from optsched.kube.errors import NotFound, Unreachable
+from optsched.kube.webhook import MAX_BODY, Reviewer, application
+from optsched.kube.webhook_metrics import WebhookMetrics
+from tests.admission.kit import job
+from tests.kube.fakes import FakeApi, FakeClock, waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.ports import Page
+
+pytestmark = pytest.mark.asyncio
+
+
+def named(kind: str, name: str, version: str = "v1", **parts: Any) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **parts}
+
+
+def queue(name: str, state: str = "Open", **spec: Any) -> dict[str, Any]:
+    return named("Queue", name, QUEUE.api_version, spec=spec, status={"state": state})
+
+
+def review(obj: Any = None, path: str = "/jobs/validate", **parts: Any) -> dict[str, Any]:
+    kind = SERVICE_OF[path].kind
+    request = {
+        "uid": "u-1",
+        "operation": "CREATE",
+        "resource": {"group": kind.group, "version": kind.version, "resource": kind.plural},
+        "name": "j",
+        "namespace": "ml",
+        "object": obj or job(),
+        **parts,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+class Hook:
+    """A server with a cluster behind it."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.api = FakeApi(queue("default"), *objects)
+        self.metrics = WebhookMetrics()
+        self.failed: list[Kind] = []
+        self.world = LiveWorld(FakeClock(), self.failed.append)
+        clock = FakeClock()
+        reviewer = Reviewer(self.api, self.world, Settings(), self.metrics, clock)
+        self.app = application(SERVICES, reviewer)
+        self.client: TestClient[Any, Any] = TestClient(TestServer(self.app))
+
+    async def post(self, body: object, path: str = "/jobs/validate") -> tuple[int, Any]:
+        sent = BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        async with self.client.post(path, data=sent) as answer:
+            text = await answer.text()
+            is_json = answer.content_type == "application/json"
+            return answer.status, json.loads(text)["response"] if is_json else text
+
+
+@asynccontextmanager
+async def following(hook: Hook) -> AsyncIterator[Hook]:
+    tasks = [asyncio.create_task(w) for w in hook.world.watches(hook.api, waiting(FakeClock()))]
+    try:
+        async with hook.client:
+            while hook.world.unsynced():
+                await asyncio.sleep(0)
+            yield hook
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_nothing_is_let_in_before_the_cluster_has_been_looked_at() -> None:
+    hook = Hook()
+    async with hook.client:
+        status, text = await hook.post(review())
+    assert (status, text) == (503, "not ready: the cluster has not been looked at yet")
+
+
+async def test_what_is_known_decides() -> None:
+    dept = queue("dept")
+    team = queue("team", parent="dept")
+    high = named("PriorityClass", "high", "scheduling.k8s.io/v1")
+    async with following(Hook(dept, team, high)) as hook:
+        assert await hook.post(review()) == (200, {"uid": "u-1", "allowed": True})
+        _, said = await hook.post(review(job(queue="dept", priorityClassName="high")))
+        assert said["allowed"] is False
+        assert said["status"]["message"] == (
+            "can only submit job to leaf queue, queue dept has 1 child queues: "
+            "name one of them: team"
+        )
+        assert "warnings" not in said
+
+
+async def test_queues_and_marks_of_namespaces_are_known() -> None:
+    marks = {"annotations": {"scheduling.volcano.sh/queue-name": "team"}}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml", **marks}}
+    group = {"metadata": {"name": "g"}, "spec": {"queue": "default"}}
+    async with following(Hook(space)) as hook:
+        _, said = await hook.post(review(group, "/podgroups/mutate"), "/podgroups/mutate")
+        assert said["patchType"] == "JSONPatch"
+
+
+async def test_a_denial_is_looked_at_again_before_it_is_given() -> None:
+    async with following(Hook()) as hook:
+        hook.api.put(queue("new"))
+        assert (await hook.post(review(job(queue="new"))))[1]["allowed"]
+        hook.api.put(queue("new", "Closed"))
+        # An older state that is thought good is good: only denials are looked at again.
+        assert (await hook.post(review(job(queue="new"))))[1]["allowed"]
+        assert not (await hook.post(review(job(queue="gone"))))[1]["allowed"]
+        hook.api.refuse("read", Unreachable("no answer"))
+        assert not (await hook.post(review(job(queue="gone"))))[1]["allowed"]
+
+
+async def test_a_child_that_is_gone_keeps_no_queue() -> None:
+    async with following(Hook(queue("dept"), queue("team", parent="dept"))) as hook:
+        old = queue("dept")
+        body = review(
+            None, "/queues/validate", operation="DELETE", name="dept", object=None, oldObject=old
+        )
+        body["request"]["object"] = None
+        assert not (await hook.post(body, "/queues/validate"))[1]["allowed"]
+        del hook.api.objects[next(ref for ref in hook.api.objects if ref.name == "team")]
+        assert (await hook.post(body, "/queues/validate"))[1]["allowed"]
+        assert [each.name for each in hook.world.queues()] == ["default", "dept"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "start"),
+    [
+        (b"", 400, "not an AdmissionReview: "),
+        (b"[" * 100_000, 400, "not an AdmissionReview: "),
+        ([], 400, "not an AdmissionReview: the body is not an object"),
+        ({"kind": "AdmissionReview"}, 400, "not an AdmissionReview: None/AdmissionReview is not"),
+        (b"x" * (MAX_BODY + 1), 413, "Maximum request body size"),
+    ],
+)
+async def test_what_is_no_review_is_refused(body: object, status: int, start: str) -> None:
+    async with following(Hook()) as hook:
+        found, text = await hook.post(body)
+        assert found == status
+        assert text.startswith(start)
+
+
+async def test_a_mistake_of_ours_is_a_denial(caplog: pytest.LogCaptureFixture) -> None:
+    async with following(Hook()) as hook:
+
+        def broken(name: str) -> None:
+            raise RuntimeError(name)
+
+        hook.world.queue = broken  # type: ignore[method-assign,assignment]
+        status, said = await hook.post(review())
+        assert (status, said["allowed"]) == (200, False)
+        assert said["status"]["message"].startswith("this object can not be reviewed")
+        assert b'result="error"} 1.0' in hook.metrics.exposition()
+    assert "RuntimeError: default" in caplog.text
+
+
+async def test_kinds_that_are_not_installed_hold_nobody_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Bare(FakeApi):
+        async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+            if kind.group == "flow.volcano.sh":
+                await asyncio.sleep(0)
+                raise NotFound(404, "NotFound", "no such kind")
+            return await super().list_page(kind, limit, token)
+
+    hook = Hook()
+    hook.api = Bare(queue("default"))
+    async with following(hook):
+        assert (await hook.post(review()))[1]["allowed"]
+    assert hook.failed
+    assert "jobtemplates of flow.volcano.sh/v1alpha1: can not be followed" in caplog.text
+
+
+async def test_every_request_is_counted() -> None:
+    async with following(Hook()) as hook:
+        await hook.post(review())
+        await hook.post(review(job(minAvailable=9)))
+        await hook.post(b"")
+        text = hook.metrics.exposition().decode()
+    for result in ("allowed", "denied", "malformed"):
+        sample = f'optsched_admission_reviews_total{{path="/jobs/validate",result="{result}"}} 1.0'
+        assert sample in text
+    assert len(KINDS) == 4
