@@ -285,7 +285,7 @@ COMMAND_SCHEMA: Final = whole_object(
 )
 
 _PROBE: Final = record(
-    "What must hold besides the end of the jobs waited for.",
+    "What is enough before the jobs waited for are completed; all of it.",
     httpGetList=listing(
         "Requests that must be answered.",
         record(
@@ -325,7 +325,7 @@ _FLOW: Final = record(
     name=text("JobTemplate from which it is made.", minLength=1),
     dependsOn=record(
         "What it waits for.",
-        targets=texts("Jobs of the flow that must be completed."),
+        targets=texts("Jobs of the flow that must be completed, or as far as the probe says."),
         probe=_PROBE,
     ),
     patch=record(

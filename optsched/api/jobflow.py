@@ -66,7 +66,7 @@ class TaskProbe:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What must hold besides the end of the jobs waited for."""
+    """What is enough before the jobs waited for are completed; all of it."""
 
     http: tuple[HttpProbe, ...] = ()
     tcp: tuple[TcpProbe, ...] = ()

@@ -142,11 +142,37 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """Whether somebody answers at an address.
+
+    Attributes
+    ----------
+    path
+        Asked for over HTTP, where any answer below 400 will do; empty where an open port is enough.
+    header
+        Name and value; empty without one.
+
+    """
+
+    host: str
+    port: int
+    path: str = ""
+    header: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask a question; `World.is_answered` then says whether somebody has answered."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
 class Then:
     """One effect after the other; none of the rest once one has failed."""
 
     steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
 
 
-Effect: TypeAlias = Create | Patch | PatchStatus | Delete | Emit | Again | Then
+Effect: TypeAlias = Create | Patch | PatchStatus | Delete | Emit | Ask | Again | Then
 Effects: TypeAlias = tuple[Effect, ...]

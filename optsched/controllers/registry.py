@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 from optsched.controllers.cronjob import CronJobs
 from optsched.controllers.job.controller import job_controller
+from optsched.controllers.jobflow import JOB_FLOWS, JOB_TEMPLATES
 from optsched.controllers.podgroup import Options as PodGroupOptions
 from optsched.controllers.podgroup import PodGroups
 from optsched.controllers.queue import QUEUES
@@ -37,6 +38,8 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
         job_controller(options.jobs),
         PodGroups(options.podgroups).controller,
         CronJobs(ZoneInfo).controller,
+        JOB_FLOWS,
+        JOB_TEMPLATES,
     )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from optsched.api.kinds import Kind
-    from optsched.controllers.effects import Manifest
+    from optsched.controllers.effects import Manifest, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +46,6 @@ class World(Protocol):
 
     def by(self, index: Index, value: str) -> Collection[Manifest]:
         """The objects that an index has under a word; the controller has to name the index."""
+
+    def is_answered(self, question: Question) -> bool:
+        """Whether somebody has answered a question since it was first asked."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.controllers.manifests import ref_of
+from optsched.kube.asking import is_answered
 from optsched.kube.effects import Executor, Stale, Surroundings
 from optsched.kube.errors import KubeError, NotFound
 from optsched.kube.store import Store
@@ -20,10 +21,11 @@ from optsched.kube.watch import Listed, Reflection, reflect
 from optsched.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 
     from optsched.api.kinds import Kind, Ref
     from optsched.controllers.controller import Controller
+    from optsched.controllers.effects import Question
     from optsched.kube.controller_metrics import ControllerMetrics
     from optsched.kube.events import EventRecorder, Note
     from optsched.kube.ports import DeletingApi, Raw, Source
@@ -57,6 +59,7 @@ class Parts:
     leadership: Leadership
     clock: Clock
     waiting: Waiting
+    is_answered: Callable[[Question], Awaitable[bool]] = is_answered
 
 
 class Controllers:
@@ -72,7 +75,11 @@ class Controllers:
             kind: [i for i, each in enumerate(controllers) if kind in (each.kind, *each.wakes)]
             for kind in kinds
         }
-        around = Surroundings(self, lambda: self._leads and parts.leadership.is_leading)
+        around = Surroundings(
+            listener=self,
+            may_write=lambda: self._leads and parts.leadership.is_leading,
+            is_answered=parts.is_answered,
+        )
         self._executor = Executor(parts.api, self.store, around)
         self._queue: WorkQueue[Key] = WorkQueue(parts.waiting.chance)
         self._leads = False

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from optsched.api.events import EventType
 from optsched.api.kinds import Ref, find_kind
-from optsched.controllers.effects import Again, Create, Delete, Emit, Patch, PatchStatus, Then
+from optsched.controllers.effects import (
+    Again,
+    Ask,
+    Create,
+    Delete,
+    Emit,
+    Patch,
+    PatchStatus,
+    Then,
+)
 from optsched.controllers.manifests import controller_of
 from optsched.kube.errors import (
     ApiError,
@@ -22,9 +31,9 @@ from optsched.kube.errors import (
 from optsched.kube.events import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from optsched.controllers.effects import Effects
+    from optsched.controllers.effects import Effects, Question
     from optsched.kube.ports import DeletingApi, Raw
     from optsched.kube.store import Store
 
@@ -54,10 +63,14 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an executor works with; may_write: whether this process leads."""
+    """What an executor works with.
+
+    may_write: whether this process leads. is_answered: asks a question outside of the API server.
+    """
 
     listener: Listener
     may_write: Callable[[], bool]
+    is_answered: Callable[[Question], Awaitable[bool]]
 
 
 class Executor:
@@ -83,10 +96,13 @@ class Executor:
         _raise_worst([result for result in results if result is not None])
         return agains
 
-    async def _one(self, effect: _Write | Emit | Then) -> None:
+    async def _one(self, effect: _Write | Emit | Ask | Then) -> None:
         if isinstance(effect, Then):
             for step in effect.steps:
                 await self._one(step)
+        elif isinstance(effect, Ask):
+            if await self._around.is_answered(effect.question):
+                self._store.answered(effect.question)
         elif isinstance(effect, Emit):
             self._around.listener.note(_note(effect))
         else:

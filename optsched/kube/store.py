@@ -8,21 +8,27 @@ the watch has told that it is gone.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.controllers.manifests import controller_of, name_of, namespace_of, uid_of, version_of
+from optsched.formats.recent import Recent
 from optsched.kube.watch import Deleted, Listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from optsched.api.kinds import Kind, Ref
+    from optsched.controllers.effects import Question
     from optsched.controllers.world import Index
     from optsched.kube.ports import Raw
     from optsched.kube.watch import WatchEvent
     from optsched.session.ports import Clock
 
     OnChange = Callable[[Kind, Raw | None, Raw | None], None]
+
+
+ANSWERS: Final = 10_000
+"""Questions whose answers are remembered."""
 
 
 class _Objects:
@@ -95,6 +101,7 @@ class Store:
         }
         self._clock = clock
         self._on_change = on_change
+        self._answered: Recent[Question, bool] = Recent(ANSWERS)
 
     # --- World -----------------------------------------------------------------------------------
 
@@ -121,6 +128,10 @@ class Store:
     def by(self, index: Index, value: str) -> Collection[Raw]:
         """See `World`."""
         return tuple(self._objects[index.kind].indexed[index].get(value, {}).values())
+
+    def is_answered(self, question: Question) -> bool:
+        """See `World`."""
+        return self._answered.get(question) is not None
 
     # --- what is told ----------------------------------------------------------------------------
 
@@ -152,6 +163,10 @@ class Store:
         """The server has answered a write with the object as it is now."""
         if kind in self._objects:
             self._keep(kind, obj)
+
+    def answered(self, question: Question) -> None:
+        """Somebody has answered a question."""
+        self._answered.add(question, value=True)
 
     def deleted(self, ref: Ref, uid: str) -> None:
         """The server has deleted an object; uid: empty for whatever had the name."""

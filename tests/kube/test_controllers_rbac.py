@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from optsched.api.kinds import COMMAND, CRON_JOB, JOB, POD_GROUP, REPLICA_SET, Ref
+from optsched.api.kinds import (
+    COMMAND,
+    CRON_JOB,
+    JOB,
+    JOB_FLOW,
+    JOB_TEMPLATE,
+    POD_GROUP,
+    REPLICA_SET,
+    Ref,
+)
 from optsched.cli.controllers import LOCK_NAME
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
@@ -79,6 +88,9 @@ async def everything() -> MemoryServer:
         template = {"spec": {"tasks": []}}
         spec = {"schedule": "* * * * *", "jobTemplate": template}
         server.world.put(CRON_JOB, {"metadata": meta, "spec": spec})
+        # So does a flow.
+        server.world.put(JOB_TEMPLATE, {"metadata": {"name": "a"}, "spec": {"tasks": []}})
+        server.world.put(JOB_FLOW, {"metadata": {"name": "f"}, "spec": {"flows": [{"name": "a"}]}})
         await server.news()
         await process.until_idle()
     return server

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from optsched.api.kinds import POD, Kind, Ref
 from optsched.controllers.effects import (
     Again,
+    Ask,
     Create,
     Delete,
     Effect,
@@ -32,6 +33,7 @@ from optsched.controllers.manifests import controller_of, ref_of, uid_of
 from optsched.units import format_time
 
 if TYPE_CHECKING:
+    from optsched.controllers.effects import Question
     from optsched.controllers.world import Index
 
 FOREGROUND = "foregroundDeletion"
@@ -55,6 +57,9 @@ class MemoryWorld:
         self.refused: list[Refused] = []
         self.writes: list[Effect] = []
         """Effects that changed an object."""
+        self.asked: list[Question] = []
+        self.answers: set[Question] = set()
+        """Questions to which somebody would answer."""
         self.listeners: list[Callable[[str, Ref, Mapping[str, Any]], None]] = []
         """Told of each change: ADDED, MODIFIED or DELETED, and the object."""
         self._objects: dict[Ref, dict[str, Any]] = {}
@@ -86,6 +91,9 @@ class MemoryWorld:
     def version(self) -> int:
         """How often something has changed."""
         return self._version
+
+    def is_answered(self, question: Question) -> bool:
+        return question in self.asked and question in self.answers
 
     # --- what others do --------------------------------------------------------------------------
 
@@ -145,6 +153,9 @@ class MemoryWorld:
                 return True
             case Again():
                 self.agains.append(effect)
+                return True
+            case Ask(question):
+                self.asked.append(question)
                 return True
         reason = self._refusal(effect)
         if reason:

@@ -1,0 +1,441 @@
+"""JobFlows: jobs that follow one another, made of JobTemplates.
+
+Source of names, phases and labels: Volcano's pkg/controllers/jobflow and jobtemplate, and
+docs/design/jobflow. `dependsOn.probe` and `patch`, which Volcano's controller does not read, do
+what that design says: a job may begin before those that it waits for have ended, once the tasks
+that its probes name are as far; and a patch changes the template field by field, lists of things
+with names by their names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.events import EventType
+from optsched.api.job import JobPhase
+from optsched.api.jobflow import FlowPhase, RetainPolicy, parse_jobflow
+from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE, POD, Ref
+from optsched.api.wellknown import TASK_SPEC
+from optsched.controllers.controller import Controller, existing, owner_wakes
+from optsched.controllers.effects import (
+    Again,
+    Ask,
+    Create,
+    Delete,
+    Emit,
+    PatchStatus,
+    Question,
+    Then,
+)
+from optsched.controllers.manifests import (
+    annotations_of,
+    controller_of,
+    is_leaving,
+    labels_of,
+    meta_of,
+    name_of,
+    namespace_of,
+    owner_reference,
+    part,
+    spec_of,
+    status_of,
+    uid_of,
+    version_of,
+)
+from optsched.controllers.world import Index
+from optsched.units import TimestampError, format_time, parse_time_ms
+from optsched.units.duration import DurationError, parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.api.jobflow import Flow, JobFlow, Probes
+    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.world import World
+
+BY_TEMPLATE: Final = "volcano.sh/createdByJobTemplate"
+BY_FLOW: Final = "volcano.sh/createdByJobFlow"
+ASK_EVERY_S: Final = 2.0
+
+_LISTS: Final = {
+    "pendingJobs": {JobPhase.PENDING},
+    "runningJobs": {JobPhase.RUNNING},
+    "failedJobs": {JobPhase.FAILED},
+    "completedJobs": {JobPhase.COMPLETED},
+    "terminatedJobs": {JobPhase.TERMINATED},
+}
+_LOST: Final = frozenset({JobPhase.FAILED, JobPhase.TERMINATED})
+_OVER: Final = frozenset({FlowPhase.FAILED, FlowPhase.TERMINATING, FlowPhase.SUCCEED})
+_KEYS: Final = ("name", "mountPath")
+"""Fields by which things in a list are told apart."""
+
+
+def job_name(flow: str, template: str) -> str:
+    """The job that a flow makes of a template."""
+    return f"{flow}-{template}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A flow and its jobs by the names of their templates; foreign: names that others have."""
+
+    flow: JobFlow
+    manifest: Manifest
+    jobs: Mapping[str, Manifest]
+    foreign: tuple[str, ...]
+
+    def emit(self, type_: EventType, reason: str, message: str) -> Emit:
+        """An event about the flow."""
+        meta = self.flow.meta
+        return Emit(
+            JOB_FLOW, meta.namespace, meta.name, meta.uid, type_, reason, message, code=message
+        )
+
+
+def reconcile(manifest: Manifest, world: World) -> Effects:
+    """Make the jobs whose turn it is, and say how far the flow is."""
+    flow, _ = parse_jobflow(manifest)
+    if flow is None or is_leaving(manifest):
+        return ()
+    if flow.status.phase in _OVER and not flow.status.is_new:
+        return tuple(_cleared(flow, world))
+    case = _look(flow, manifest, world)
+    phase = _phase(case)
+    steps = () if phase is FlowPhase.FAILED else tuple(_advance(case, world))
+    return (*_status(case, phase), *steps)
+
+
+def _cleared(flow: JobFlow, world: World) -> Iterator[Delete]:
+    """The jobs of a flow that has succeeded and does not keep them."""
+    if flow.status.phase is FlowPhase.SUCCEED and flow.retain is RetainPolicy.DELETE:
+        for job in world.owned_by(JOB, flow.meta.uid):
+            if not is_leaving(job):
+                yield Delete(JOB, namespace_of(job), name_of(job), uid_of(job))
+
+
+def _look(flow: JobFlow, manifest: Manifest, world: World) -> _Case:
+    jobs: dict[str, Manifest] = {}
+    foreign: list[str] = []
+    for each in flow.flows:
+        name = job_name(flow.meta.name, each.name)
+        job = world.get(JOB, flow.meta.namespace, name)
+        if job is None:
+            continue
+        owner = controller_of(job)
+        if owner is not None and owner.get("uid") == flow.meta.uid:
+            jobs[each.name] = job
+        else:
+            foreign.append(name)
+    return _Case(flow, manifest, jobs, tuple(foreign))
+
+
+def _phase_of(job: Manifest) -> str:
+    return str(part(status_of(job), "state").get("phase") or "")
+
+
+def _phase(case: _Case) -> FlowPhase:
+    phases = [_phase_of(job) for job in case.jobs.values()]
+    if any(phase in _LOST for phase in phases):
+        return FlowPhase.FAILED
+    done = sum(phase == JobPhase.COMPLETED for phase in phases)
+    if case.flow.flows and done == len({flow.name for flow in case.flow.flows}):
+        return FlowPhase.SUCCEED
+    if done or JobPhase.RUNNING in phases:
+        return FlowPhase.RUNNING
+    return FlowPhase.PENDING
+
+
+# --- whose turn it is ----------------------------------------------------------------------------
+
+
+def _advance(case: _Case, world: World) -> Iterator[Effect]:
+    for name in case.foreign:
+        message = f"job {name} is there already, and is not of this flow"
+        yield case.emit(EventType.WARNING, "ForeignJob", message)
+    for flow in case.flow.flows:
+        name = job_name(case.flow.meta.name, flow.name)
+        if flow.name in case.jobs or name in case.foreign:
+            continue
+        wait = _wait(case, flow, world)
+        if wait is None:
+            yield from _begin(case, flow, world)
+        else:
+            yield from wait
+
+
+def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
+    """What a job that has to wait asks meanwhile; None for one whose turn it is."""
+    targets = [case.jobs.get(target) for target in flow.targets]
+    waited = [job for job in targets if job is not None]
+    if all(job is not None and _phase_of(job) == JobPhase.COMPLETED for job in targets):
+        return None
+    if len(waited) < len(targets) or not _has_probes(flow.probes):
+        return ()
+    verdict = _probe(flow.probes, waited, world)
+    return None if verdict.holds else verdict.effects
+
+
+def _has_probes(probes: Probes) -> bool:
+    return bool(probes.http or probes.tcp or probes.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Whether probes hold, and what to ask if not."""
+
+    holds: bool
+    effects: tuple[Effect, ...] = ()
+
+
+def _probe(probes: Probes, targets: Sequence[Manifest], world: World) -> _Verdict:
+    pods = [pod for job in targets for pod in world.owned_by(POD, uid_of(job))]
+    for probe in probes.tasks:
+        if not _all_reached(_of_task(pods, probe.task), probe.phase):
+            return _Verdict(holds=False)
+    questions = tuple(_questions(probes, pods))
+    if questions and all(q is not None and world.is_answered(q) for q in questions):
+        return _Verdict(holds=True)
+    if not (probes.http or probes.tcp):
+        return _Verdict(holds=True)
+    asks = tuple(Ask(q) for q in questions if q is not None and not world.is_answered(q))
+    return _Verdict(holds=False, effects=(*asks, Again(ASK_EVERY_S)))
+
+
+def _of_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
+    """The pods of a task; all of them where none is named."""
+    return [p for p in pods if not task or _task_of(p) == task]
+
+
+def _task_of(pod: Manifest) -> str:
+    return str(labels_of(pod).get(TASK_SPEC) or annotations_of(pod).get(TASK_SPEC) or "")
+
+
+def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
+    """Whether there are pods, and all have come as far; who has ended well has run before."""
+    reached = {
+        "Running": ("Running", "Succeeded"),
+        "Completed": ("Succeeded",),
+        "Pending": ("Pending", "Running", "Succeeded"),
+    }.get(phase, (phase,))
+    return bool(pods) and all(status_of(pod).get("phase") in reached for pod in pods)
+
+
+def _questions(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | None]:
+    """What each pod is asked; None for a probe or a pod that nobody can ask yet."""
+    asked = [
+        *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
+        *((probe.task, probe.port, "", ("", "")) for probe in probes.tcp),
+    ]
+    for task, port, path, header in asked:
+        found = _of_task(pods, task)
+        if not found:
+            yield None
+        for pod in found:
+            address = str(status_of(pod).get("podIP") or "")
+            yield Question(address, port, path, header) if address else None
+
+
+# --- the jobs ------------------------------------------------------------------------------------
+
+
+def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
+    meta = case.flow.meta
+    template = world.get(JOB_TEMPLATE, meta.namespace, flow.name)
+    if template is None:
+        message = f"there is no JobTemplate {flow.name} in namespace {meta.namespace}"
+        yield case.emit(EventType.WARNING, "JobTemplateNotFound", message)
+        return
+    name = job_name(meta.name, flow.name)
+    marks = {
+        BY_TEMPLATE: f"{meta.namespace}.{flow.name}",
+        BY_FLOW: f"{meta.namespace}.{meta.name}",
+    }
+    body = {
+        "apiVersion": JOB.api_version,
+        "kind": JOB.kind,
+        "metadata": {
+            "name": name,
+            "namespace": meta.namespace,
+            "labels": {key: value for key, value in marks.items() if len(value) <= 63},
+            "annotations": marks,
+            "ownerReferences": [owner_reference(JOB_FLOW, case.manifest)],
+        },
+        "spec": patched(spec_of(template), flow.patch),
+    }
+    told = case.emit(EventType.NORMAL, "Created", f"create a job named {name}!")
+    yield Then((Create(JOB, body), told))
+
+
+def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
+    """A value with a patch: mappings field by field, lists of named things by their names."""
+    if isinstance(before, dict) and isinstance(patch, dict):
+        changed = {name: patched(before.get(name), value) for name, value in patch.items()}
+        return {name: v for name, v in {**before, **changed}.items() if v is not None}
+    key = _key_of(before, patch)
+    if not key:
+        return patch
+    changes = {each[key]: each for each in patch}
+    kept = [patched(each, changes.pop(each.get(key), {})) for each in before]
+    return [*kept, *changes.values()]
+
+
+def _key_of(before: Any, patch: Any) -> str:  # noqa: ANN401
+    """The field by which things of two lists are told apart; empty where there is none."""
+    if not (isinstance(before, list) and isinstance(patch, list) and before and patch):
+        return ""
+    every = [*before, *patch]
+    return next((k for k in _KEYS if all(isinstance(e, dict) and e.get(k) for e in every)), "")
+
+
+# --- the status ----------------------------------------------------------------------------------
+
+
+def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
+    have = status_of(case.manifest)
+    wanted: dict[str, Any] = {"state": {"phase": phase.value}}
+    jobs = sorted(case.jobs.values(), key=name_of)
+    known = {p for phases in _LISTS.values() for p in phases}
+    for field, phases in _LISTS.items():
+        wanted[field] = [name_of(job) for job in jobs if _phase_of(job) in phases]
+    wanted["unKnowJobs"] = [name_of(job) for job in jobs if _phase_of(job) not in known]
+    before = {each.get("name"): each for each in have.get("jobStatusList") or ()}
+    wanted["jobStatusList"] = [_job_status(job, before.get(name_of(job), {})) for job in jobs]
+    wanted["conditions"] = {name_of(job): _condition(job) for job in jobs}
+    changed = {n: v for n, v in wanted.items() if (have.get(n) or _empty(v)) != v}
+    if not changed:
+        return ()
+    if "conditions" in changed:
+        gone = part(have, "conditions").keys() - wanted["conditions"].keys()
+        changed["conditions"] = {**changed["conditions"], **dict.fromkeys(gone)}
+    meta = case.flow.meta
+    body = {"status": changed}
+    version = version_of(case.manifest)
+    return (
+        PatchStatus(JOB_FLOW, meta.namespace, meta.name, body, meta.uid, resource_version=version),
+    )
+
+
+def _empty(value: object) -> object:
+    return [] if isinstance(value, list) else {}
+
+
+def _job_status(job: Manifest, before: Mapping[str, Any]) -> dict[str, Any]:
+    status, state = status_of(job), _phase_of(job)
+    since = part(status, "state").get("lastTransitionTime")
+    begun = str(meta_of(job).get("creationTimestamp") or "")
+    found = {
+        "name": name_of(job),
+        "state": state or None,
+        "startTimestamp": begun or None,
+        "endTimestamp": _end(begun, status.get("runningDuration")),
+        "restartCount": status.get("retryCount") or None,
+        "runningHistories": _histories(before.get("runningHistories") or [], state, since) or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _end(begun: str, ran: object) -> str | None:
+    if not begun or not isinstance(ran, str):
+        return None
+    try:
+        return format_time(parse_time_ms(begun) + parse_duration_ms(ran))
+    except (TimestampError, DurationError):
+        return None
+
+
+def _histories(before: list[dict[str, Any]], state: str, since: object) -> list[dict[str, Any]]:
+    if not state or (before and before[-1].get("state") == state):
+        return before
+    moment = {"startTimestamp": since} if since else {}
+    ended = [{**before[-1], **({"endTimestamp": since} if since else {})}] if before else []
+    return [*before[:-1], *ended, {**moment, "state": state}]
+
+
+def _condition(job: Manifest) -> dict[str, Any]:
+    status = status_of(job)
+    found = {
+        "phase": _phase_of(job) or None,
+        "createTime": meta_of(job).get("creationTimestamp"),
+        "runningDuration": status.get("runningDuration"),
+        "taskStatusCount": status.get("taskStatusCount"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+# --- what wakes it -------------------------------------------------------------------------------
+
+
+def _flows_of_template(flow: Manifest) -> Iterator[str]:
+    for each in spec_of(flow).get("flows") or ():
+        if isinstance(each, dict):
+            yield f"{namespace_of(flow)}/{each.get('name')}"
+
+
+def _flows_that_probe(flow: Manifest) -> Iterator[str]:
+    for each in spec_of(flow).get("flows") or ():
+        if isinstance(each, dict) and part(part(each, "dependsOn"), "probe"):
+            yield namespace_of(flow)
+
+
+_BY_TEMPLATE: Final = Index(JOB_FLOW, "template", _flows_of_template)
+_PROBING: Final = Index(JOB_FLOW, "probes", _flows_that_probe)
+
+
+def _template_wakes(template: Manifest, world: World) -> Iterator[Ref]:
+    key = f"{namespace_of(template)}/{name_of(template)}"
+    for flow in world.by(_BY_TEMPLATE, key):
+        yield Ref(JOB_FLOW, namespace_of(flow), name_of(flow))
+
+
+def _pod_wakes(pod: Manifest, world: World) -> Iterator[Ref]:
+    """Pods matter to flows that wait for the states of tasks."""
+    owner = controller_of(pod)
+    if owner is None or not world.by(_PROBING, namespace_of(pod)):
+        return
+    job = world.get(JOB, namespace_of(pod), str(owner.get("name")))
+    if job is not None and uid_of(job) == owner.get("uid"):
+        yield from owner_wakes(JOB_FLOW)(job, world)
+
+
+JOB_FLOWS: Final = Controller(
+    name="jobflow",
+    kind=JOB_FLOW,
+    decide=existing(JOB_FLOW, reconcile),
+    wakes={JOB: owner_wakes(JOB_FLOW), JOB_TEMPLATE: _template_wakes, POD: _pod_wakes},
+    indexes=(_BY_TEMPLATE, _PROBING),
+)
+
+
+# --- templates -----------------------------------------------------------------------------------
+
+_JOBS_OF: Final = Index(
+    JOB, "template", lambda job: filter(None, (annotations_of(job).get(BY_TEMPLATE),))
+)
+
+
+def reconcile_template(template: Manifest, world: World) -> Effects:
+    """Say which jobs were made of a template."""
+    word = f"{namespace_of(template)}.{name_of(template)}"
+    jobs = sorted(name_of(job) for job in world.by(_JOBS_OF, word))
+    if is_leaving(template) or (status_of(template).get("jobDependsOnList") or []) == jobs:
+        return ()
+    body = {"status": {"jobDependsOnList": jobs}}
+    ref = (namespace_of(template), name_of(template))
+    return (PatchStatus(JOB_TEMPLATE, *ref, body, uid_of(template)),)
+
+
+def _job_wakes_template(job: Manifest, _: World) -> Iterator[Ref]:
+    word = annotations_of(job).get(BY_TEMPLATE, "")
+    namespace, name = namespace_of(job), word.removeprefix(f"{namespace_of(job)}.")
+    if word and name != word:
+        yield Ref(JOB_TEMPLATE, namespace, name)
+
+
+JOB_TEMPLATES: Final = Controller(
+    name="jobtemplate",
+    kind=JOB_TEMPLATE,
+    decide=existing(JOB_TEMPLATE, reconcile_template),
+    wakes={JOB: _job_wakes_template},
+    indexes=(_JOBS_OF,),
+)
