@@ -35,7 +35,5 @@ def test_names_choose_controllers(text: str, expected: set[str]) -> None:
 
 
 def test_a_controller_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(
-        ValueError, match=r"'quue' is no controller: there are .*job, podgroup, queue"
-    ):
+    with pytest.raises(ValueError, match=r"'quue' is no controller: there are .*, podgroup, queue"):
         names("*,quue")
