@@ -1,32 +1,52 @@
-"""The command `optsched`."""
+"""The command `optsched`, which is also `vcctl` and a plugin of kubectl."""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
 
 import click
 
 from optsched import __version__
-from optsched.cli.controllers import controllers
-from optsched.cli.demo import demo
-from optsched.cli.local import local
-from optsched.cli.scheduler import scheduler
-from optsched.cli.snapshot import snapshot
-from optsched.cli.solve import solve
-from optsched.cli.webhook import webhook
+
+COMMANDS: Final = {
+    "completion": "optsched.cli.version",
+    "controllers": "optsched.cli.controllers",
+    "demo": "optsched.cli.demo",
+    "job": "optsched.cli.job",
+    "jobflow": "optsched.cli.flows",
+    "jobtemplate": "optsched.cli.flows",
+    "local": "optsched.cli.local",
+    "pod": "optsched.cli.pod",
+    "queue": "optsched.cli.queue",
+    "scheduler": "optsched.cli.scheduler",
+    "snapshot": "optsched.cli.snapshot",
+    "solve": "optsched.cli.solve",
+    "version": "optsched.cli.version",
+    "webhook": "optsched.cli.webhook",
+}
+"""The module of each command, which has it under its own name."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Loads a command when it is asked for: the solver takes a second, a queue does not."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names."""
+        return sorted({*COMMANDS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        return getattr(import_module(COMMANDS[cmd_name]), cmd_name)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="optsched")
 def main() -> None:
     """A batch scheduler for Kubernetes that decides each session as one optimisation problem."""
 
-
-main.add_command(controllers)
-main.add_command(demo)
-main.add_command(local)
-main.add_command(scheduler)
-main.add_command(snapshot)
-main.add_command(solve)
-main.add_command(webhook)
 
 if __name__ == "__main__":
     main()

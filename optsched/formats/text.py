@@ -42,6 +42,8 @@ _WORDS: Final[dict[str, Any]] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
 }
 _MAX_DIGITS: Final = 400
+_STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+"""A part of the path of a field: a name, or a position or a key in brackets."""
 
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _DUMPER_BASE: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -114,6 +116,37 @@ def read_json(text: str) -> Iterator[Document | TextError]:
         yield TextError(e.lineno, e.colno, f"is not JSON: {e.msg}")
     except (RecursionError, ValueError) as e:
         yield TextError(1, 1, f"is not JSON that can be read: {e}")
+
+
+def line_of(text: str, document: Document, path: str) -> int:
+    """The line of a field of a document of a YAML text, or of the nearest part that is there.
+
+    path: as in `FieldError`, such as `spec.tasks[0].name`.
+    """
+    try:
+        nodes = yaml.compose_all(text, Loader=_LOADER)
+        root = next(n for n in nodes if n.start_mark.line + 1 >= document.line)
+    except (yaml.YAMLError, StopIteration, RecursionError):
+        return document.line
+    line = document.line
+    for step in _STEP.findall(path):
+        found = _child(root, step.strip("[]"))
+        if found is None:
+            return line
+        line, root = found
+    return line
+
+
+def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
+    """The line on which a part of a node begins, and the part; None where there is none."""
+    if isinstance(node, yaml.SequenceNode):
+        items = node.value[int(step) :] if step.isdecimal() else []
+        return (items[0].start_mark.line + 1, items[0]) if items else None
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == step:
+                return key.start_mark.line + 1, value
+    return None
 
 
 def write_yaml(value: object) -> str:

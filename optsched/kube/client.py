@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,10 @@ from optsched import __version__
 from optsched.api.kinds import POD, collection_path, object_path
 from optsched.kube.errors import Garbled, KubeError, Unreachable, error_of
 from optsched.kube.ports import Page, Ref
+from optsched.kube.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from optsched.api.kinds import Kind
     from optsched.kube.ports import Raw
@@ -60,6 +62,11 @@ _BINDING: Final = aiohttp.ClientTimeout(total=BIND_S, sock_connect=CONNECT_S)
 _WATCHING: Final = aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=IDLE_S)
 
 
+DEFAULT_NAMESPACE: Final = "default"
+_POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+
+
 class ConfigError(Exception):
     """Nothing says where the API server is, or what says it cannot be read."""
 
@@ -76,11 +83,31 @@ class _Request:
         return f"{self.method} {self.path.partition('?')[0]}"
 
 
+def _ignore(_: str) -> None:
+    """Nobody wants to know."""
+
+
+def warnings_in(headers: Iterable[str]) -> Iterator[str]:
+    """The warnings of an answer (RFC 7234, 5.5): what was accepted although it is not right."""
+    for header in headers:
+        for text in _WARNING.findall(header):
+            yield re.sub(r"\\(.)", r"\1", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a client knows besides the way. namespace: the one meant where none is named."""
+
+    namespace: str = DEFAULT_NAMESPACE
+    on_warning: Callable[[str], None] = _ignore
+
+
 class Client:
     """One user's way to one API server; made by `connect`."""
 
-    def __init__(self, configuration: Any) -> None:  # noqa: ANN401  the package has no types
+    def __init__(self, configuration: Any, access: Access) -> None:  # noqa: ANN401  no types
         self._configuration = configuration
+        self._access = access
         self._rest = RESTClientObject(configuration)
 
     @property
@@ -88,10 +115,18 @@ class Client:
         """The address of the API server."""
         return str(self._configuration.host)
 
-    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
-        """See `Source`."""
-        asked = {"limit": limit, **({"continue": token} if token else {})}
-        content = await self._json(_Request("GET", f"{collection_path(kind)}?{urlencode(asked)}"))
+    @property
+    def namespace(self) -> str:
+        """The namespace that is meant where none is named."""
+        return self._access.namespace
+
+    async def list_page(
+        self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
+    ) -> Page:
+        """See `Source`; selection: which of them."""
+        asked = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
+        path = collection_path(kind, selection.namespace or None)
+        content = await self._json(_Request("GET", f"{path}?{urlencode(asked)}"))
         meta = content.get("metadata") or {}
         return Page(
             items=content.get("items") or (),
@@ -99,15 +134,18 @@ class Client:
             token=meta.get("continue", ""),
         )
 
-    async def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
-        """See `Source`."""
+    async def watch_lines(
+        self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
+    ) -> AsyncGenerator[bytes, None]:
+        """See `Source`; selection: which of them."""
         asked = {
             "watch": 1,
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
             "timeoutSeconds": WATCH_S,
+            **selection.query,
         }
-        path = f"{collection_path(kind)}?{urlencode(asked)}"
+        path = f"{collection_path(kind, selection.namespace or None)}?{urlencode(asked)}"
         async with self._answer(_Request("GET", path, limits=_WATCHING)) as answer:
             # Lines are cut here, because the stream's own readline refuses long ones.
             rest = b""
@@ -178,6 +216,12 @@ class Client:
         }
         await self._send(_Request("POST", path, body, limits=_BINDING))
 
+    async def delete(self, ref: Ref, uid: str = "") -> None:
+        """Ask for an object to go, if it is that very one; what it owns goes after it."""
+        only = {"preconditions": {"uid": uid}} if uid else {}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        await self._send(_Request("DELETE", _path(ref), {**options, **only}))
+
     async def close(self) -> None:
         """Close every connection."""
         await self._rest.close()
@@ -210,6 +254,8 @@ class Client:
             response: aiohttp.ClientResponse = answer.response
             try:
                 await _check(response)
+                for warning in warnings_in(response.headers.getall("Warning", ())):
+                    self._access.on_warning(warning)
                 yield response
             finally:
                 response.release()
@@ -223,18 +269,24 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(kubeconfig: str = "") -> AsyncIterator[Client]:
+async def connect(
+    kubeconfig: str = "", server: str = "", on_warning: Callable[[str], None] = _ignore
+) -> AsyncIterator[Client]:
     """A client, and the renewal of its credentials where they need one.
 
     kubeconfig: a file; empty for what KUBECONFIG names, else the pod's own service account, else
-    `~/.kube/config`. Raises ConfigError.
+    `~/.kube/config`. server: its address, if not the one that is written there. on_warning: told
+    of what the server has to say besides its answers. Raises ConfigError.
     """
     configuration = Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
     # To look for proxies and .netrc at each request takes more CPU than the request itself.
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
-    loader = await _load(configuration, kubeconfig)
-    client = Client(configuration)
+    loader = None
+    if not server or _says_how(kubeconfig):
+        loader = await _load(configuration, kubeconfig)
+    configuration.host = server.rstrip("/") or configuration.host
+    client = Client(configuration, Access(_namespace(loader), on_warning))
     renewal = asyncio.create_task(_renew(loader, configuration))
     try:
         yield client
@@ -249,7 +301,7 @@ async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no
     """Fill a configuration; returns what can renew it, or None."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
     if not is_inside:
-        _require_file(kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
+        _require_file(kubeconfig or _places())
     try:
         if is_inside:
             config.load_incluster_config(client_configuration=configuration)
@@ -263,9 +315,30 @@ async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no
         raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}") from e
 
 
-def _require_file(places: str) -> None:
+def _says_how(kubeconfig: str) -> bool:
+    """Whether anything but a server's address says how to reach it."""
+    return bool(kubeconfig) or _is_in_cluster(os.environ) or _is_file(_places())
+
+
+def _places() -> str:
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
+def _is_file(places: str) -> bool:
     """places: one or more paths, as in KUBECONFIG."""
-    if not any(Path(place).expanduser().is_file() for place in places.split(os.pathsep)):
+    return any(Path(place).expanduser().is_file() for place in places.split(os.pathsep))
+
+
+def _namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types
+    """That of the current context or of the pod; `default` where neither says one."""
+    if loader is not None:
+        return str(loader.current_context["context"].get("namespace") or DEFAULT_NAMESPACE)
+    inside = _is_in_cluster(os.environ) and _POD_NAMESPACE.is_file()
+    return _POD_NAMESPACE.read_text().strip() if inside else DEFAULT_NAMESPACE
+
+
+def _require_file(places: str) -> None:
+    if not _is_file(places):
         raise ConfigError(
             f"{places}: there is no such file, so nothing says how to reach the cluster"
         )

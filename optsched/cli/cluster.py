@@ -1,0 +1,158 @@
+"""Commands that talk to a cluster: how they find it, and what they end with when it says no."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from optsched.cli.screen import remarks, say
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from optsched.api.kinds import Kind, Ref
+    from optsched.kube.client import Client
+    from optsched.kube.errors import KubeError
+    from optsched.kube.ports import Raw
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+
+class Exit(IntEnum):
+    """What commands end with; 2 is also what click gives for flags that do not exist."""
+
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    DENIED = 5
+    UNREACHABLE = 6
+    TIMEOUT = 7
+
+
+class Failure(click.ClickException):
+    """A command that did not do what it was meant to; the message goes to the standard error."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = code.value  # type: ignore[misc]  # one class for all codes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How to reach a cluster. master: the server's address, if not the kubeconfig's."""
+
+    kubeconfig: str = ""
+    master: str = ""
+
+
+def cluster_options(command: Command) -> Command:
+    """Adds `--kubeconfig` and `--master`, which come as one `place`."""
+
+    @click.option(
+        "-k",
+        "--kubeconfig",
+        default="",
+        show_default="KUBECONFIG, else the pod's service account, else ~/.kube/config",
+        help="How to reach the cluster.",
+    )
+    @click.option("-s", "--master", default="", help="Address of the API server.")
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, kubeconfig: str, master: str, **flags: Any) -> Any:  # noqa: ANN401
+        return command(*arguments, place=Place(kubeconfig, master), **flags)
+
+    return wrapped  # type: ignore[return-value]  # with two flags instead of one argument
+
+
+def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
+    """What comes of some work with a client; `Failure` for all that a cluster may refuse."""
+    # Kubernetes' client takes half a second to load; --help does without.
+    from optsched.kube import client
+    from optsched.kube.client import ConfigError
+    from optsched.kube.errors import KubeError
+
+    async def asked() -> T:
+        async with client.connect(place.kubeconfig, place.master, _warn) as connected:
+            return await work(connected)
+
+    try:
+        return asyncio.run(asked())
+    except ConfigError as e:
+        raise Failure(str(e), Exit.UNREACHABLE) from e
+    except KubeError as e:
+        raise Failure(str(e), code_of(e)) from e
+
+
+def _warn(warning: str) -> None:
+    say(remarks(), f"Warning: {warning}", "yellow")
+
+
+def code_of(error: KubeError) -> Exit:
+    """The exit code for an answer."""
+    from optsched.kube import errors
+
+    codes: tuple[tuple[type[KubeError], Exit], ...] = (
+        (errors.NotFound, Exit.NOT_FOUND),
+        (errors.Conflict, Exit.CONFLICT),
+        (errors.Unauthorized, Exit.DENIED),
+        (errors.Forbidden, Exit.DENIED),
+        (errors.Unreachable, Exit.UNREACHABLE),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), Exit.FAILED)
+
+
+async def read(client: Client, ref: Ref) -> Raw:
+    """An object; `Failure` with a sentence where there is none."""
+    from optsched.kube.errors import NotFound
+
+    try:
+        return await client.read(ref)
+    except NotFound as e:
+        raise absent(ref, e) from e
+
+
+def absent(ref: Ref, error: KubeError | None = None) -> Failure:
+    """That an object is not there, or that the cluster has no objects of its kind at all."""
+    if error is not None and f'"{ref.name}"' not in str(error):
+        return Failure(unknown_kind(ref.kind), Exit.NOT_FOUND)
+    inside = f" in namespace {ref.namespace}" if ref.namespace else ""
+    return Failure(f"{ref.kind.singular} {ref.name} does not exist{inside}", Exit.NOT_FOUND)
+
+
+def unknown_kind(kind: Kind) -> str:
+    """That a kind is not installed, and what to do."""
+    definition = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    return f"the cluster has no {definition}: its resource definition is not installed there"
+
+
+async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
+    """The objects of a kind in a namespace, or in all; query: labels and fields."""
+    from optsched.kube.errors import NotFound
+    from optsched.kube.selection import Selection, select
+
+    try:
+        return await select(client, kind, Selection(namespace, **query))
+    except NotFound as e:
+        raise Failure(unknown_kind(kind), Exit.NOT_FOUND) from e
+
+
+async def create(client: Client, ref: Ref, body: Raw) -> Raw:
+    """Create an object; `Failure` with its name where it exists already."""
+    from optsched.kube.errors import AlreadyExists, NotFound
+
+    try:
+        return await client.create(ref, body)
+    except AlreadyExists as e:
+        inside = f" in namespace {ref.namespace}" if ref.namespace else ""
+        text = f"{ref.kind.singular} {ref.name} exists already{inside}"
+        raise Failure(text, Exit.CONFLICT) from e
+    except NotFound as e:
+        gone = f'namespaces "{ref.namespace}"' in str(e)
+        text = f"namespace {ref.namespace} does not exist" if gone else unknown_kind(ref.kind)
+        raise Failure(text, Exit.NOT_FOUND) from e

@@ -1,0 +1,138 @@
+"""Manifests from files: every mistake with file, line, field and value, before anything is done."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.job import parse_job
+from optsched.api.jobflow import parse_jobflow
+from optsched.api.jobtemplate import parse_jobtemplate
+from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE
+from optsched.api.unknown import unknown_fields
+from optsched.cli.cluster import Exit, Failure
+from optsched.formats.text import Document, TextError, line_of, read_yaml
+from optsched.units import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.api.kinds import Kind
+
+STDIN: Final = "-"
+_PARSERS: Final = {JOB: parse_job, JOB_FLOW: parse_jobflow, JOB_TEMPLATE: parse_jobtemplate}
+_LIST: Final = "List"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """An object of a file. where: `file:line`. remarks: fields that have no meaning."""
+
+    obj: dict[str, Any]
+    where: str
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it names; empty for none."""
+        return str(self.obj["metadata"].get("namespace") or "")
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.obj["metadata"]["name"])
+
+
+def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
+    """The objects of a kind in a file; path: `-` for the standard input.
+
+    `Failure` with all that is wrong, each with `file:line`: a file that can not be read is wrong
+    usage, and so is what is in it.
+    """
+    text, shown = _text(path)
+    problems: list[str] = []
+    found = [_manifest(kind, part, problems) for part in _parts(text, shown, problems)]
+    if not found and not problems:
+        problems.append(f"{shown}: there is no {kind} in it")
+    if problems:
+        raise Failure("\n".join(problems), Exit.USAGE)
+    return tuple(each for each in found if each is not None)
+
+
+def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
+    """`Failure` where a manifest names another namespace than the one that is asked for."""
+    wrong = [m for m in manifests if namespace and m.namespace not in ("", namespace)]
+    if wrong:
+        told = (
+            f"{m.where}: metadata.namespace: {m.namespace} is not {namespace}, as -n says"
+            for m in wrong
+        )
+        raise Failure("\n".join(told), Exit.USAGE)
+
+
+def _text(path: str) -> tuple[str, str]:
+    if path == STDIN:
+        return sys.stdin.read(), "standard input"
+    try:
+        return Path(path).read_text("utf-8"), path
+    except OSError as e:
+        raise Failure(f"{path}: {e.strerror}", Exit.USAGE) from e
+    except UnicodeDecodeError as e:
+        raise Failure(f"{path}: is not a text in UTF-8", Exit.USAGE) from e
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A document of a file, or an item of a List in it, which the prefix leads to."""
+
+    value: Any
+    file: str
+    text: str
+    document: Document
+    prefix: str = ""
+
+    def where(self, path: str = "") -> str:
+        whole = ".".join(part for part in (self.prefix, path) if part)
+        return f"{self.file}:{line_of(self.text, self.document, whole)}"
+
+
+def _parts(text: str, file: str, problems: list[str]) -> Iterator[_Part]:
+    for document in read_yaml(text):
+        if isinstance(document, TextError):
+            problems.append(f"{file}:{document.line}:{document.column}: {document.message}")
+            continue
+        value = document.value
+        if isinstance(value, dict) and value.get("kind") == _LIST:
+            items = value.get("items") or ()
+            for i, item in enumerate(items):
+                yield _Part(item, file, text, document, f"items[{i}]")
+        elif value is not None:
+            yield _Part(value, file, text, document)
+
+
+def _manifest(kind: Kind, part: _Part, problems: list[str]) -> Manifest | None:
+    stranger = _stranger(kind, part.value)
+    if stranger is not None:
+        problems.append(f"{part.where(stranger.path)}: {stranger}")
+        return None
+    _, errors = _PARSERS[kind](part.value)
+    head = f"{kind} {(part.value.get('metadata') or {}).get('name', '')}".strip()
+    problems += [f"{part.where(error.path)}: {head}: {error}" for error in errors]
+    remarks = tuple(
+        f"{part.where(error.path)}: {head}: {error}" for error in unknown_fields(kind, part.value)
+    )
+    return None if errors else Manifest(part.value, part.where(), remarks)
+
+
+def _stranger(kind: Kind, value: object) -> FieldError | None:
+    """What says that a document is no object of a kind; None if it is one."""
+    if not isinstance(value, dict):
+        return FieldError("kind", None, f"is no object: a {kind} is expected")
+    if value.get("kind") != kind.kind:
+        return FieldError("kind", value.get("kind"), f"is not expected here: write {kind}")
+    if value.get("apiVersion") != kind.api_version:
+        accepted = f"is not expected here: write {kind.api_version}"
+        return FieldError("apiVersion", value.get("apiVersion"), accepted)
+    return None

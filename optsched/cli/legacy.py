@@ -1,0 +1,143 @@
+"""The old commands of Volcano: vsub, vcancel, vjobs, vqueues, vsuspend and vresume.
+
+Here `-n` is the name and `-N` the namespace, the other way round than in `vcctl`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched import __version__
+from optsched.api.kinds import JOB, QUEUE, Ref
+from optsched.cli.cluster import ask, cluster_options, listed, read
+from optsched.cli.columns import OLD_QUEUES
+from optsched.cli.jobs import ABORT, RESUME, order, remove, show_job, show_jobs, submit
+from optsched.cli.manifests import AMOUNTS, DEFAULT_AMOUNTS, JobFlags, job_manifest
+from optsched.cli.names import Target, names_of
+from optsched.cli.output import output_option, show_list
+
+if TYPE_CHECKING:
+    from optsched.cli.cluster import Command, Place
+
+NAMESPACE_VARIABLE: Final = "VOLCANO_DEFAULT_JOB_NAMESPACE"
+IMAGE_VARIABLE: Final = "VOLCANO_DEFAULT_IMAGE"
+SCHEDULER_VARIABLE: Final = "VOLCANO_SCHEDULER_NAME"
+
+_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+_VERSION: Final = click.version_option(__version__, prog_name="optsched")
+_namespace: Final = click.option(
+    "-N", "--namespace", default="", show_default="the current context's", help="Of the job."
+)
+
+
+def _target(command: Command) -> Command:
+    """Adds `-N` for the namespace and `-n` for the name, which come as one `target`."""
+
+    @_namespace
+    @click.option("-n", "--name", default="", help="The job.")
+    @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(JOB))
+    @functools.wraps(command)
+    def wrapped(name: str, namespace: str, positional: str, **flags: Any) -> Any:  # noqa: ANN401
+        if name and positional and name != positional:
+            raise click.UsageError(f"two names are given: {positional} and {name}")
+        return command(target=Target(name or positional, namespace), **flags)
+
+    return wrapped  # type: ignore[return-value]  # with three arguments instead of one
+
+
+def _needed(target: Target) -> Target:
+    if not target.name:
+        raise click.UsageError("a job is missing: write its name, or -n NAME")
+    return target
+
+
+@click.command(context_settings=_SETTINGS)
+@_VERSION
+@cluster_options
+@output_option()
+@_target
+@click.option("-i", "--image", envvar=IMAGE_VARIABLE, default="busybox", show_default=True)
+@click.option("-m", "--min", "minimum", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("-r", "--replicas", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("-R", "--requests", type=AMOUNTS, default=DEFAULT_AMOUNTS, show_default=True)
+@click.option("-L", "--limits", type=AMOUNTS, show_default="what is requested")
+@click.option("-S", "--scheduler", envvar=SCHEDULER_VARIABLE, default="volcano", show_default=True)
+@click.option("-c", "--command", default="", help="What its container runs, as in a shell.")
+def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa: ANN401
+    """Create a job.
+
+    Defaults come from VOLCANO_DEFAULT_IMAGE, VOLCANO_SCHEDULER_NAME and
+    VOLCANO_DEFAULT_JOB_NAMESPACE where these are set.
+    """
+    namespace = target.namespace or os.environ.get(NAMESPACE_VARIABLE, "")
+    try:
+        job = job_manifest(JobFlags(name=_needed(target).name, **flags), namespace)
+    except ValueError as e:
+        raise click.UsageError(f"--command: {flags['command']!r}: {e}") from e
+    submit(place, form, [job], namespace)
+
+
+@click.command(context_settings=_SETTINGS)
+@_VERSION
+@cluster_options
+@output_option()
+@_target
+def vcancel(place: Place, form: str, target: Target) -> None:
+    """Delete a job and its pods."""
+    remove(place, form, _needed(target), "cancel")
+
+
+@click.command(context_settings=_SETTINGS)
+@_VERSION
+@cluster_options
+@output_option()
+@_target
+def vsuspend(place: Place, form: str, target: Target) -> None:
+    """Take a job's pods away until it is resumed."""
+    order(place, form, _needed(target), ABORT)
+
+
+@click.command(context_settings=_SETTINGS)
+@_VERSION
+@cluster_options
+@output_option()
+@_target
+def vresume(place: Place, form: str, target: Target) -> None:
+    """Have a suspended job run again."""
+    order(place, form, _needed(target), RESUME)
+
+
+@click.command(context_settings=_SETTINGS)
+@_VERSION
+@cluster_options
+@output_option()
+@_target
+@click.option("-S", "--scheduler", default="", help="Those of a scheduler.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@click.option("--selector", default="", help="Those with this in their names.")
+def vjobs(place: Place, form: str, target: Target, *, all_namespaces: bool, **which: str) -> None:
+    """Show one job, or list jobs."""
+    if target.name:
+        show_job(place, form, target)
+    else:
+        show_jobs(place, form, None if all_namespaces else target.namespace, which)
+
+
+@click.command(context_settings=_SETTINGS)
+@_VERSION
+@cluster_options
+@output_option()
+@click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
+@click.option("-n", "--name", default="", help="The queue.")
+def vqueues(place: Place, form: str, positional: str, name: str) -> None:
+    """Show one queue, or list all."""
+    wanted = positional or name
+    if wanted:
+        found = [ask(place, lambda client: read(client, Ref(QUEUE, "", wanted)))]
+    else:
+        found = ask(place, lambda client: listed(client, QUEUE))
+    show_list(QUEUE, found, form, OLD_QUEUES)

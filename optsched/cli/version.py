@@ -1,0 +1,64 @@
+"""`optsched version` and `optsched completion`."""
+
+from __future__ import annotations
+
+import platform
+
+import click
+
+from optsched import __version__
+from optsched.api.kinds import JOB, QUEUE
+from optsched.cli.output import JSON, NAME, TABLE, YAML, written
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice([TABLE, JSON, YAML, NAME]),
+    default=TABLE,
+    show_default=True,
+    help="How to print; name: the number alone.",
+)
+def version(form: str) -> None:
+    """Say which version this is, and which versions of the API it speaks."""
+    if form == NAME:
+        click.echo(__version__)
+    elif form in (JSON, YAML):
+        click.echo(written({words[0]: words[2] for words in _facts()}, form), nl=False)
+    else:
+        for _, title, value in _facts():
+            click.echo(f"{title + ':':17}{value}")
+
+
+def _facts() -> list[tuple[str, str, str]]:
+    apis = f"{JOB.api_version}, {QUEUE.api_version}"
+    system = f"{platform.system().lower()}/{platform.machine()}"
+    return [
+        ("version", "Version", __version__),
+        ("apiVersions", "API Versions", apis),
+        ("pythonVersion", "Python Version", platform.python_version()),
+        ("platform", "OS/Arch", system),
+    ]
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a script that completes commands, flags and names of objects.
+
+    bash: source <(optsched completion bash). zsh: the same, after compinit. fish: optsched
+    completion fish | source.
+    """
+    from click.shell_completion import get_completion_class
+
+    root = context.find_root()
+    program = (root.info_name or "optsched").replace(" ", "-")
+    made = get_completion_class(shell)
+    assert made is not None, "click knows these three"  # noqa: S101
+    variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
+    click.echo(made(root.command, {}, program, variable).source())
