@@ -39,7 +39,8 @@ class Commands(click.Group):
         """One of them."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        return getattr(import_module(COMMANDS[cmd_name]), cmd_name)
+        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
+        return command
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -216,12 +216,6 @@ class Client:
         }
         await self._send(_Request("POST", path, body, limits=_BINDING))
 
-    async def delete(self, ref: Ref, uid: str = "") -> None:
-        """Ask for an object to go, if it is that very one; what it owns goes after it."""
-        only = {"preconditions": {"uid": uid}} if uid else {}
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        await self._send(_Request("DELETE", _path(ref), {**options, **only}))
-
     async def close(self) -> None:
         """Close every connection."""
         await self._rest.close()
