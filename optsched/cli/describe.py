@@ -47,8 +47,12 @@ def description(obj: Raw, more: Raw) -> Iterator[str]:
 
 
 def block(fields: Raw, indent: int = 0, *, are_words: bool = True) -> Iterator[str]:
-    """Lines of a mapping: short values beside their names in one column, long ones below."""
+    """Lines of a mapping: short values beside their names in one column, long ones below.
+
+    `name` comes first, so that items of a list begin with it.
+    """
     blanks = " " * indent
+    fields = dict(sorted(fields.items(), key=lambda item: item[0] != "name"))
     titles = {key: f"{title(key) if are_words else key}:" for key in fields}
     flat = [len(titles[key]) for key, value in fields.items() if not _is_deep(value)]
     width = max(flat, default=0) + 2

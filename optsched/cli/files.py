@@ -17,7 +17,7 @@ from optsched.formats.text import Document, TextError, line_of, read_yaml
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from optsched.api.kinds import Kind
 
@@ -94,8 +94,18 @@ class _Part:
     prefix: str = ""
 
     def where(self, path: str = "") -> str:
+        """`file:line` of a field."""
+        return f"{self.file}:{self.line(path)}"
+
+    def line(self, path: str) -> int:
+        """The line of a field."""
         whole = ".".join(part for part in (self.prefix, path) if part)
-        return f"{self.file}:{line_of(self.text, self.document, whole)}"
+        return line_of(self.text, self.document, whole)
+
+    def told(self, head: str, errors: Iterable[FieldError]) -> list[str]:
+        """A line for each error, in the order of the file."""
+        placed = sorted((self.line(error.path), str(error)) for error in errors)
+        return [f"{self.file}:{line}: {head}: {text}" for line, text in placed]
 
 
 def _parts(text: str, file: str, problems: list[str]) -> Iterator[_Part]:
@@ -119,11 +129,9 @@ def _manifest(kind: Kind, part: _Part, problems: list[str]) -> Manifest | None:
         return None
     _, errors = _PARSERS[kind](part.value)
     head = f"{kind} {(part.value.get('metadata') or {}).get('name', '')}".strip()
-    problems += [f"{part.where(error.path)}: {head}: {error}" for error in errors]
-    remarks = tuple(
-        f"{part.where(error.path)}: {head}: {error}" for error in unknown_fields(kind, part.value)
-    )
-    return None if errors else Manifest(part.value, part.where(), remarks)
+    problems += part.told(head, errors)
+    remarks = part.told(head, unknown_fields(kind, part.value))
+    return None if errors else Manifest(part.value, part.where(), tuple(remarks))
 
 
 def _stranger(kind: Kind, value: object) -> FieldError | None:

@@ -102,7 +102,8 @@ def _why(container: Raw) -> str:
 
 
 def _runs(container: Raw) -> bool:
-    return bool((container.get("state") or {}).get("running") and container.get("ready"))
+    runs = (container.get("state") or {}).get("running") is not None
+    return runs and bool(container.get("ready"))
 
 
 def _ended(ended: Raw) -> str:

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.formats.text import Document, TextError, read_json, read_yaml, scalar, write_yaml
+from optsched.formats.text import (
+    Document,
+    TextError,
+    line_of,
+    read_json,
+    read_yaml,
+    scalar,
+    write_yaml,
+)
 
 
 def values(text: str) -> list[Any]:
@@ -138,6 +146,48 @@ def test_json():
     ]
     deep = list(read_json("[" * 100_000))
     assert isinstance(deep[0], TextError)
+
+
+PLACES = """\
+# two documents
+a: 1
+---
+spec:
+  tasks:
+    - name: x
+    - {name: y,
+       size: 3}
+  capability:
+    nvidia.com/gpu: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("", 4),
+        ("spec", 4),
+        ("spec.tasks", 5),
+        ("spec.tasks[0].name", 6),
+        ("spec.tasks[1].size", 8),
+        ("spec.capability[nvidia.com/gpu]", 10),
+        ("spec.tasks[7].name", 5),
+        ("spec.queue", 4),
+        ("spec.tasks[0].name.deeper", 6),
+    ],
+)
+def test_a_field_has_a_line_and_one_that_is_missing_that_of_what_it_is_in(path: str, line: int):
+    first, second = read_yaml(PLACES)
+    assert isinstance(first, Document)
+    assert isinstance(second, Document)
+    assert line_of(PLACES, first, "a") == 2
+    assert line_of(PLACES, second, path) == line
+
+
+def test_a_broken_text_has_the_lines_of_its_documents():
+    text = "{\n---\na: {b: 1}\n"
+    (document,) = (each for each in read_yaml(text) if isinstance(each, Document))
+    assert line_of(text, document, "a.b") == document.line == 3
 
 
 plain = st.recursive(

@@ -11,9 +11,10 @@ import pytest
 from aiohttp import web
 
 from optsched.api.kinds import NODE, POD, POD_GROUP, QUEUE
-from optsched.kube.client import ConfigError, connect
+from optsched.kube.client import ConfigError, connect, warnings_in
 from optsched.kube.errors import Conflict, Forbidden, Garbled, NotFound, TooMany, Unreachable
 from optsched.kube.ports import Ref
+from optsched.kube.selection import Selection
 from tests.formats.objects import group, node, pod
 
 if TYPE_CHECKING:
@@ -82,14 +83,14 @@ async def connected(tmp_path: Path) -> AsyncIterator[tuple[Server, Client]]:
         await runner.cleanup()
 
 
-def kubeconfig(folder: Path, port: int) -> str:
+def kubeconfig(folder: Path, port: int, **context: str) -> str:
     path = folder / "kubeconfig"
     content = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
         "users": [{"name": "u", "user": {"token": "secret"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", **context}}],
         "current-context": "x",
     }
     path.write_text(json.dumps(content))
@@ -221,3 +222,54 @@ async def test_a_kubeconfig_that_does_not_exist_is_named(
         with pytest.raises(ConfigError, match=f"^{named}: there is no such file"):
             async with connect(given):
                 pass
+
+
+@pytest.mark.asyncio
+async def test_lists_and_watches_may_be_of_some_objects(tmp_path: Path) -> None:
+    some = Selection("ns", labels="a=b", fields="metadata.name=p")
+    async with connected(tmp_path) as (server, client):
+        server.answer({"items": [pod()], "metadata": {"resourceVersion": "7"}})
+        await client.list_page(POD, 5, "", some)
+        assert [line async for line in client.watch_lines(POD, "7", some)] == []
+        assert {path.partition("?")[0] for _, path in server.asked} == {
+            "/api/v1/namespaces/ns/pods"
+        }
+        asked = {"labelSelector": "a=b", "fieldSelector": "metadata.name=p"}
+        assert all(asked.items() <= query.items() for query in server.queries)
+
+
+@pytest.mark.asyncio
+async def test_what_a_server_says_besides_is_passed_on(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with connected(tmp_path) as (server, _):
+        port = int(server_port(tmp_path))
+        async with connect(kubeconfig(tmp_path, port), on_warning=said.append) as client:
+            server.answer(pod(), Warning='299 - "say \\"deserved\\" too", 299 x "and weight"')
+            await client.create(POD_REF, pod())
+    assert said == ['say "deserved" too', "and weight"]
+    assert list(warnings_in(["no warning", '199 - "old"'])) == []
+
+
+def server_port(folder: Path) -> str:
+    """That of the server that a kubeconfig names."""
+    config = json.loads((folder / "kubeconfig").read_text())
+    return str(config["clusters"][0]["cluster"]["server"]).rpartition(":")[2]
+
+
+@pytest.mark.asyncio
+async def test_the_namespace_is_that_of_the_current_context(tmp_path: Path) -> None:
+    async with connect(kubeconfig(tmp_path, 1)) as client:
+        assert client.namespace == "default"
+    async with connect(kubeconfig(tmp_path, 1, namespace="team")) as client:
+        assert client.namespace == "team"
+
+
+@pytest.mark.asyncio
+async def test_a_server_may_be_named_with_a_kubeconfig_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connect(kubeconfig(tmp_path, 1), "http://127.0.0.1:2/") as client:
+        assert client.server == "http://127.0.0.1:2"
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    async with connect(server="http://127.0.0.1:3") as client:
+        assert (client.server, client.namespace) == ("http://127.0.0.1:3", "default")

@@ -1,0 +1,192 @@
+"""A cluster that commands find instead of a real one, and short objects for it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from optsched.api.kinds import JOB, POD, QUEUE, Ref
+from optsched.cli.main import main
+from optsched.formats.text import Document, read_yaml
+from optsched.kube import client
+from optsched.kube.errors import Conflict, NotFound
+from optsched.kube.ports import Page
+from optsched.kube.selection import EVERYTHING, Selection
+from tests.kube.fakes import FakeApi
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from click.testing import Result
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.ports import Raw
+
+CONTEXT = "team-a"
+"""The namespace of the current context."""
+
+
+class FakeCluster(FakeApi):
+    """Objects in memory, selected by namespace, labels (`a` or `a=b`) and names.
+
+    `lines` are what a watch tells. `absent` are kinds that are not installed. `warnings` are what
+    the server says to each creation.
+    """
+
+    namespace = CONTEXT
+
+    def __init__(self, *objects: Raw) -> None:
+        super().__init__(*objects)
+        self.lines: list[dict[str, Any]] = []
+        self.absent: set[Kind] = set()
+        self.selections: list[Selection] = []
+        self.warnings: list[str] = []
+        self.on_warning: Callable[[str], None] = print
+        self.places: list[tuple[str, str]] = []
+
+    async def read(self, ref: Ref) -> Raw:
+        self._known(ref.kind)
+        return await super().read(ref)
+
+    async def create(self, ref: Ref, body: Raw) -> Raw:
+        self._known(ref.kind)
+        body = copy.deepcopy(body)
+        if generated := body["metadata"].pop("generateName", ""):
+            body["metadata"]["name"] = f"{generated}x{len(self.writes)}"
+        for warning in self.warnings:
+            self.on_warning(warning)
+        return await super().create(Ref(ref.kind, ref.namespace, body["metadata"]["name"]), body)
+
+    async def delete(self, ref: Ref, uid: str = "") -> Raw:
+        await self._begin("delete", ref)
+        if self._get(ref)["metadata"]["uid"] != uid:
+            raise Conflict(409, "Conflict", "another uid")
+        return self.objects.pop(ref)
+
+    async def list_page(
+        self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
+    ) -> Page:
+        self._known(kind)
+        self.selections.append(selection)
+        page = await super().list_page(kind, limit, token)
+        items = [obj for obj in page.items if _is_in(obj, selection)]
+        return Page([_item(obj) for obj in items], page.resource_version, page.token)
+
+    async def watch_lines(
+        self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
+    ) -> AsyncGenerator[bytes, None]:
+        await self._begin("watch", kind, resource_version)
+        for line in self.lines:
+            yield json.dumps(line).encode()
+        await asyncio.Event().wait()
+
+    def _known(self, kind: Kind) -> None:
+        if kind in self.absent:
+            raise NotFound(404, "NotFound", "the server could not find the requested resource")
+
+    def one(self, kind: Kind) -> Raw:
+        """The only object of a kind."""
+        (found,) = self.of(kind)
+        return found
+
+
+def _item(obj: Raw) -> Raw:
+    """As in a list: without its kind."""
+    return {name: value for name, value in obj.items() if name not in ("apiVersion", "kind")}
+
+
+def _is_in(obj: Raw, selection: Selection) -> bool:
+    meta = obj["metadata"]
+    labels = meta.get("labels", {})
+    name, _, value = selection.labels.partition("=")
+    fields = dict(part.split("=") for part in selection.fields.split(",") if part)
+    about = {f"involvedObject.{k}": v for k, v in obj.get("involvedObject", {}).items()}
+    seen = {"metadata.name": meta["name"], **about}
+    return (
+        selection.namespace in ("", meta.get("namespace", ""))
+        and (not name or name in labels)
+        and (not value or labels[name] == value)
+        and all(seen.get(field) == wanted for field, wanted in fields.items())
+    )
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """The cluster that commands find."""
+    stand_in = FakeCluster()
+
+    @asynccontextmanager
+    async def connect(
+        kubeconfig: str, server: str, on_warning: Callable[[str], None]
+    ) -> AsyncIterator[FakeCluster]:
+        await asyncio.sleep(0)
+        stand_in.places.append((kubeconfig, server))
+        stand_in.on_warning = on_warning
+        yield stand_in
+
+    monkeypatch.setattr(client, "connect", connect)
+    return stand_in
+
+
+def optsched(*arguments: object, **more: Any) -> Result:
+    """Run a command."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], **more)
+
+
+def answer(result: Result) -> Any:
+    """What a command printed in JSON."""
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def values(text: str) -> list[Any]:
+    """The documents of what a command printed in YAML."""
+    return [document.value for document in read_yaml(text) if isinstance(document, Document)]
+
+
+def job(name: str = "train", namespace: str = CONTEXT, **status: Any) -> dict[str, Any]:
+    """A job of two tasks, four pods; status: its fields, `phase` for the one of its state."""
+    phase = status.pop("phase", "")
+    container = {"name": "main", "image": "busybox"}
+    template = {"spec": {"containers": [container]}}
+    return {
+        "apiVersion": JOB.api_version,
+        "kind": JOB.kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "queue": "default",
+            "minAvailable": 3,
+            "tasks": [
+                {"name": "ps", "replicas": 1, "template": template},
+                {"name": "worker", "replicas": 3, "template": template},
+            ],
+        },
+        "status": {**({"state": {"phase": phase}} if phase else {}), **status},
+    }
+
+
+def queue(name: str, parent: str = "", **more: Any) -> dict[str, Any]:
+    """A queue; more: `status`, and fields of its spec."""
+    status = more.pop("status", {"state": "Open"})
+    spec = {"weight": 1, **({"parent": parent} if parent else {}), **more}
+    head = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
+    return {**head, "spec": spec, "status": status}
+
+
+def pod(name: str, namespace: str = CONTEXT, **more: Any) -> dict[str, Any]:
+    """A pod of one container that runs; more: into its metadata."""
+    meta = {"name": name, "namespace": namespace, **more}
+    state = {"name": "main", "ready": True, "state": {"running": {}}, "restartCount": 2}
+    return {
+        "apiVersion": POD.api_version,
+        "kind": POD.kind,
+        "metadata": meta,
+        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+        "status": {"phase": "Running", "containerStatuses": [state]},
+    }

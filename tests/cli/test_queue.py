@@ -1,0 +1,248 @@
+"""`optsched queue`: what it asks of a cluster, prints and ends with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from optsched.api.kinds import COMMAND, QUEUE, Ref
+from optsched.cli.queue import why_not_deleted
+from optsched.kube.errors import Forbidden, Unreachable
+from tests.cli.clusters import CONTEXT, FakeCluster, answer, optsched, queue
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+COUNTS = {"inqueue": 1, "pending": 2, "running": 3, "unknown": 4, "completed": 5}
+FULL = queue(
+    "ml",
+    "root",
+    weight=4,
+    capability={"nvidia.com/gpu": "8", "cpu": "32"},
+    guarantee={"resource": {"cpu": "2"}},
+    status={"state": "Closing", **COUNTS, "allocated": {"cpu": "4"}},
+)
+
+
+def lines(result: Result) -> list[list[str]]:
+    assert result.exit_code == 0, result.output
+    return [line.split() for line in result.stdout.splitlines()]
+
+
+def test_the_columns_are_those_of_vcctl(cluster: FakeCluster) -> None:
+    cluster.put(FULL)
+    headings, row = lines(optsched("queue", "list"))
+    assert headings == [
+        "Name",
+        "Weight",
+        "State",
+        "Parent",
+        "Inqueue",
+        "Pending",
+        "Running",
+        "Unknown",
+        "Completed",
+    ]
+    assert row == ["ml", "4", "Closing", "root", "1", "2", "3", "4", "5"]
+    assert lines(optsched("queue", "get", "-n", "ml")) == [headings, row]
+    assert lines(optsched("queue", "get", "ml")) == [headings, row]
+
+
+def test_wide_shows_amounts(cluster: FakeCluster) -> None:
+    cluster.put(FULL)
+    headings, row = lines(optsched("queue", "list", "-o", "wide"))
+    seen = dict(zip(headings, row, strict=True))
+    assert seen["Capability"] == "cpu=32,nvidia.com/gpu=8"
+    assert seen["Allocated"] == "cpu=4"
+    assert seen["Guarantee"] == "cpu=2"
+    assert seen["Deserved"] == "<none>"
+    assert seen["Reclaimable"] == "true"
+
+
+def test_a_tree_stands_below_its_root(cluster: FakeCluster) -> None:
+    for obj in (queue("b2", "b"), queue("b1", "b"), queue("b", "root"), queue("root"), queue("a")):
+        cluster.put(obj)
+    result = optsched("queue", "list", "--tree")
+    names = [line.partition("   1 ")[0].rstrip() for line in result.stdout.splitlines()[1:]]
+    assert names == ["root", "├─ a", "└─ b", "   ├─ b1", "   └─ b2"]
+
+
+def test_queues_whose_parents_are_lost_or_form_a_circle_are_shown(cluster: FakeCluster) -> None:
+    for obj in (queue("x", "y"), queue("y", "x"), queue("lost", "gone"), queue("below", "lost")):
+        cluster.put(obj)
+    result = optsched("queue", "list", "--tree")
+    assert [line.split()[-9] for line in result.stdout.splitlines()[1:]] == [
+        *("lost", "below", "x", "y")
+    ]
+
+
+def test_without_queues_a_table_is_empty_and_says_so(cluster: FakeCluster) -> None:
+    for arguments in ((), ("--tree",)):
+        result = optsched("queue", "list", *arguments)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == "No resources found\n"
+    assert answer(optsched("queue", "list", "-o", "json"))["items"] == []
+    assert {place for place in cluster.places} == {("", "")}
+
+
+def test_programs_get_what_is_stored(cluster: FakeCluster) -> None:
+    cluster.put({**FULL, "metadata": {"name": "ml", "managedFields": [{"manager": "x"}]}})
+    whole = answer(optsched("queue", "list", "-o", "json"))
+    assert (whole["apiVersion"], whole["kind"]) == ("v1", "List")
+    (item,) = whole["items"]
+    assert (item["apiVersion"], item["kind"]) == (QUEUE.api_version, "Queue")
+    assert "managedFields" not in item["metadata"]
+    assert item["status"] == FULL["status"]
+    assert yaml.safe_load(optsched("queue", "get", "ml", "-o", "yaml").stdout) == item
+    assert optsched("queue", "list", "-o", "name").stdout == "queue.scheduling.volcano.sh/ml\n"
+
+
+def test_create_says_all_that_a_queue_may_have(cluster: FakeCluster) -> None:
+    flags = ["--capability", "cpu=4,nvidia.com/gpu=8", "--deserved", "cpu=2"]
+    more = ["--guarantee", "cpu=1", "--parent", "root", "--priority", 3, "--no-reclaimable"]
+    result = optsched("queue", "create", "my-queue", "-w", 2, *flags, *more)
+    assert (result.exit_code, result.stdout) == (0, "create queue my-queue successfully\n")
+    assert cluster.one(QUEUE)["spec"] == {
+        "weight": 2,
+        "parent": "root",
+        "priority": 3,
+        "reclaimable": False,
+        "capability": {"cpu": "4", "nvidia.com/gpu": "8"},
+        "deserved": {"cpu": "2"},
+        "guarantee": {"resource": {"cpu": "1"}},
+    }
+
+
+def test_create_as_the_guides_write_it(cluster: FakeCluster) -> None:
+    result = optsched("queue", "create", "-n", "my-queue", "-w", "2", "-o", "json")
+    assert answer(result)["spec"] == {"weight": 2}
+    assert optsched("queue", "create", "-n", "other").exit_code == 0
+    assert cluster.objects[Ref(QUEUE, "", "other")]["spec"] == {"weight": 1}
+
+
+def test_create_closed_asks_for_it(cluster: FakeCluster) -> None:
+    assert optsched("queue", "create", "q", "-S", "closed").exit_code == 0
+    assert cluster.one(COMMAND)["action"] == "CloseQueue"
+
+
+def test_create_twice_is_a_conflict(cluster: FakeCluster) -> None:
+    cluster.put(queue("q"))
+    result = optsched("queue", "create", "q")
+    assert (result.exit_code, result.stderr) == (4, "Error: queue q exists already\n")
+
+
+def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster) -> None:
+    cluster.warnings = ["spec.deserved is missing: it counts as the guarantee"]
+    result = optsched("queue", "create", "q")
+    assert result.stdout == "create queue q successfully\n"
+    assert result.stderr == "Warning: spec.deserved is missing: it counts as the guarantee\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("create",), "a queue is missing: write its name, or -n NAME"),
+        (("create", "a", "-n", "b"), "two names are given: a and b"),
+        (("create", "a", "-w", "0"), "0 is not in the range 1<=x<=65535"),
+        (("create", "a", "--capability", "cpu"), "'cpu' is no amount of a resource: write"),
+        (("create", "a", "--deserved", "cpu=1x"), 'cpu: "1x" is not a quantity'),
+        (("operate", "a"), "Missing option '-a' / '--action'"),
+        (("operate", "a", "-a", "drain"), "'drain' is not one of 'open', 'close', 'update'"),
+        (("operate", "a", "-a", "update"), "nothing to update: give --weight"),
+        (("operate", "a", "-a", "close", "-w", "2"), "--weight goes with --action update alone"),
+        (("get",), "a queue is missing"),
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    cluster: FakeCluster, arguments: tuple[str, ...], sentence: str
+) -> None:
+    cluster.put(queue("a"))
+    result = optsched("queue", *arguments)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.stderr.split())
+    assert cluster.writes == []
+
+
+@pytest.mark.parametrize(("word", "action"), [("open", "OpenQueue"), ("close", "CloseQueue")])
+def test_operate_asks_by_a_command(cluster: FakeCluster, word: str, action: str) -> None:
+    cluster.put(queue("q"))
+    result = optsched("queue", "operate", "-n", "q", "-a", word)
+    assert (result.exit_code, result.stdout) == (0, f"{word} queue q successfully\n")
+    made = cluster.one(COMMAND)
+    assert made["metadata"]["namespace"] == CONTEXT
+    assert made["metadata"]["name"].startswith(f"q-{action.lower()}-")
+    assert made["action"] == action
+    target = {"apiVersion": QUEUE.api_version, "kind": "Queue", "name": "q", "uid": "uid-q"}
+    assert made["target"] == {**target, "controller": True, "blockOwnerDeletion": True}
+    assert made["metadata"]["ownerReferences"] == [made["target"]]
+
+
+def test_operate_changes_what_is_said(cluster: FakeCluster) -> None:
+    cluster.put(queue("q", capability={"cpu": "1", "memory": "2Gi"}))
+    flags = ("-w", "5", "--capability", "cpu=4")
+    assert optsched("queue", "operate", "-n", "q", "-a", "update", *flags).exit_code == 0
+    spec = cluster.one(QUEUE)["spec"]
+    assert spec == {"weight": 5, "capability": {"cpu": "4", "memory": "2Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("obj", "others", "why"),
+    [
+        (queue("default"), [], "the cluster needs it"),
+        (queue("root"), [], "the cluster needs it"),
+        (queue("q"), [queue("b", "q"), queue("a", "q")], "below it are a, b"),
+        (queue("q", status={"allocated": {"cpu": "4", "pods": "2"}}), [], "its pods hold cpu=4,"),
+        (queue("q", status={"allocated": {"cpu": "0", "pods": "0"}}), [queue("a")], ""),
+        (queue("q", status={"state": "Open"}), [queue("a", "root")], ""),
+    ],
+)
+def test_a_queue_stays_as_long_as_it_is_needed(
+    obj: dict[str, Any], others: list[dict[str, Any]], why: str
+) -> None:
+    assert why_not_deleted(obj, [obj, *others]).startswith(why)
+    assert bool(why_not_deleted(obj, [obj, *others])) == bool(why)
+
+
+def test_delete_takes_an_open_queue_away_and_no_other(cluster: FakeCluster) -> None:
+    cluster.put(queue("q"))
+    cluster.put(queue("below", "stays"))
+    cluster.put(queue("stays"))
+    refused = optsched("queue", "delete", "-n", "stays")
+    assert refused.exit_code == 4
+    assert refused.stderr == "Error: queue stays is not deleted: below it are below\n"
+    result = optsched("queue", "delete", "-n", "q")
+    assert (result.exit_code, result.stdout) == (0, "delete queue q successfully\n")
+    assert {ref.name for ref in cluster.objects} == {"below", "stays"}
+    assert optsched("queue", "delete", "q").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (Forbidden(403, "Forbidden", "queues is forbidden"), 5, "403 Forbidden: queues is"),
+        (Unreachable("GET /: refused"), 6, "GET /: refused"),
+    ],
+)
+def test_what_a_cluster_refuses_has_its_code(
+    cluster: FakeCluster, error: Exception, code: int, sentence: str
+) -> None:
+    cluster.refuse("list", error)  # type: ignore[arg-type]
+    result = optsched("queue", "list")
+    assert result.exit_code == code
+    assert result.stderr.startswith(f"Error: {sentence}")
+
+
+def test_a_cluster_without_the_kind_says_what_is_missing(cluster: FakeCluster) -> None:
+    cluster.absent.add(QUEUE)
+    for arguments in (("list",), ("get", "q"), ("create", "q")):
+        result = optsched("queue", *arguments)
+        assert result.exit_code == 3
+        assert "the cluster has no queues.scheduling.volcano.sh" in result.stderr
+
+
+def test_how_to_reach_the_cluster_is_passed_on(cluster: FakeCluster) -> None:
+    optsched("queue", "list", "-k", "here.conf", "-s", "https://there")
+    optsched("queue", "list", "--kubeconfig", "here.conf", "--master", "https://there")
+    assert cluster.places == [("here.conf", "https://there")] * 2
