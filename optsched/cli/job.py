@@ -9,6 +9,7 @@ import click
 from optsched.api.kinds import JOB
 from optsched.cli.cluster import cluster_options
 from optsched.cli.files import check_manifests, read_manifests
+from optsched.cli.flags import Duration
 from optsched.cli.jobs import (
     ABORT,
     RESUME,
@@ -23,27 +24,9 @@ from optsched.cli.manifests import AMOUNTS, DEFAULT_AMOUNTS, JobFlags, job_manif
 from optsched.cli.names import Target, target_options
 from optsched.cli.output import JSON, NAME, TABLE, YAML, output_option
 from optsched.cli.screen import remarks, say
-from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
     from optsched.cli.cluster import Place
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg]  # click 8.2 has none
-    """A Go duration, in seconds."""
-
-    name = "duration"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Seconds."""
-        if isinstance(value, float):
-            return value
-        try:
-            return parse_duration_ms(value) / 1000
-        except DurationError as e:
-            self.fail(str(e), param, ctx)
 
 
 @click.group()
@@ -184,7 +167,7 @@ def delete(place: Place, form: str, target: Target) -> None:
 )
 @click.option("--timeout", type=Duration(), help="Give up after so long, such as 90s or 2h.")
 @target_options(JOB)
-def watch(place: Place, form: str, timeout: float | None, target: Target) -> None:
+def watch(place: Place, form: str, timeout: int | None, target: Target) -> None:
     """Show each change of a job until it ends; the exit code tells how.
 
     0: it has completed. 1: it has failed, or was aborted or terminated. 3: it is gone. 7: it

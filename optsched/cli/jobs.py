@@ -187,8 +187,9 @@ _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
 """Of the columns after the name: rows are printed one by one, so no column can wait for others."""
 
 
-def watch_job(place: Place, form: str, target: Target, timeout_s: float | None) -> None:
+def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -> None:
     """Print each change of a job until it ends; `Failure` unless it has completed."""
+    timeout_s = None if timeout_ms is None else timeout_ms / 1000
 
     async def watched(client: Client) -> JobPhase:
         ref = Ref(JOB, target.inside(client), target.name)

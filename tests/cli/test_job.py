@@ -49,38 +49,13 @@ def test_the_columns_are_those_of_vcctl(cluster: FakeCluster) -> None:
     cluster.put(obj)
     headings, row = rows("list")
     assert headings == HEADINGS.split()
-    assert row == [
-        "train",
-        "2025-06-15",
-        "Running",
-        "Tensorflow",
-        "4",
-        "3",
-        "1",
-        "2",
-        "3",
-        "4",
-        "5",
-        "6",
-    ]
+    assert " ".join(row) == "train 2025-06-15 Running Tensorflow 4 3 1 2 3 4 5 6"
 
 
 def test_a_job_that_nobody_has_seen_is_pending(cluster: FakeCluster) -> None:
     cluster.put(job())
-    assert rows("list")[1] == [
-        "train",
-        "2025-06-15",
-        "Pending",
-        "Batch",
-        "4",
-        "3",
-        "0",
-        "0",
-        "0",
-        "0",
-        "0",
-        "0",
-    ]
+    row = " ".join(rows("list")[1])
+    assert row == "train 2025-06-15 Pending Batch 4 3 0 0 0 0 0 0"
 
 
 def test_namespaces_of_the_context_of_a_flag_and_all(cluster: FakeCluster) -> None:
@@ -292,11 +267,7 @@ def test_view_describes_a_job_and_its_events(cluster: FakeCluster, spelt: tuple[
     assert "\nStatus:\n  State:\n    Phase:  Running\n  Running:  4\n" in text
     assert "  Min Available:  3\n" in text
     table = [line.split() for line in text.partition("Events:\n")[2].splitlines()]
-    assert [row[:2] for row in table] == [
-        ["Type", "Reason"],
-        ["Normal", "Early"],
-        ["Normal", "Late"],
-    ]
+    assert [row[1] for row in table] == ["Reason", "Early", "Late"]
     assert "(x3" in table[1]
     assert table[2][-3:] == ["vc-controller-manager", "b", "c"]
 
