@@ -35,6 +35,11 @@ bench-cluster: $(STAMP) ## the live scheduler on a real API server with 1 000 KW
 	bash .ci/prerequisites go
 	$(PY) -m bench.cluster
 
+.PHONY: bench-jobs
+bench-jobs: $(STAMP) ## jobs from submission to bound pods, controllers and scheduler together
+	bash .ci/prerequisites go
+	$(PY) -m bench.jobs
+
 .PHONY: demo
 demo: $(STAMP) ## the gang experiment on a Kubernetes control plane of this machine
 	bash .ci/prerequisites go || true

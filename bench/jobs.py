@@ -1,0 +1,242 @@
+"""Jobs from submission to bound pods, beside the same client making the same objects by itself.
+
+`make bench-jobs`. 1 000 KWOK nodes; (a) 1 000 jobs × 10 pods at once, (b) 10 jobs × 100 pods. A
+client creates the jobs, 64 requests at once, and asks the API server when the last pod is bound;
+`optsched controllers` and `optsched scheduler` do the rest. In (a) the raw run is the same client
+creating jobs, PodGroups and pods and binding the pods with nobody else there; in (b), as in
+`bench.cluster`, PodGroups, pods and binds. Figures are ratios of the two, within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.cluster import (
+    GROUPS,
+    NAMESPACE,
+    PODS,
+    SCHEDULER,
+    Client,
+    Scheduler,
+    all_of,
+    binding,
+    clear,
+    unbound,
+)
+from optsched.local.assets import require
+from optsched.local.files import shipped
+from optsched.local.kubectl import install_crds
+from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.plane import ControlPlane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
+REQUEST = {"cpu": "1", "memory": "1Gi"}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Equal jobs of one task."""
+
+    name: str
+    num_jobs: int
+    size: int
+    least_ratio: float
+    counts_jobs: bool
+
+    @property
+    def num_pods(self) -> int:
+        return self.num_jobs * self.size
+
+    def jobs(self) -> list[dict[str, Any]]:
+        template = {
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "train",
+                        "resources": {"requests": REQUEST, "limits": REQUEST},
+                    }
+                ],
+            }
+        }
+        return [
+            {
+                "apiVersion": "batch.volcano.sh/v1alpha1",
+                "kind": "Job",
+                "metadata": {"name": f"job-{j:04d}", "namespace": NAMESPACE},
+                "spec": {
+                    "schedulerName": SCHEDULER,
+                    "minAvailable": self.size,
+                    "queue": "default",
+                    "tasks": [{"name": "work", "replicas": self.size, "template": template}],
+                },
+            }
+            for j in range(self.num_jobs)
+        ]
+
+    def groups(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "apiVersion": "scheduling.volcano.sh/v1beta1",
+                "kind": "PodGroup",
+                "metadata": {"name": f"job-{j:04d}", "namespace": NAMESPACE},
+                "spec": {"minMember": self.size, "queue": "default"},
+            }
+            for j in range(self.num_jobs)
+        ]
+
+    def pods(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{job['metadata']['name']}-work-{i}",
+                    "namespace": NAMESPACE,
+                    "annotations": {"scheduling.k8s.io/group-name": job["metadata"]["name"]},
+                },
+                "spec": {
+                    "schedulerName": SCHEDULER,
+                    **job["spec"]["tasks"][0]["template"]["spec"],
+                },
+            }
+            for job in self.jobs()
+            for i in range(self.size)
+        ]
+
+
+WORKLOADS = (
+    Workload("a: 1 000 jobs × 10 pods", 1000, 10, 0.40, counts_jobs=True),
+    Workload("b: 10 jobs × 100 pods", 10, 100, 0.27, counts_jobs=False),
+)
+
+
+class Controllers:
+    """`optsched controllers` as a process."""
+
+    def __init__(self, kubeconfig: Path, log: Path) -> None:
+        options = ["--kubeconfig", str(kubeconfig), "--scheduler-name", SCHEDULER]
+        options += ["--no-leader-elect", "--listen-address", "127.0.0.1:18070"]
+        command = [sys.executable, "-m", "optsched.cli.main", "controllers", *options]
+        self._log = log.open("wb")
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+
+
+async def raw(client: Client, work: Workload, nodes: Sequence[str]) -> float:
+    """The client makes everything by itself; pods a second."""
+    start = time.perf_counter()
+    if work.counts_jobs:
+        await all_of(client.post(JOBS, job) for job in work.jobs())
+    await all_of(client.post(GROUPS, group) for group in work.groups())
+    pods = work.pods()
+    await all_of(client.post(PODS, pod) for pod in pods)
+    await all_of(
+        client.post(f"{PODS}/{p['metadata']['name']}/binding", binding(p, nodes[i % len(nodes)]))
+        for i, p in enumerate(pods)
+    )
+    return work.num_pods / (time.perf_counter() - start)
+
+
+async def submitted(client: Client, work: Workload) -> float:
+    """The client makes jobs, and waits until the API server knows all their pods as bound."""
+    start = time.perf_counter()
+    await all_of(client.post(JOBS, job) for job in work.jobs())
+    while await num_pods(client) < work.num_pods:
+        await asyncio.sleep(0.1)
+    while await unbound(client):
+        await asyncio.sleep(0.1)
+    seconds = time.perf_counter() - start
+    await check(client, work)
+    return work.num_pods / seconds
+
+
+async def num_pods(client: Client) -> int:
+    """How many pods there are, without reading them."""
+    found = await client.get(PODS, limit="1")
+    return len(found["items"]) + found["metadata"].get("remainingItemCount", 0)
+
+
+async def check(client: Client, work: Workload) -> None:
+    """Every pod of every job is there and bound, and no node holds more than it offers."""
+    found = (await client.get(PODS))["items"]
+    owners: dict[str, int] = {}
+    on_node: dict[str, int] = {}
+    for item in found:
+        owner, node = item["metadata"]["ownerReferences"][0]["name"], item["spec"]["nodeName"]
+        owners[owner] = owners.get(owner, 0) + 1
+        on_node[node] = on_node.get(node, 0) + 1
+    assert len(owners) == work.num_jobs
+    assert set(owners.values()) == {work.size}
+    assert max(on_node.values()) <= 32, on_node
+
+
+async def clear_jobs(client: Client) -> None:
+    while items := (await client.get(JOBS, limit="500"))["items"]:
+        await all_of(client.delete(f"{JOBS}/{item['metadata']['name']}") for item in items)
+    await clear(client)
+
+
+async def run(plane: ControlPlane, folder: Path, say: Callable[[str], None], repeats: int) -> bool:
+    nodes = [f"node-{i:04d}" for i in range(1000)]
+    met = []
+    async with Client(plane.kubeconfig) as client:
+        for work in WORKLOADS:
+            ratios = []
+            for _ in range(repeats):
+                bare = await raw(client, work, nodes)
+                await clear_jobs(client)
+                scheduler = Scheduler(plane.kubeconfig, folder / "scheduler.log")
+                controllers = Controllers(plane.kubeconfig, folder / "controllers.log")
+                await scheduler.until_first_session()
+                ours = await submitted(client, work)
+                controllers.stop()
+                scheduler.stop()
+                await clear_jobs(client)
+                ratios.append(ours / bare)
+                say(f"{work.name}: {ours:.0f} pods/s; raw {bare:.0f} pods/s; {ratios[-1]:.2f}")
+            ratio = statistics.median(ratios)
+            met.append(ratio >= work.least_ratio)
+            say(f"{work.name}: median ratio {ratio:.2f}, to reach {work.least_ratio:.2f}")
+    return all(met)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    repeats = parser.parse_args().repeats
+    say = lambda message: print(message, flush=True)  # noqa: E731
+    assets = require(say)
+    with (
+        tempfile.TemporaryDirectory(prefix="optsched-") as directory,
+        ControlPlane.start(Path(directory) / "plane", assets) as plane,
+    ):
+        install_crds(plane.kubectl, shipped("crds"))
+        resources = {"cpu": "32", "memory": "256Gi", "gpu": 8}
+        manifests = [node_manifest(f"node-{i:04d}", **resources) for i in range(1000)]
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        plane.kubectl.apply(manifest_list([namespace, *manifests]))
+        say("1 000 nodes are there")
+        reached = asyncio.run(run(plane, Path(directory), say, repeats))
+    say("every target reached" if reached else "a target was MISSED")
+
+
+if __name__ == "__main__":
+    main()
