@@ -11,20 +11,25 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from optsched.admission.registration import configuration
 from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
+from optsched.kube.certificates import renewed
 from optsched.kube.webhook import MAX_BODY
 from optsched.local.processes import run
 from tests.admission.kit import container, job, task, template
 from tests.support.api import Api, Refused, until
 from tests.support.live import Process
+from tests.support.shared import found as found_in_shared
+from tests.support.shared import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -337,6 +342,88 @@ def test_other_kinds_are_looked_at(webhook: Webhook, api: Api, space: str):
     }
     said = denial(lambda: api.post(f"/api/v1/namespaces/{space}/pods", pod))
     assert "it must be a valid percentage which between 1% ~ 99%" in said
+
+
+WRONG = ("duplicatedPolicyEvent", "duplicatedTaskName", "minAvailable")
+"""What the names of Volcano's own examples of refused jobs begin with."""
+
+
+def of_users() -> Iterator[tuple[str, Raw]]:
+    """The objects in the manifests of users that are reviewed, by file."""
+    reviewed = {service.kind for service in SERVICE_OF.values()} - {kinds.POD}
+    for path in found_in_shared("manifests/*/**/*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        if ".volcano.sh/v1" in text and "integrations/argo" not in str(path):
+            for obj in filter(None, yaml.safe_load_all(text)):
+                if kinds.find_kind(obj["apiVersion"], obj["kind"]) in reviewed:
+                    yield path.stem, obj
+
+
+def test_manifests_of_users_are_taken_but_for_those_that_are_wrong(
+    webhook: Webhook, api: Api, space: str
+):
+    shared("manifests")
+    objects = list(of_users())
+    made: list[str] = []
+    named = {
+        (obj["spec"].get("queue") or "default") for _, obj in objects if obj["kind"] != "Queue"
+    }
+    defined = {obj["metadata"]["name"] for _, obj in objects if obj["kind"] == "Queue"}
+    for _, obj in sorted(objects, key=lambda each: each[1]["kind"] != "Queue"):
+        if obj["kind"] == "Queue":
+            assert queue_is_made_of(api, obj)
+            made.append(obj["metadata"]["name"])
+    for name in named - defined - {"default"}:
+        assert queue_is_made(api, name)
+        made.append(name)
+    refused = []
+    for number, (stem, obj) in enumerate(objects):
+        kind = kinds.find_kind(obj["apiVersion"], obj["kind"])
+        if kind is None or kind == kinds.QUEUE:
+            continue
+        try:
+            api.post(collection_path(kind, space), in_space(space, obj, f"u{number}"))
+        except Refused as e:
+            refused.append(f"{stem}: {e}")
+    assert len(objects) - len(made) > 30
+    assert len(refused) == len(WRONG), refused
+    assert all(any(each.startswith(name) for each in refused) for name in WRONG)
+    while made:
+        api.delete(f"{QUEUES}/{made.pop()}")
+
+
+def queue_is_made_of(api: Api, obj: Raw) -> bool:
+    """Whether a queue of a manifest could be made, or one of its name is there."""
+    try:
+        api.post(QUEUES, obj)
+    except Refused as e:
+        return e.code == HTTPStatus.CONFLICT
+    return True
+
+
+def test_files_of_another_authority_are_read_again(control_plane: ControlPlane, tmp_path: Path):
+    def renew(number: int) -> None:
+        made, _ = renewed(None, (f"name-{number}", "127.0.0.1"), datetime.now(UTC))
+        for name, pem in (("tls.crt", made.certificate), ("tls.key", made.key)):
+            (tmp_path / name).write_bytes(pem)
+
+    renew(1)
+    port = free_port()
+    flags = [
+        *("--tls-cert-file", str(tmp_path / "tls.crt")),
+        *("--tls-private-key-file", str(tmp_path / "tls.key")),
+        *("--webhook-service-name", "another"),
+    ]
+    running = Webhook(control_plane.kubeconfig, tmp_path / "log", port, *flags).begin()
+    try:
+        first = ssl.get_server_certificate(("127.0.0.1", port))
+        renew(2)
+        until(
+            lambda: ssl.get_server_certificate(("127.0.0.1", port)) != first,
+            "the new certificate is shown",
+        )
+    finally:
+        running.stop()
 
 
 @pytest.mark.parametrize(
