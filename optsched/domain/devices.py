@@ -1,7 +1,8 @@
 """Devices that claims ask for (dynamic resource allocation, resource.k8s.io).
 
-Kubernetes: KEP-4381 (structured parameters). What is here is the part that is allocated here: whole
-devices of a node, by number. Claims that ask for more carry their problem.
+Kubernetes: KEP-4381 (structured parameters), KEP-4816 (alternatives), KEP-5075 (capacity of
+requests, distinct attributes). What is here is the part that is allocated here: whole devices of a
+node. Claims that ask for more carry their problem.
 """
 
 from __future__ import annotations
@@ -104,9 +105,15 @@ class DeviceNeed:
     Attributes
     ----------
     name
-        Of the request, as the allocation repeats it.
+        Of the request, as the allocation repeats it; `request/alternative` where it is one.
     selectors
         CEL expressions that every device must meet besides those of the class.
+    is_all
+        Whether it asks for all of them that a node has, at least one, instead of a number.
+    capacity
+        (name, quantity as it is written) that every device must have at least.
+    alternatives
+        Requests of which one is met, the first if possible; then nothing else of this counts.
     counted
         What it counts for in queues, by `deviceclass/…`.
     problem
@@ -119,6 +126,43 @@ class DeviceNeed:
     selectors: tuple[str, ...] = ()
     counted: Amounts = ()
     problem: str = ""
+    is_all: bool = False
+    capacity: tuple[tuple[str, str], ...] = ()
+    alternatives: tuple[DeviceNeed, ...] = ()
+
+    @property
+    def variants(self) -> tuple[DeviceNeed, ...]:
+        """What one of is met: its alternatives, or itself."""
+        return self.alternatives or (self,)
+
+
+class DeviceConstraint(NamedTuple):
+    """What the devices of some requests of a claim have in common, or not.
+
+    Attributes
+    ----------
+    requests
+        By name; those of the whole claim where there is none.
+    attribute
+        domain/name; a device without it is not given out.
+    is_distinct
+        Whether all have different values of it; else all have the same.
+    """
+
+    requests: tuple[str, ...]
+    attribute: str
+    is_distinct: bool = False
+
+    def binds(self, request: str) -> bool:
+        """Whether it is about a request, or all of whose alternatives it is about."""
+        return not self.requests or bool({request, request.partition("/")[0]} & {*self.requests})
+
+
+class DeviceAsk(NamedTuple):
+    """What a claim asks for."""
+
+    needs: tuple[DeviceNeed, ...]
+    constraints: tuple[DeviceConstraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +204,12 @@ class DeviceClaim:
     reserved_for: tuple[str, ...] = ()
     is_own: bool = False
     problem: str = ""
+    constraints: tuple[DeviceConstraint, ...] = ()
+
+    @property
+    def ask(self) -> DeviceAsk:
+        """What it asks for."""
+        return DeviceAsk(self.needs, self.constraints)
 
     @property
     def counted(self) -> Mapping[str, int]:
@@ -196,11 +246,17 @@ class Devices:
         By name.
     on_node
         Devices by name of the node, in order; nodes without any are left out.
+    elsewhere
+        Devices that are not of one node, in order; they are given out by others.
+    in_flux
+        Names of nodes of which a pool is not complete; empty for pools that are not of one node.
     """
 
     claims: Mapping[str, DeviceClaim] = field(default_factory=dict)
     classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     on_node: Mapping[str, tuple[PooledDevice, ...]] = field(default_factory=dict)
+    elsewhere: tuple[PooledDevice, ...] = ()
+    in_flux: frozenset[str] = frozenset()
 
     @cached_property
     def held_by(self) -> Mapping[DeviceId, str]:
@@ -242,6 +298,10 @@ class Devices:
         """Why a need can be met nowhere; empty when devices decide."""
         if need.problem:
             return need.problem
+        found = map(self._refuses_variant, need.variants)
+        return next((why for why in found if why), "")
+
+    def _refuses_variant(self, need: DeviceNeed) -> str:
         device_class = self.classes.get(need.device_class)
         if device_class is None:
             return f"device class {need.device_class} does not exist"
@@ -252,25 +312,49 @@ class Devices:
                 compile_selector(text)
             except Unsupported as e:
                 return f"its selector {text!r} {e}"
+        if need.is_all and self._reaches_elsewhere(need):
+            return f"request {need.name} asks for all devices (allocationMode: All), {_ELSEWHERE}"
         return ""
 
-    def meets(self, device: PooledDevice, need: DeviceNeed) -> bool:
-        """Whether a device would do for a need that nothing refuses; CelError as selectors say."""
-        if device.problem:
-            return False
-        texts = (*self.classes[need.device_class].selectors, *need.selectors)
-        return all(compile_selector(text).selects(device) for text in texts)
+    def _reaches_elsewhere(self, need: DeviceNeed) -> bool:
+        try:
+            return any(self._selects(device, need) for device in self.elsewhere)
+        except CelError:
+            return True
 
-    def choices(self, node: str, need: DeviceNeed) -> tuple[int, ...]:
-        """Places in `on_node` of the devices that would do.
+    def _selects(self, device: PooledDevice, need: DeviceNeed) -> bool:
+        """Whether a device is of the kind that a need asks for; CelError as selectors say."""
+        texts = (*self.classes[need.device_class].selectors, *need.selectors)
+        return all(compile_selector(text).selects(device) for text in texts) and all(
+            _has(device, name, text) for name, text in need.capacity
+        )
+
+    def choices(self, node: str, need: DeviceNeed) -> tuple[tuple[int, ...], int]:
+        """Places in `on_node` of the devices that would do for a variant, and how many it takes.
 
         None at all where a selector fails on any device: Kubernetes then refuses the node, too.
+        All devices are more than there are where one of them is not given out here.
         """
         here = self.on_node.get(node, ())
         try:
-            return tuple(i for i, device in enumerate(here) if self.meets(device, need))
+            found = [i for i, device in enumerate(here) if self._selects(device, need)]
         except CelError:
-            return ()
+            found = []
+        open_ones = tuple(i for i in found if not here[i].problem)
+        if not need.is_all:
+            return open_ones, need.number
+        if self.in_flux & {node, ""}:
+            return (), 1
+        return open_ones, max(len(found), 1)
+
+
+_ELSEWHERE = "some of which are not of one node and not allocated here"
+
+
+def _has(device: PooledDevice, name: str, least: str) -> bool:
+    full = name if "/" in name else f"{device.driver}/{name}"
+    have = dict(device.capacity).get(full)
+    return have is not None and parse_quantity(have) >= parse_quantity(least)
 
 
 NO_DEVICES = Devices()

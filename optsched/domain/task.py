@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.cards import CardRequest, CardUse
-    from optsched.domain.devices import DeviceNeed
+    from optsched.domain.devices import DeviceAsk
     from optsched.domain.numa import NumaNeed, NumaPart
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm
@@ -196,7 +196,7 @@ class TaskShape:
     device: DeviceRequest | None = None
     cards: tuple[CardRequest, ...] = ()
     device_claims: tuple[str, ...] = ()
-    devices: tuple[DeviceNeed, ...] = ()
+    devices: tuple[DeviceAsk, ...] = ()
     numa: tuple[NumaNeed, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     preempts: bool = True

@@ -7,8 +7,8 @@ level `exactly` and with a level `basic`; both are read.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from optsched.api import kinds
 from optsched.api.fields import Fields
@@ -20,6 +20,7 @@ from optsched.domain.devices import (
     DeviceAllocation,
     DeviceClaim,
     DeviceClass,
+    DeviceConstraint,
     DeviceId,
     DeviceNeed,
     Devices,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from optsched.api.meta import ObjectMeta
+    from optsched.domain.amounts import Amounts
     from optsched.domain.devices import Attribute
     from optsched.units import FieldError
 
@@ -44,6 +46,7 @@ POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 _ALL: Final = "All"
+_NOT: Final = "which is not allocated here"
 _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 _NOT_A_QUANTITY: Final = "is not a quantity: write one such as 40Gi"
 
@@ -59,19 +62,18 @@ def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldErro
         return None, tuple(errors)
     whole = Fields(obj, DEVICE_CLAIM, "", errors)
     status, asked = whole.record("status"), whole.record("spec").record("devices")
-    constrained = any(True for _ in asked.records("constraints"))
+    constraints = tuple(_constraint(each) for each in asked.records("constraints"))
     allocation = _allocation(status.optional_record("allocation"))
     reserved = tuple(each.text("uid") for each in status.records("reservedFor"))
     claim = DeviceClaim(
         key=meta.key,
         uid=meta.uid,
-        needs=tuple(
-            _need(each, meta, constrained=constrained) for each in asked.records("requests")
-        ),
+        needs=tuple(_need(each, meta, constraints) for each in asked.records("requests")),
         allocation=allocation,
         reserved_for=reserved,
         is_own=POD_CLAIM_NAME in meta.annotations or any(o.kind == "Pod" for o in meta.owners),
         problem=meta.annotations.get(PROBLEM) or _problem(meta, reserved, errors),
+        constraints=constraints,
     )
     return claim, tuple(errors)
 
@@ -86,35 +88,58 @@ def _problem(meta: ObjectMeta, reserved: tuple[str, ...], errors: list[FieldErro
     return ""
 
 
-def _need(fields: Fields, meta: ObjectMeta, *, constrained: bool) -> DeviceNeed:
+def _constraint(fields: Fields) -> DeviceConstraint:
+    distinct = fields.text("distinctAttribute")
+    attribute = distinct or fields.text("matchAttribute")
+    return DeviceConstraint(fields.texts("requests"), attribute, bool(distinct))
+
+
+def _need(
+    fields: Fields, meta: ObjectMeta, constraints: tuple[DeviceConstraint, ...]
+) -> DeviceNeed:
     name = fields.text("name")
     told = meta.annotations.get(f"{_NEED_PROBLEM}{name}", "")
-    if any(True for _ in fields.records("firstAvailable")):
-        reason = "offers alternatives (firstAvailable), which are not allocated here"
-        return DeviceNeed(name, "", problem=told or f"request {name} {reason}")
+    if any(not each.attribute and each.binds(name) for each in constraints):
+        told = told or f"request {name} stands under a constraint that is not weighed here"
+    others = tuple(
+        _variant(each, f"{name}/{each.text('name')}") for each in fields.records("firstAvailable")
+    )
+    if others:
+        return DeviceNeed(name, "", problem=told, alternatives=others)
     exactly = fields.optional_record("exactly") or fields
-    device_class, number = exactly.text("deviceClassName"), exactly.integer("count")
-    every = exactly.text("allocationMode") == _ALL
-    capacity = exactly.record("capacity").amounts("requests")
-    counted = {} if every else {f"{CLASS_PREFIX}{device_class}": number}
-    if not every:
-        counted |= {f"{d}.{CLASS_PREFIX}{device_class}": n * number for d, n in capacity.items()}
-    reason = ""
-    if every:
-        reason = "asks for all devices (allocationMode: All), which is not allocated here"
-    elif exactly.boolean("adminAccess"):
-        reason = "asks for the access of administrators, which is not allocated here"
-    elif capacity:
-        reason = "asks for parts of devices (capacity), which are not allocated here"
-    elif constrained:
-        reason = "stands under constraints between devices, which are not weighed here"
+    if exactly.boolean("adminAccess"):
+        told = told or f"request {name} asks for the access of administrators (adminAccess), {_NOT}"
+    need = _variant(exactly, name)
+    return replace(need, counted=_counted(need, exactly), problem=told)
+
+
+def _variant(fields: Fields, name: str) -> DeviceNeed:
+    is_all = fields.text("allocationMode") == _ALL
+    asked = fields.record("capacity")
     return DeviceNeed(
         name=name,
-        device_class=device_class,
-        number=1 if every else number,
-        selectors=_expressions(exactly),
-        counted=amounts(counted),
-        problem=told or (reason and f"request {name} {reason}"),
+        device_class=fields.text("deviceClassName"),
+        number=1 if is_all else fields.integer("count"),
+        selectors=_expressions(fields),
+        is_all=is_all,
+        capacity=tuple((each, _text(asked, each)) for each in sorted(asked.amounts("requests"))),
+    )
+
+
+def _text(capacity: Fields, name: str) -> str:
+    """A quantity as it is written, for amounts are rounded to what resources count."""
+    written = capacity.raw("requests")
+    return str(parse_quantity_field(written[name])) if isinstance(written, dict) else "0"
+
+
+def _counted(need: DeviceNeed, fields: Fields) -> Amounts:
+    """What queues count; of all devices of a node nobody knows the number."""
+    if need.is_all:
+        return ()
+    whole = f"{CLASS_PREFIX}{need.device_class}"
+    parts = fields.record("capacity").amounts("requests").items()
+    return amounts(
+        {whole: need.number, **{f"{name}.{whole}": n * need.number for name, n in parts}}
     )
 
 
@@ -250,8 +275,24 @@ def _withheld(fields: Fields) -> str:
     return ""
 
 
-def devices_on_nodes(slices: Iterable[Slice]) -> dict[str, tuple[PooledDevice, ...]]:
-    """The devices of each node: of pools that are complete in their newest generation."""
+class Stock(NamedTuple):
+    """What slices offer.
+
+    Attributes
+    ----------
+    on_node
+        The devices of each node: of pools that are complete in their newest generation.
+    elsewhere, in_flux
+        See `Devices`.
+    """
+
+    on_node: Mapping[str, tuple[PooledDevice, ...]]
+    elsewhere: tuple[PooledDevice, ...]
+    in_flux: frozenset[str]
+
+
+def stock_of(slices: Iterable[Slice]) -> Stock:
+    """The devices that slices offer, of pools in their newest generation."""
     listed = list(slices)
     newest: dict[tuple[str, str], int] = {}
     for each in listed:
@@ -260,14 +301,19 @@ def devices_on_nodes(slices: Iterable[Slice]) -> dict[str, tuple[PooledDevice, .
     valid = [s for s in listed if s.generation == newest[s.driver, s.pool]]
     number = Counter((s.driver, s.pool) for s in valid)
     found: dict[str, list[PooledDevice]] = {}
+    in_flux: set[str] = set()
     for each in valid:
-        if each.node and number[each.driver, each.pool] >= each.of_pool:
+        if number[each.driver, each.pool] >= each.of_pool:
             found.setdefault(each.node, []).extend(each.devices)
-    return {
+        else:
+            in_flux.add(each.node)
+    in_order = {
         node: tuple({d.id: d for d in sorted(found[node], key=lambda d: d.id)}.values())
         for node in sorted(found)
         if found[node]
     }
+    elsewhere = in_order.pop("", ())
+    return Stock(in_order, elsewhere, frozenset(in_flux))
 
 
 # --- the way back --------------------------------------------------------------------------------
@@ -277,7 +323,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
     """The objects from which the same devices are read again."""
     yield from map(_encode_class, devices.classes.values())
     of_pool: dict[tuple[str, str], dict[str, list[PooledDevice]]] = {}
-    for node, here in devices.on_node.items():
+    for node, here in (*devices.on_node.items(), ("", devices.elsewhere)):
         for device in here:
             pool = of_pool.setdefault(device.id[:2], {})
             pool.setdefault(node, []).append(device)
@@ -290,12 +336,21 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
                     "generation": 0,
                     "resourceSliceCount": len(by_node),
                 },
-                "nodeName": node,
+                **({"nodeName": node} if node else {"allNodes": True}),
                 "devices": [_encode_device(device) for device in mine],
             }
             name = f"{driver}-{pool_name}-{number}".replace("/", "-")
             yield _manifest(kinds.RESOURCE_SLICES[0], {"name": name}, spec=spec)
+    yield from map(_encode_flux, sorted(devices.in_flux))
     yield from map(_encode_claim, devices.claims.values())
+
+
+def _encode_flux(node: str) -> dict[str, Any]:
+    """A pool that is not complete."""
+    pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
+    where = {"nodeName": node} if node else {"allNodes": True}
+    spec = {"driver": "optsched.io", "pool": pool, **where, "devices": []}
+    return _manifest(kinds.RESOURCE_SLICES[0], {"name": f"in-flux-{pool['name']}"}, spec=spec)
 
 
 def _manifest(kind: kinds.Kind, metadata: dict[str, Any], **parts: Any) -> dict[str, Any]:  # noqa: ANN401  as in JSON
@@ -343,10 +398,17 @@ def _encode_claim(claim: DeviceClaim) -> dict[str, Any]:
     status: dict[str, Any] = {"reservedFor": reserved}
     if claim.allocation is not None:
         status["allocation"] = allocation_fields(claim.allocation)
-    requests = [_encode_need(need) for need in claim.needs]
-    return _manifest(
-        kinds.RESOURCE_CLAIMS[0], meta, spec={"devices": {"requests": requests}}, status=status
-    )
+    asked = {
+        "requests": [_encode_need(need) for need in claim.needs],
+        "constraints": [_encode_constraint(each) for each in claim.constraints],
+    }
+    return _manifest(kinds.RESOURCE_CLAIMS[0], meta, spec={"devices": asked}, status=status)
+
+
+def _encode_constraint(constraint: DeviceConstraint) -> dict[str, Any]:
+    name = "distinctAttribute" if constraint.is_distinct else "matchAttribute"
+    attribute = {name: constraint.attribute} if constraint.attribute else {}
+    return {"requests": list(constraint.requests), **attribute}
 
 
 def allocation_fields(allocation: DeviceAllocation) -> dict[str, Any]:
@@ -360,17 +422,22 @@ def allocation_fields(allocation: DeviceAllocation) -> dict[str, Any]:
 
 
 def _encode_need(need: DeviceNeed) -> dict[str, Any]:
-    if not need.device_class:
-        return {"name": need.name, "firstAvailable": [{}]}
-    whole = f"{CLASS_PREFIX}{need.device_class}"
-    parts = {n.removesuffix(f".{whole}"): a // need.number for n, a in need.counted if n != whole}
-    exactly = {
+    if need.alternatives:
+        others = [
+            {"name": each.name.partition("/")[2], **_encode_variant(each)}
+            for each in need.alternatives
+        ]
+        return {"name": need.name, "firstAvailable": others}
+    return {"name": need.name, "exactly": _encode_variant(need)}
+
+
+def _encode_variant(need: DeviceNeed) -> dict[str, Any]:
+    return {
         "deviceClassName": need.device_class,
         "selectors": _selectors(need.selectors),
-        **({"count": need.number} if need.counted else {"allocationMode": _ALL}),
-        **({"capacity": {"requests": {n: str(a) for n, a in parts.items()}}} if parts else {}),
+        **({"allocationMode": _ALL} if need.is_all else {"count": need.number}),
+        **({"capacity": {"requests": dict(need.capacity)}} if need.capacity else {}),
     }
-    return {"name": need.name, "exactly": exactly}
 
 
 # --- who uses claims -----------------------------------------------------------------------------

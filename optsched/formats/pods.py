@@ -37,7 +37,7 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.domain.devices import DeviceNeed
+    from optsched.domain.devices import DeviceAsk
     from optsched.domain.shards import Sharding
     from optsched.domain.task import TaskShape
 
@@ -175,7 +175,7 @@ class PodDecoder:
         """The shape with what its ResourceClaims add; where it runs, only what they count for."""
         book, counted = self.book, [shape.request]
         tied: list[str] = []
-        needs: list[DeviceNeed] = []
+        asks: list[DeviceAsk] = []
         for key in keys:
             claim = book.claims.get(key)
             if claim is not None and book.counts_for(key, pod):
@@ -183,11 +183,11 @@ class PodDecoder:
             if claim is None or not claim.is_own or claim.allocation or claim.problem:
                 tied.append(key)
             else:
-                needs += claim.needs
+                asks.append(claim.ask)
         if node:
-            tied, needs = [], []
+            tied, asks = [], []
         request = amounts(total(counted))
-        shape = replace(shape, request=request, device_claims=tuple(tied), devices=tuple(needs))
+        shape = replace(shape, request=request, device_claims=tuple(tied), devices=tuple(asks))
         return self._shapes.get(shape) or self._shapes.add(shape, shape)
 
     def group_elsewhere(self, pod: Mapping[str, Any]) -> str:

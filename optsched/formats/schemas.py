@@ -240,11 +240,19 @@ DEVICE_CLAIM: Final = record(
                     ("name",),
                     name=text(""),
                     exactly=record("", **_EXACTLY),
-                    firstAvailable=listing("", record("")),
+                    firstAvailable=listing("", record("", ("name",), name=text(""), **_EXACTLY)),
                     **_EXACTLY,
                 ),
             ),
-            constraints=listing("", record("")),
+            constraints=listing(
+                "",
+                record(
+                    "",
+                    requests=texts(""),
+                    matchAttribute=text(""),
+                    distinctAttribute=text(""),
+                ),
+            ),
         ),
     ),
     status=record(

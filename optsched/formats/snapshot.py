@@ -19,10 +19,10 @@ from optsched.domain.shards import NO_SHARDING
 from optsched.domain.task import TaskStatus
 from optsched.formats.budgets import parse_budget
 from optsched.formats.deviceclaims import (
-    devices_on_nodes,
     parse_device_claim,
     parse_device_class,
     parse_slice,
+    stock_of,
 )
 from optsched.formats.geometries import DeviceTable, parse_device_table
 from optsched.formats.groups import (
@@ -213,7 +213,7 @@ class _Assembly:
         claims = self._newest(kinds.RESOURCE_CLAIMS, parse_device_claim)
         classes = self._newest(kinds.DEVICE_CLASSES, parse_device_class)
         slices = self._newest(kinds.RESOURCE_SLICES, parse_slice)
-        return Devices(claims, classes, devices_on_nodes(slices.values()))
+        return Devices(claims, classes, *stock_of(slices.values()))
 
     def _newest(self, versions: Iterable[kinds.Kind], parse: Parse[Parsed]) -> dict[str, Parsed]:
         found: dict[str, Parsed] = {}

@@ -9,10 +9,11 @@ from optsched.api import kinds
 from optsched.domain.devices import NO_DEVICES, DeviceAllocation, Devices
 from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.formats.deviceclaims import (
-    devices_on_nodes,
+    Stock,
     parse_device_claim,
     parse_device_class,
     parse_slice,
+    stock_of,
 )
 
 if TYPE_CHECKING:
@@ -81,11 +82,10 @@ class DeviceShelf:
         for key, (_, allocation) in self._assumed.items():
             if key in claims and claims[key].allocation is None:
                 claims[key] = replace(claims[key], allocation=allocation)
-        on_node_of = self._shown.on_node
+        stock = Stock(self._shown.on_node, self._shown.elsewhere, self._shown.in_flux)
         if self._are_slices_stale:
-            slices = _newest(list(self._slices.values()))
-            on_node_of = devices_on_nodes(slices.values())
-        found = Devices(claims, _newest(list(self._classes.values())), on_node_of)
+            stock = stock_of(_newest(list(self._slices.values())).values())
+        found = Devices(claims, _newest(list(self._classes.values())), *stock)
         if found != self._shown:
             self._shown = found
         self._is_stale = self._are_slices_stale = False

@@ -1,14 +1,14 @@
 """Devices of claims: a task goes where its ResourceClaims have their devices, or can get them.
 
-Mathematics: models/formulation/device_claims.md. Kubernetes: KEP-4381 and the plugin
-`dynamicresources` of kube-scheduler.
+Mathematics: models/formulation/device_claims.md. Kubernetes: KEP-4381, KEP-4816, KEP-5075 and the
+plugin `dynamicresources` of kube-scheduler.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.device_deals import deal_out, options_of
 from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
@@ -25,25 +26,19 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Node, Snapshot
     from optsched.domain.devices import (
         DeviceAllocation,
+        DeviceAsk,
         DeviceClaim,
         DeviceId,
-        DeviceNeed,
         Devices,
     )
     from optsched.domain.task import TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
+    from optsched.rules.device_deals import Bond, Option, Want
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
     from optsched.rules.world import World
-
-
-class Want(NamedTuple):
-    """So many devices of a node, each one of those at some places."""
-
-    places: tuple[int, ...]
-    number: int
 
 
 class DeviceClaims(Rule):
@@ -108,28 +103,24 @@ class DeviceClaims(Rule):
         for allocation in pools.asks.allocations(shape):
             if allocation.nodes is not None:
                 chosen &= problem.columns.selects(allocation.nodes)
-        needs = pools.asks.needs(shape)
-        if needs:
+        asked = pools.asks.open(shape)
+        if asked:
             for n in np.flatnonzero(chosen).tolist():
-                wants = pools.wants(n, needs)
-                chosen[n] = deal(wants, set(range(pools.number(n)))) is not None
+                options = pools.options(n, asked)
+                chosen[n] = deal_out(options, set(range(pools.number(n)))) is not None
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         shape = problem.classes.shapes[task_class]
-        needs = problem.derived(_Pools).asks.needs(shape)
-        if needs:
-            number: Counter[str] = Counter()
-            for need in needs:
-                number[need.device_class] += need.number
-            asked = (f"{n} of class {name}" for name, n in sorted(number.items()))
-            return f"had too few devices free: {' and '.join(asked)}"
+        asked = problem.derived(_Pools).asks.open(shape)
+        if asked:
+            return f"had too few devices free: {' and '.join(_in_words(asked))}"
         return f"can not reach the devices of {', '.join(shape.device_claims)}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
-        return bool(problem.derived(_Pools).asks.needs(problem.classes.shapes[task_class]))
+        return bool(problem.derived(_Pools).asks.open(problem.classes.shapes[task_class]))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: claims that no node could serve."""
@@ -154,8 +145,8 @@ class DeviceClaims(Rule):
             for key in asks.shared(shape):
                 users.setdefault(key, []).append(c)
             for n in np.flatnonzero(supplied[c] >= 0).tolist() if shape.devices else ():
-                for want in pools.wants(n, shape.devices):
-                    _deal_rows(form, (pools, n), want, int(supplied[c, n]), dealt)
+                for ask in shape.devices:
+                    _Rows(form, (pools, n), dealt).add(ask, int(supplied[c, n]))
         for key, classes in users.items():
             _share_rows(form, pools, (key, classes), supplied, dealt)
         for variables in dealt.values():
@@ -164,7 +155,28 @@ class DeviceClaims(Rule):
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
         asks = problem.derived(_Pools).asks
-        return _Live(problem) if any(map(asks.needs, problem.classes.shapes)) else None
+        return _Live(problem) if any(map(asks.open, problem.classes.shapes)) else None
+
+
+def _in_words(asked: Iterable[DeviceAsk]) -> Iterator[str]:
+    """What claims ask for, by class; what leaves a choice, one by one."""
+    number: Counter[str] = Counter()
+    more: list[str] = []
+    for ask in asked:
+        for need in ask.needs:
+            if need.alternatives:
+                classes = dict.fromkeys(each.device_class for each in need.alternatives)
+                more.append(f"one of class {' or '.join(classes)} as request {need.name} says")
+            elif need.is_all:
+                more.append(f"all of class {need.device_class}")
+            else:
+                number[need.device_class] += need.number
+        more += (
+            f"{'different' if each.is_distinct else 'the same'} {each.attribute}"
+            for each in ask.constraints
+        )
+    yield from (f"{n} of class {name}" for name, n in sorted(number.items()))
+    yield from dict.fromkeys(more)
 
 
 def unusable(devices: Devices, key: str) -> str:
@@ -191,43 +203,15 @@ def _granted(
     """(request, device) by claim out of the free devices of a node; None where they do not do."""
     here = devices.on_node.get(node, ())
     free = {i for i, device in enumerate(here) if device.id not in held}
-    asked = [
-        (claim.key, need.name, Want(devices.choices(node, need), need.number))
-        for claim in claims
-        for need in claim.needs
-    ]
-    dealt = deal([want for _, _, want in asked], free)
+    asked = list(claims)
+    options = {ask: options_of(devices, node, ask) for ask in {claim.ask for claim in asked}}
+    dealt = deal_out([options[claim.ask] for claim in asked], free)
     if dealt is None:
         return None
-    found: dict[str, tuple[tuple[str, DeviceId], ...]] = {}
-    for (key, request, _), places in zip(asked, dealt, strict=True):
-        found[key] = (*found.get(key, ()), *((request, here[i].id) for i in places))
-    return found
-
-
-def deal(wants: Sequence[Want], free: set[int]) -> list[list[int]] | None:
-    """Free places for every want, each place once; None where that can not be.
-
-    Augmenting paths (Kuhn): a place that is taken is given up where its owner finds another.
-    """
-    owner: dict[int, int] = {}
-
-    def finds(want: int, seen: set[int]) -> bool:
-        for place in wants[want].places:
-            if place in free and place not in seen:
-                seen.add(place)
-                if place not in owner or finds(owner[place], seen):
-                    owner[place] = want
-                    return True
-        return False
-
-    for want, each in enumerate(wants):
-        if not all(finds(want, set()) for _ in range(each.number)):
-            return None
-    found: list[list[int]] = [[] for _ in wants]
-    for place in sorted(owner):
-        found[owner[place]].append(place)
-    return found
+    return {
+        claim.key: tuple((request, here[place].id) for request, place in got)
+        for claim, got in zip(asked, dealt, strict=True)
+    }
 
 
 # --- arrays --------------------------------------------------------------------------------------
@@ -242,7 +226,7 @@ class _Asks:
     def refusal(self, shape: TaskShape) -> str:
         """Why a shape can be placed nowhere; empty when it can."""
         found = (unusable(self.devices, key) for key in shape.device_claims)
-        of_own = (self.devices.refuses(need) for need in shape.devices)
+        of_own = (self.devices.refuses(n) for ask in shape.devices for n in ask.needs)
         return next((why for why in (*found, *of_own) if why), "")
 
     def allocations(self, shape: TaskShape) -> list[DeviceAllocation]:
@@ -257,12 +241,12 @@ class _Asks:
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.key for c in claims if c.allocation is None]
 
-    def needs(self, shape: TaskShape) -> tuple[DeviceNeed, ...]:
-        """All that its claims have yet to get; none where it can be placed nowhere."""
+    def open(self, shape: TaskShape) -> tuple[DeviceAsk, ...]:
+        """All that its claims have yet to get; nothing where it can be placed nowhere."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
-        shared = (n for key in self.shared(shape) for n in self.devices.claims[key].needs)
-        return (*shared, *shape.devices)
+        shared = (self.devices.claims[key].ask for key in self.shared(shape))
+        return tuple(ask for ask in (*shared, *shape.devices) if ask.needs)
 
 
 class _Pools:
@@ -273,7 +257,7 @@ class _Pools:
         self.asks = _Asks(self.devices)
         self._names = [node.name for node in problem.snapshot.nodes]
         self._leaving = _leaving(problem.snapshot)
-        self._wants: dict[tuple[int, DeviceNeed], Want] = {}
+        self._options: dict[tuple[int, DeviceAsk], tuple[Option, ...]] = {}
 
     def number(self, node: int) -> int:
         """How many devices a node has."""
@@ -290,16 +274,15 @@ class _Pools:
         """Claims that end with tasks that are on their way out."""
         return self._leaving
 
-    def wants(self, node: int, needs: Iterable[DeviceNeed]) -> list[Want]:
-        """Needs in terms of the devices of a node."""
-        return [self._want(node, need) for need in needs]
+    def options(self, node: int, asked: Iterable[DeviceAsk]) -> list[tuple[Option, ...]]:
+        """What claims ask for in terms of the devices of a node; the very same for the same."""
+        return [self._options_of(node, ask) for ask in asked]
 
-    def _want(self, node: int, need: DeviceNeed) -> Want:
-        key = (node, need)
-        if key not in self._wants:
-            choices = self.devices.choices(self._names[node], need)
-            self._wants[key] = Want(choices, need.number)
-        return self._wants[key]
+    def _options_of(self, node: int, ask: DeviceAsk) -> tuple[Option, ...]:
+        key = (node, ask)
+        if key not in self._options:
+            self._options[key] = options_of(self.devices, self._names[node], ask)
+        return self._options[key]
 
 
 def _leaving(snapshot: Snapshot) -> frozenset[str]:
@@ -311,22 +294,83 @@ def _leaving(snapshot: Snapshot) -> frozenset[str]:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _deal_rows(
-    form: Formulation,
-    at: tuple[_Pools, int],
-    want: Want,
-    tasks: int,
-    dealt: dict[tuple[int, int], list[int]],
-) -> None:
-    """As many devices as tasks of a variable take: Σ dealt = number·tasks."""
-    pools, node = at
-    free = pools.free(node)
-    open_places = [place for place in want.places if place in free]
-    variables = form.model.add_variables(0, np.ones(len(open_places), np.int64))
-    factors = np.append(np.ones(len(variables), np.int64), -want.number)
-    form.model.add_rows(0, np.append(variables, tasks), factors, lower=0, upper=0)
-    for place, variable in zip(open_places, variables.tolist(), strict=True):
-        dealt.setdefault((node, place), []).append(variable)
+class _Rows:
+    """The rows of what claims take on one node; see models/formulation/device_claims.md."""
+
+    def __init__(
+        self,
+        form: Formulation,
+        at: tuple[_Pools, int],
+        dealt: dict[tuple[int, int], list[int]],
+    ) -> None:
+        self._model = form.model
+        self._pools, self._node = at
+        self._free = self._pools.free(self._node)
+        self._dealt = dealt
+
+    def add(self, ask: DeviceAsk, tasks: int) -> None:
+        """As many devices as tasks of a variable take, each with a claim of its own."""
+        (options,) = self._pools.options(self._node, [ask])
+        if any(option.bonds for option in options):
+            self._add_one_by_one(options, tasks)
+        else:
+            self._add_options(options, tasks, int(self._model.bounds[1][tasks]))
+
+    def _add_options(self, options: Sequence[Option], tasks: int, most: int) -> list[list[Places]]:
+        """Σ over options of their tasks = all of them; the variables of each by want and place."""
+        if len(options) == 1:
+            chosen = [tasks]
+        else:
+            chosen = self._model.add_variables(0, np.full(len(options), most, np.int64)).tolist()
+            ones = [*[1] * len(chosen), -1]
+            self._model.add_rows(0, [*chosen, tasks], ones, lower=0, upper=0)
+        return [
+            [self._add_want(want, variable) for want in option.wants]
+            for option, variable in zip(options, chosen, strict=True)
+        ]
+
+    def _add_want(self, want: Want, tasks: int) -> Places:
+        """Σ dealt = number·tasks."""
+        open_places = [place for place in want.places if place in self._free]
+        variables = self._model.add_variables(0, np.ones(len(open_places), np.int64))
+        factors = np.append(np.ones(len(variables), np.int64), -want.number)
+        self._model.add_rows(0, np.append(variables, tasks), factors, lower=0, upper=0)
+        found = dict(zip(open_places, variables.tolist(), strict=True))
+        for place, variable in found.items():
+            self._dealt.setdefault((self._node, place), []).append(variable)
+        return found
+
+    def _add_one_by_one(self, options: Sequence[Option], tasks: int) -> None:
+        """The same where devices of one claim are tied to each other: a choice for each claim."""
+        least = max(min(option.number for option in options), 1)
+        most = min(int(self._model.bounds[1][tasks]), len(self._free) // least)
+        each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
+        self._model.add_rows(0, [*each, tasks], [*[1] * most, -1], lower=0, upper=0)
+        for one in each:
+            for option, places in zip(options, self._add_options(options, one, 1), strict=True):
+                for bond in option.bonds:
+                    self._add_bond(bond, places)
+
+    def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
+        """Devices of one value alone, or of each value one at most."""
+        of_value: dict[object, list[int]] = {}
+        for i in bond.wants:
+            for place, variable in places[i].items():
+                of_value.setdefault(bond.value_of[place], []).append(variable)
+        if bond.is_distinct:
+            for variables in of_value.values():
+                self._model.add_rows(0, variables, 1, upper=1)
+            return
+        chosen = self._model.add_variables(0, np.ones(len(of_value), np.int64)).tolist()
+        if chosen:
+            self._model.add_rows(0, chosen, 1, upper=1)
+        for value, variables in zip(chosen, of_value.values(), strict=True):
+            for variable in variables:
+                self._model.add_rows(0, [variable, value], [1, -1], upper=0)
+
+
+Places = dict[int, int]
+"""A variable by place: whether the device there is taken."""
 
 
 def _share_rows(
@@ -338,7 +382,7 @@ def _share_rows(
 ) -> None:
     """A claim gets its devices on one node at most, and tasks that name it go there only."""
     key, classes = shared
-    model, needs = form.model, pools.devices.claims[key].needs
+    model, ask = form.model, pools.devices.claims[key].ask
     chosen: list[int] = []
     for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
         (here,) = model.add_variables(0, 1).tolist()
@@ -348,8 +392,7 @@ def _share_rows(
             if tasks >= 0:
                 most = int(model.bounds[1][tasks])
                 model.add_rows(0, [tasks, here], [1, -most], upper=0)
-        for want in pools.wants(n, needs):
-            _deal_rows(form, (pools, n), want, here, dealt)
+        _Rows(form, (pools, n), dealt).add(ask, here)
     if chosen:
         model.add_rows(0, chosen, 1, upper=1)
 
@@ -367,15 +410,15 @@ class _Live(Greedy):
         self._problem = problem
         self._pools = problem.derived(_Pools)
         shapes, asks = problem.classes.shapes, self._pools.asks
-        self._own = [shape.devices if asks.needs(shape) else () for shape in shapes]
+        self._own = [shape.devices if asks.open(shape) else () for shape in shapes]
         self._shared = [asks.shared(shape) for shape in shapes]
         self._evicted: list[str] = []
         self._gone = self._pools.leaving
-        self._later: dict[int, list[DeviceNeed]] = {}
-        self._now: dict[int, list[DeviceNeed]] = {}
+        self._later: dict[int, list[DeviceAsk]] = {}
+        self._now: dict[int, list[DeviceAsk]] = {}
         self._seated: dict[str, list[int]] = {}
-        self._put: dict[tuple[int, int], list[tuple[list[DeviceNeed], bool]]] = {}
-        self._views: dict[tuple[tuple[DeviceNeed, ...], bool], tuple[I64, Bool]] = {}
+        self._put: dict[tuple[int, int], list[tuple[list[DeviceAsk], bool]]] = {}
+        self._views: dict[tuple[tuple[DeviceAsk, ...], bool], tuple[I64, Bool]] = {}
         self._stamp = np.zeros(problem.num_nodes, np.int64)
         self._clock = 0
 
@@ -393,8 +436,8 @@ class _Live(Greedy):
             return None
         fresh = [key for key in shared if not self._seated.get(key)]
         claims = self._pools.devices.claims
-        needs = (*own, *(need for key in fresh for need in claims[key].needs))
-        allowed = self._view(needs, now=now).copy()
+        asked = (*own, *(claims[key].ask for key in fresh))
+        allowed = self._view(asked, now=now).copy()
         for key in shared:
             if seats := self._seated.get(key):
                 here = np.zeros_like(allowed)
@@ -402,27 +445,27 @@ class _Live(Greedy):
                 allowed &= here
         return allowed
 
-    def _view(self, needs: tuple[DeviceNeed, ...], *, now: bool) -> Bool:
-        """(N,) nodes that have devices for some needs besides all that has been put there."""
-        if (needs, now) not in self._views:
+    def _view(self, asked: tuple[DeviceAsk, ...], *, now: bool) -> Bool:
+        """(N,) nodes that have devices for some claims besides all that has been put there."""
+        if (asked, now) not in self._views:
             number = self._problem.num_nodes
-            self._views[needs, now] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
-        seen, fits = self._views[needs, now]
+            self._views[asked, now] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
+        seen, fits = self._views[asked, now]
         for node in np.flatnonzero(seen != self._stamp).tolist():
-            fits[node] = self._fits(node, needs, now=now)
+            fits[node] = self._fits(node, asked, now=now)
             seen[node] = self._stamp[node]
         return fits
 
-    def _fits(self, node: int, needs: tuple[DeviceNeed, ...], *, now: bool) -> bool:
+    def _fits(self, node: int, asked: tuple[DeviceAsk, ...], *, now: bool) -> bool:
         if not self._pools.number(node):
-            return not any(need.number for need in needs)
-        later = self._pools.wants(node, (*self._later.get(node, ()), *needs))
-        if deal(later, self._pools.free(node, self._gone)) is None:
+            return not any(ask.needs for ask in asked)
+        later = self._pools.options(node, (*self._later.get(node, ()), *asked))
+        if deal_out(later, self._pools.free(node, self._gone)) is None:
             return False
         if not now:
             return True
-        wants = self._pools.wants(node, (*self._now.get(node, ()), *needs))
-        return deal(wants, self._pools.free(node)) is not None
+        wanted = self._pools.options(node, (*self._now.get(node, ()), *asked))
+        return deal_out(wanted, self._pools.free(node)) is not None
 
     # --- notes -----------------------------------------------------------------------------------
 
@@ -438,25 +481,25 @@ class _Live(Greedy):
 
     def _add(self, node: int, task_class: int) -> None:
         claims = self._pools.devices.claims
-        needs = list(self._own[task_class])
+        asked = list(self._own[task_class])
         for key in self._shared[task_class]:
             seats = self._seated.setdefault(key, [])
-            needs += () if seats else claims[key].needs
+            asked += () if seats else (claims[key].ask,)
             seats.append(node)
-        is_now = self._fits(node, tuple(needs), now=True)
-        self._later.setdefault(node, []).extend(needs)
+        is_now = self._fits(node, tuple(asked), now=True)
+        self._later.setdefault(node, []).extend(asked)
         if is_now:
-            self._now.setdefault(node, []).extend(needs)
-        self._put.setdefault((node, task_class), []).append((needs, is_now))
+            self._now.setdefault(node, []).extend(asked)
+        self._put.setdefault((node, task_class), []).append((asked, is_now))
 
     def _take_back(self, node: int, task_class: int) -> None:
-        needs, is_now = self._put[node, task_class].pop()
+        asked, is_now = self._put[node, task_class].pop()
         for key in self._shared[task_class]:
             self._seated[key].remove(node)
-        for need in needs:
-            self._later[node].remove(need)
+        for ask in asked:
+            self._later[node].remove(ask)
             if is_now:
-                self._now[node].remove(need)
+                self._now[node].remove(ask)
 
     def leaves(self, victim: int, sign: int) -> None:
         task = running_tasks(self._problem).tasks[victim]

@@ -123,3 +123,44 @@ def test_a_selector_that_is_not_evaluated_here_is_named(site: Site) -> None:
     site.pod("p", resourceClaims=names("c"))
     events = until(lambda: site.events("p"), "it is told why it waits")
     assert any("matches(), which is not evaluated here" in e["message"] for e in events)
+
+
+def test_a_claim_gets_two_devices_of_one_kind_by_the_first_alternative_that_there_is(
+    site: Site,
+) -> None:
+    (node,) = site.nodes(1)
+    kind = f"{driver(site)}/kind"
+    made = [
+        {"name": f"gpu-{i}", "attributes": {"kind": {"string": k}}} for i, k in enumerate("abab")
+    ]
+    serve(site, (node, tuple(made)))
+    asked = {"deviceClassName": driver(site)}
+    want = {
+        "name": "gpu",
+        "firstAvailable": [
+            {"name": "four", **asked, "count": 4},
+            {"name": "two", **asked, "count": 2},
+        ],
+    }
+    devices = {"requests": [want], "constraints": [{"matchAttribute": kind, "requests": ["gpu"]}]}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "pair"},
+        "spec": {"devices": devices},
+    }
+    site.api.post(claims(site), body)
+    rest = {"requests": [{"name": "all", "exactly": {**asked, "allocationMode": "All"}}]}
+    other = {**body, "metadata": {"name": "rest"}, "spec": {"devices": rest}}
+    site.api.post(claims(site), other)
+    site.scheduler()
+    site.pod("p", resourceClaims=names("pair"))
+    until(lambda: node_of(site, "p") == node, "the pod is where there are devices")
+    results = status(site, "pair")["allocation"]["devices"]["results"]
+    assert [(r["request"], r["device"]) for r in results] == [
+        ("gpu/two", "gpu-0"),
+        ("gpu/two", "gpu-2"),
+    ]
+    site.pod("q", resourceClaims=names("rest"))
+    events = until(lambda: site.events("q"), "not all are free any more")
+    assert any(f"all of class {driver(site)}" in e["message"] for e in events)

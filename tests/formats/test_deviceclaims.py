@@ -10,10 +10,10 @@ import pytest
 from optsched.domain.devices import DeviceId, DeviceNeed, Version, is_class_quota
 from optsched.formats.deviceclaims import (
     ClaimBook,
-    devices_on_nodes,
     parse_device_claim,
     parse_device_class,
     parse_slice,
+    stock_of,
 )
 from optsched.formats.encode import encode
 from optsched.formats.snapshot import assemble
@@ -52,6 +52,38 @@ def test_what_a_claim_asks_for_and_counts_for() -> None:
     assert need.selectors == ("true",)
     assert all(is_class_quota(name) for name, _ in need.counted)
     assert not is_class_quota("example.com/deviceclass")
+
+
+def test_alternatives_constraints_and_capacity_of_a_claim() -> None:
+    claim = device_claim("c")
+    first = {"name": "big", "deviceClassName": "large", "count": 2}
+    other = {"name": "small", "deviceClassName": "any", "allocationMode": "All"}
+    claim["spec"]["devices"] = {
+        "requests": [
+            {"name": "gpu", "firstAvailable": [first, other]},
+            {
+                "name": "nic",
+                "exactly": {"deviceClassName": "n", "capacity": {"requests": {"m": 1500}}},
+            },
+        ],
+        "constraints": [
+            {"matchAttribute": "d/numa"},
+            {"distinctAttribute": "d/slot", "requests": ["gpu/big", "nic"]},
+        ],
+    }
+    found = read(claim)
+    gpu, nic = found.needs
+    assert gpu.alternatives == (
+        DeviceNeed("gpu/big", "large", 2),
+        DeviceNeed("gpu/small", "any", is_all=True),
+    )
+    assert dict(gpu.counted) == {}
+    assert nic.capacity == (("m", "1500"),)
+    match, distinct = found.constraints
+    assert (match.attribute, match.is_distinct) == ("d/numa", False)
+    assert (distinct.attribute, distinct.is_distinct) == ("d/slot", True)
+    assert [match.binds(r) for r in ("gpu/big", "nic")] == [True, True]
+    assert [distinct.binds(r) for r in ("gpu/big", "gpu/small", "nic")] == [True, False, True]
 
 
 def test_v1beta1_writes_requests_and_devices_flat() -> None:
@@ -129,12 +161,14 @@ def test_pools_count_when_they_are_complete_in_their_newest_generation() -> None
         return parse_slice({**made, "metadata": {"name": name}})[0]
 
     old, new = part("old", 1, 1, "d0"), part("new", 2, 2, "d1")
-    assert devices_on_nodes([old, new]) == {}
-    both = devices_on_nodes([old, new, part("more", 2, 2, "d2")])
-    assert [d.id.device for d in both["n"]] == ["d1", "d2"]
+    assert stock_of([old, new]) == ({}, (), {"n"})
+    both = stock_of([old, new, part("more", 2, 2, "d2")])
+    assert [d.id.device for d in both.on_node["n"]] == ["d1", "d2"]
+    assert not both.in_flux
     everywhere = parse_slice(device_slice("n", "d0", nodeName=None, allNodes=True))[0]
     assert everywhere is not None
-    assert devices_on_nodes([everywhere]) == {}
+    found = stock_of([everywhere])
+    assert (found.on_node, [d.id.device for d in found.elsewhere]) == ({}, ["d0"])
 
 
 @pytest.mark.parametrize(
@@ -212,9 +246,19 @@ def test_a_dump_comes_back_as_it_was() -> None:
         {"name": "d3", "capacity": {"m": {"value": "1.5Gi"}}},
     ]
     alternatives = device_claim("alternatives")
-    alternatives["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": [{}]}]
+    large = {"name": "large", "deviceClassName": DRIVER, "capacity": {"requests": {"m": "1.5Gi"}}}
+    every = {"name": "all", "deviceClassName": "odd", "allocationMode": "All"}
+    alternatives["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": [large, every]}]
     constrained = device_claim("constrained")
-    constrained["spec"]["devices"]["constraints"] = [{"matchAttribute": "a.com/v"}]
+    constrained["spec"]["devices"]["constraints"] = [
+        {"matchAttribute": "a.com/v"},
+        {"distinctAttribute": "a.com/w", "requests": ["gpu"]},
+        {"requests": ["gpu"]},
+    ]
+    apart = device_slice("n1", "far", nodeName=None, allNodes=True, pool={"name": "net"})
+    apart["metadata"]["name"] = "net"
+    partial = device_slice("n2", "half", pool={"name": "half", "resourceSliceCount": 2})
+    partial["metadata"]["name"] = "half"
     objects = [
         node("n1"),
         node("n2"),
@@ -230,10 +274,14 @@ def test_a_dump_comes_back_as_it_was() -> None:
         device_claim("gone", deletionTimestamp="2026-01-01T00:00:00Z"),
         alternatives,
         constrained,
+        apart,
+        partial,
         pod("p", claiming("own", "held", "missing"), uid="u"),
         pod("q", claiming("part")),
     ]
     once = assemble(objects).snapshot
+    assert once.devices.in_flux == {"n2"}
+    assert [d.id.device for d in once.devices.elsewhere] == ["far"]
     again = assemble(encode(once)).snapshot
     assert again.devices == once.devices
     assert again == once

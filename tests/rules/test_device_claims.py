@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from optsched.domain.decisions import Allocate
+from optsched.domain.devices import (
+    DeviceAsk,
+    DeviceClaim,
+    DeviceClass,
+    DeviceConstraint,
+    DeviceId,
+    DeviceNeed,
+    Devices,
+    PooledDevice,
+)
 from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import TaskStatus
+from optsched.domain.task import TaskShape, TaskStatus
 from optsched.formats.snapshot import assemble
 from optsched.policy import parse_policy
-from optsched.rules.device_claims import Want, deal
+from optsched.rules.device_claims import DeviceClaims
+from optsched.rules.device_deals import Want, deal
+from optsched.rules.gang import Gang
+from optsched.rules.ruleset import RuleSet
 from optsched.session.session import Surroundings, run_session
 from tests.conformance.play import solving
 from tests.formats.objects import (
@@ -26,8 +41,13 @@ from tests.formats.objects import (
     pod,
     queue,
 )
+from tests.support.effort import EFFORT
+from tests.support.engines import assert_optimum, assert_rows_as_verified
+from tests.support.small import cluster, gang
+from tests.support.small import node as small_node
 
 if TYPE_CHECKING:
+    from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Plan
     from optsched.session.session import Report
 
@@ -45,6 +65,11 @@ tiers:
 )
 CLASS = device_class()
 GROUP = "scheduling.k8s.io/group-name"
+MODEL = f"{DRIVER}/model"
+CLASSES = {
+    "any": DeviceClass("any", (f"device.driver == '{DRIVER}'",)),
+    "a": DeviceClass("a", (f"device.attributes['{DRIVER}'].model == 'a'",)),
+}
 
 
 def sessions(*objects: dict[str, Any]) -> list[Report]:
@@ -76,6 +101,34 @@ def own(name: str, **more: Any) -> dict[str, Any]:
     """A claim made for one pod."""
     marks = {"resource.kubernetes.io/pod-claim-name": "gpu"}
     return device_claim(name, annotations=marks, **more)
+
+
+def constrained(name: str, *constraints: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A claim whose devices are tied to each other."""
+    claim = device_claim(name, **more)
+    claim["spec"]["devices"]["constraints"] = list(constraints)
+    return claim
+
+
+def alternatives(name: str, *others: dict[str, Any]) -> dict[str, Any]:
+    """A claim with one request, by one of several ways."""
+    claim = device_claim(name)
+    listed = [
+        {"name": f"v{i}", "deviceClassName": DRIVER, **other} for i, other in enumerate(others)
+    ]
+    claim["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": listed}]
+    return claim
+
+
+def having(model: str) -> dict[str, Any]:
+    """Devices of a model alone."""
+    text = f"device.attributes['{DRIVER}'].model == '{model}'"
+    return {"selectors": [{"cel": {"expression": text}}]}
+
+
+def device(name: str, model: str, memory: str = "1Gi", **attributes: Any) -> dict[str, Any]:
+    told = {"model": {"string": model}, **attributes}
+    return {"name": name, "attributes": told, "capacity": {"memory": {"value": memory}}}
 
 
 # --- claims without devices ----------------------------------------------------------------------
@@ -131,6 +184,180 @@ def test_a_claim_gives_up_a_device_for_one_that_can_take_no_other() -> None:
         assert granted(plan) == {"ns/any": ["b"], "ns/picky": ["a"]}
 
 
+# --- all devices, capacity, constraints, alternatives ---------------------------------------------
+
+
+def test_all_devices_of_a_node_or_none() -> None:
+    every = device_claim("every", exactly={"allocationMode": "All"})
+    held = device_claim("held", status=allocated("d0", node_name="n2"))
+    slices = [device_slice("n1", "d0", "d1", "d2"), device_slice("n2", "d0", "d1", "d2")]
+    here = [CLASS, node("n1"), node("n2"), *slices, held, pod("p", claiming("every")), every]
+    for plan in plans(*here):
+        assert plan.binds == {"ns/p": "n1"}
+        assert granted(plan) == {"ns/every": ["d0", "d1", "d2"]}
+    tainted = {"name": "d3", "taints": [{"key": "k", "effect": "NoSchedule"}]}
+    for plan in plans(CLASS, node("n1"), device_slice("n1", "d0", tainted), here[-2], every):
+        assert not plan.binds
+        assert f"had too few devices free: all of class {DRIVER}" in waits(plan)
+    for plan in plans(CLASS, node("n1"), here[-2], every):
+        assert not plan.binds
+
+
+def test_all_devices_are_not_known_while_a_pool_changes_or_spans_nodes() -> None:
+    every = device_claim("every", exactly={"allocationMode": "All"})
+    asking = [CLASS, node("n1"), device_slice("n1", "d0"), pod("p", claiming("every")), every]
+    partial = device_slice("n1", "d1", pool={"name": "more", "resourceSliceCount": 2})
+    partial["metadata"]["name"] = "more"
+    for plan in plans(*asking, partial):
+        assert not plan.binds
+    network = device_slice("n1", "far", nodeName=None, allNodes=True, pool={"name": "net"})
+    network["metadata"]["name"] = "net"
+    for plan in plans(*asking, network):
+        assert not plan.binds
+        why = "request gpu asks for all devices (allocationMode: All), some of which are not of one"
+        assert f"resource claim ns/every: {why}" in waits(plan)
+
+
+def test_devices_have_the_capacity_that_is_asked_for() -> None:
+    large = device_claim("c", exactly={"capacity": {"requests": {"memory": "40Gi"}}})
+    made = [device("s", "a", "24Gi"), device("m", "a", "40Gi"), device("l", "a", "80Gi")]
+    here = [CLASS, node("n1"), device_slice("n1", *made), pod("p", claiming("c"))]
+    for plan in plans(*here, large):
+        assert granted(plan) == {"ns/c": ["l"]}
+    elsewhere = device_claim("c", exactly={"capacity": {"requests": {"x.com/memory": "1"}}})
+    for plan in plans(*here, elsewhere):
+        assert not plan.binds
+
+
+@pytest.mark.parametrize(
+    ("constraint", "fits"),
+    [
+        ({"matchAttribute": f"{DRIVER}/model"}, {"n2"}),
+        ({"distinctAttribute": f"{DRIVER}/model"}, {"n1"}),
+        ({"matchAttribute": f"{DRIVER}/model", "requests": ["other"]}, {"n1", "n2"}),
+        ({"matchAttribute": f"{DRIVER}/gone"}, set()),
+    ],
+)
+def test_devices_of_a_claim_have_something_in_common_or_not(
+    constraint: dict[str, Any], fits: set[str]
+) -> None:
+    mixed = device_slice("n1", device("d0", "a"), device("d1", "b"))
+    pairs = device_slice("n2", device("d0", "a"), device("d1", "a"))
+    asking = [CLASS, pod("p", claiming("c")), constrained("c", constraint, count=2)]
+    for name, made in (("n1", mixed), ("n2", pairs)):
+        for plan in plans(node(name), made, *asking):
+            assert bool(plan.binds) is (name in fits)
+            if not plan.binds:
+                assert next(iter(constraint.values())) in waits(plan)
+
+
+def test_values_of_other_types_are_other_values() -> None:
+    odd = {"x": {"int": 1}}
+    other = {"x": {"bool": True}}
+    made = device_slice("n1", device("d0", "a", **odd), device("d1", "a", **other))
+    asking = [CLASS, node("n1"), made, pod("p", claiming("c"))]
+    for plan in plans(*asking, constrained("c", {"matchAttribute": f"{DRIVER}/x"}, count=2)):
+        assert not plan.binds
+
+
+def test_claims_of_a_template_each_keep_to_one_model() -> None:
+    marks = {"resource.kubernetes.io/pod-claim-name": "gpu"}
+    match = {"matchAttribute": f"{DRIVER}/model"}
+    made = [device("d0", "a"), device("d1", "b"), device("d2", "a"), device("d3", "b")]
+    pods = [pod(f"p{i}", claiming(f"c{i}")) for i in range(3)]
+    claims = [constrained(f"c{i}", match, count=2, annotations=marks) for i in range(3)]
+    for plan in plans(CLASS, node("n1"), device_slice("n1", *made), *pods, *claims):
+        assert sorted(granted(plan).values()) == [["d0", "d2"], ["d1", "d3"]]
+        assert "the same" in waits(plan)
+
+
+def test_the_first_alternative_that_there_is() -> None:
+    claim = alternatives("c", {**having("b"), "count": 2}, having("a"), {"allocationMode": "All"})
+    asking = [CLASS, node("n1"), pod("p", claiming("c")), claim]
+    stocks = {
+        ("b", "a", "b"): [("gpu/v0", "d0"), ("gpu/v0", "d2")],
+        ("b", "a"): [("gpu/v1", "d1")],
+        ("b",): [("gpu/v2", "d0")],
+    }
+    for models, expected in stocks.items():
+        made = [device(f"d{i}", model) for i, model in enumerate(models)]
+        for plan in plans(*asking, device_slice("n1", *made)):
+            (action,) = (a for a in plan.actions if isinstance(a, Allocate))
+            (grant,) = action.devices
+            assert [(request, each.device) for request, each in grant.devices] == expected
+    for plan in plans(*asking):
+        assert f"one of class {DRIVER} as request gpu says" in waits(plan)
+
+
+def test_an_alternative_of_a_class_that_does_not_exist_is_named() -> None:
+    claim = alternatives("c", {"deviceClassName": "gone"}, {})
+    for plan in plans(CLASS, node("n1"), device_slice("n1", "d0"), pod("p", claiming("c")), claim):
+        assert "resource claim ns/c: device class gone does not exist" in waits(plan)
+
+
+def random_asks(rng: np.random.Generator) -> tuple[DeviceNeed, ...]:
+    """One or two requests: a number or all, with or without alternatives and memory."""
+
+    def variant(name: str) -> DeviceNeed:
+        kind, number = str(rng.choice(["any", "a"])), int(rng.integers(1, 3))
+        memory = (("memory", "2"),) if rng.random() < 0.2 else ()
+        every = bool(rng.random() < 0.15)
+        return DeviceNeed(name, kind, 1 if every else number, is_all=every, capacity=memory)
+
+    def need(name: str) -> DeviceNeed:
+        if rng.random() < 0.3:
+            return DeviceNeed(name, "", alternatives=tuple(variant(f"{name}/{i}") for i in "01"))
+        return variant(name)
+
+    return tuple(need(f"r{i}") for i in range(int(rng.integers(1, 3))))
+
+
+def random_claims(rng: np.random.Generator) -> Snapshot:
+    """Two nodes with devices, gangs with claims of their own, and one that two may share."""
+    on_node = {
+        f"n{n}": tuple(
+            PooledDevice(
+                DeviceId(DRIVER, f"n{n}", f"d{i}"),
+                ((MODEL, str(rng.choice(["a", "b"]))),),
+                ((f"{DRIVER}/memory", str(rng.choice(["1", "2"]))),),
+            )
+            for i in range(int(rng.integers(0, 5)))
+        )
+        for n in range(2)
+    }
+    ties = [(), (), (DeviceConstraint((), MODEL),), (DeviceConstraint((), MODEL, True),)]
+    claims, gangs = {}, []
+    for g in range(3):
+        asked = DeviceAsk(random_asks(rng), ties[int(rng.integers(4))])
+        is_own = g < 2
+        what = TaskShape((("cpu", 100),), devices=(asked,) if is_own else ())
+        if not is_own:
+            what = replace(what, device_claims=("ns/shared",))
+        made = gang(f"g{g}", ("w", int(rng.integers(1, 3)), what), least=1)
+        tasks = []
+        for task in made.tasks:
+            key = f"{task.key}-own" if is_own else "ns/shared"
+            needs, constraints = asked
+            claims[key] = DeviceClaim(key, needs=needs, is_own=is_own, constraints=constraints)
+            tasks.append(replace(task, device_claims=(key,)))
+        gangs.append(replace(made, tasks=tuple(tasks)))
+    snapshot = cluster([small_node(name, 64) for name in on_node], gangs)
+    there = {name: here for name, here in on_node.items() if here}
+    return replace(snapshot, devices=Devices(dict(sorted(claims.items())), CLASSES, there))
+
+
+@pytest.mark.parametrize("seed", range(40 * EFFORT))
+def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
+    assert_optimum(random_claims(np.random.default_rng(seed)), RuleSet.of(Gang(), DeviceClaims()))
+
+
+@pytest.mark.parametrize("seed", range(80 * EFFORT))
+def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    snapshot = random_claims(rng)
+    assert_rows_as_verified(rng, snapshot, RuleSet.of(DeviceClaims()), [None, "n0", "n1"])
+
+
 # --- claims that have their devices --------------------------------------------------------------
 
 
@@ -149,9 +376,14 @@ def test_a_pod_goes_where_its_claim_has_devices() -> None:
     [
         (None, "resource claim ns/c does not exist"),
         (device_claim("c", deletionTimestamp="2026-01-01T00:00:00Z"), "is being deleted"),
-        (device_claim("c", exactly={"allocationMode": "All"}), "asks for all devices"),
-        (device_claim("c", exactly={"adminAccess": True}), "access of administrators"),
-        (device_claim("c", exactly={"capacity": {"requests": {"m": "1"}}}), "parts of devices"),
+        (
+            device_claim("c", exactly={"adminAccess": True}),
+            "resource claim ns/c: request gpu asks for the access of administrators (adminAccess)",
+        ),
+        (
+            constrained("c", {"requests": ["gpu"]}),
+            "resource claim ns/c: request gpu stands under a constraint that is not weighed here",
+        ),
         (device_claim("c", exactly={"deviceClassName": "gone"}), "class gone does not exist"),
         (
             device_claim("c", exactly={"selectors": [{"cel": {"expression": "device.x"}}]}),

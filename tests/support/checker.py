@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import permutations, product
+from itertools import combinations, product
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,10 +18,11 @@ from optsched.domain.shards import ShardMode
 from optsched.domain.task import TaintEffect, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.cluster import Gang, Node, Queue, Snapshot
     from optsched.domain.decisions import Allocate
+    from optsched.domain.devices import DeviceConstraint, DeviceId, DeviceNeed, PooledDevice
     from optsched.domain.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape
 
 GPU = "nvidia.com/gpu"
@@ -513,22 +514,60 @@ class Checker:
             if claim.allocation is not None
             for _, device in claim.allocation.devices
         }
-        here = [d for d in devices.on_node.get(node, ()) if d.id not in held and not d.problem]
-        wanted = [
-            need.device_class
-            for key in keys
-            for need in devices.claims[key].needs
-            for _ in range(need.number)
-        ]
-        # Of the classes that tests use, `any` takes every device, `a` those of that model.
-        models = [dict(d.attributes)[f"{d.id.driver}/model"] for d in here]
-        return any(
-            all(
-                kind == "any" or (kind == "a" and m == "a")
-                for kind, m in zip(wanted, way, strict=True)
-            )
-            for way in permutations(models, len(wanted))
+        free = [d.id for d in devices.on_node.get(node, ()) if d.id not in held and not d.problem]
+        claims = [devices.claims[key] for key in keys]
+        ways = (
+            list(_claim_ways(claim.needs, claim.constraints, devices.on_node.get(node, ())))
+            for claim in claims
         )
+        return any(
+            len({d for got in way for d in got}) == sum(map(len, way))
+            and all(d in free for got in way for d in got)
+            for way in product(*ways)
+        )
+
+
+def _claim_ways(
+    needs: Sequence[DeviceNeed],
+    constraints: Sequence[DeviceConstraint],
+    here: Sequence[PooledDevice],
+) -> Iterator[list[DeviceId]]:
+    """Every set of devices of a node that a claim asks for, whoever holds them."""
+    variants = [need.alternatives or (need,) for need in needs]
+    if any(each.device_class not in ("any", "a") for one in variants for each in one):
+        return
+    for chosen in product(*variants):
+        per_request = []
+        for need in chosen:
+            fitting = [d for d in here if _is_of(d, need)]
+            if need.is_all:
+                per_request.append([fitting] if fitting else [])
+            else:
+                per_request.append(list(map(list, combinations(fitting, need.number))))
+        for got in product(*per_request):
+            named = [(n.name, d) for n, each in zip(chosen, got, strict=True) for d in each]
+            if all(_holds(c, named) for c in constraints):
+                yield [d.id for _, d in named]
+
+
+def _is_of(device: PooledDevice, need: DeviceNeed) -> bool:
+    """Of the classes that tests use, `any` takes every device, `a` those of that model."""
+    model = dict(device.attributes)[f"{device.id.driver}/model"]
+    memory = dict(device.capacity)[f"{device.id.driver}/memory"]
+    enough = all(int(memory) >= int(least) for _, least in need.capacity)
+    return enough and (need.device_class == "any" or (need.device_class == "a" and model == "a"))
+
+
+def _holds(constraint: DeviceConstraint, named: Sequence[tuple[str, PooledDevice]]) -> bool:
+    values = [
+        dict(device.attributes)[constraint.attribute]
+        for name, device in named
+        if not constraint.requests
+        or name in constraint.requests
+        or name.split("/")[0] in constraint.requests
+    ]
+    number = len(set(values))
+    return number == len(values) if constraint.is_distinct else number <= 1
 
 
 _TINY = Fraction(1, 1 << 20)

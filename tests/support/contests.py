@@ -28,8 +28,10 @@ from optsched.domain.cluster import (
 from optsched.domain.devices import (
     NO_DEVICES,
     DeviceAllocation,
+    DeviceAsk,
     DeviceClaim,
     DeviceClass,
+    DeviceConstraint,
     DeviceId,
     DeviceNeed,
     Devices,
@@ -186,17 +188,51 @@ CLASSES = {
 }
 
 
-def _needs(*number: int) -> SearchStrategy[tuple[DeviceNeed, ...]]:
+def _asks(*number: int) -> SearchStrategy[DeviceAsk]:
+    """What one claim asks for, in so many requests, mostly plain ones."""
     kinds = _one_of(("any", "any", "any", "a", "a", "a", "odd", "gone"))
-    need = st.builds(lambda kind, n: DeviceNeed(f"{kind}-{n}", kind, n), kinds, _one_of((1, 1, 2)))
-    return _one_of(number).flatmap(lambda n: st.lists(need, min_size=n, max_size=n)).map(tuple)
+    plain = st.builds(
+        DeviceNeed,
+        name=st.just(""),
+        device_class=kinds,
+        number=_one_of((1, 1, 2)),
+        is_all=_one_of((0, 0, 0, 1)).map(bool),
+        capacity=_one_of(((), (), (("memory", "2"),))),
+    )
+    choice = st.lists(plain, min_size=2, max_size=2).map(
+        lambda two: DeviceNeed("", "", alternatives=tuple(two))
+    )
+    need = st.one_of(plain, plain, plain, choice)
+    return _one_of(number).flatmap(
+        lambda n: st.builds(_named, st.lists(need, min_size=n, max_size=n), _CONSTRAINTS)
+    )
+
+
+_MODEL = f"{DRIVER}/model"
+_CONSTRAINTS = _one_of(
+    (
+        *[()] * 4,
+        (DeviceConstraint((), _MODEL),),
+        (DeviceConstraint((), _MODEL, is_distinct=True),),
+        (DeviceConstraint(("r0",), _MODEL), DeviceConstraint(("r1/v0",), _MODEL, is_distinct=True)),
+    )
+)
+
+
+def _named(needs: list[DeviceNeed], constraints: tuple[DeviceConstraint, ...]) -> DeviceAsk:
+    found = []
+    for i, need in enumerate(needs):
+        others = tuple(replace(each, name=f"r{i}/v{j}") for j, each in enumerate(need.alternatives))
+        found.append(replace(need, name=f"r{i}", alternatives=others))
+    return DeviceAsk(tuple(found), constraints if found else ())
 
 
 def _with_devices(namespace: str) -> SearchStrategy[dict[str, Any]]:
     """Requests of own claims, claims that are shared, mostly neither."""
     keys = (f"{namespace}/s0", f"{namespace}/s1", f"{namespace}/gone")
     shared = _one_of(((), (), (keys[0],), (keys[0],), (keys[1],), keys[:2], keys[2:]))
-    return st.fixed_dictionaries({"devices": _needs(0, 0, 1, 1, 2), "device_claims": shared})
+    own = _asks(0, 0, 1, 1, 2).map(lambda ask: (ask,) if ask.needs else ())
+    return st.fixed_dictionaries({"devices": own, "device_claims": shared})
 
 
 _RELATIONS = {
@@ -271,7 +307,8 @@ class _Contest:
         claims = {key: self._device_claim(key) for key in sorted(names) if "gone" not in key}
         for task in self._tasks:
             for key in task.device_claims[len(task.shape.device_claims) :]:
-                claims[key] = DeviceClaim(key, needs=task.shape.devices, is_own=True)
+                ((needs, constraints),) = task.shape.devices
+                claims[key] = DeviceClaim(key, needs=needs, is_own=True, constraints=constraints)
         for name, here in on_node.items():
             if here and self._from(0, 0, 1):
                 held = DeviceAllocation(None, (("r", here[0].id),))
@@ -282,16 +319,18 @@ class _Contest:
     def _devices_of(self, node: str) -> tuple[PooledDevice, ...]:
         made = []
         for i in range(self._from(0, 1, 2, 2, 3)):
-            model = ((f"{DRIVER}/model", self._from("a", "b")),)
+            model = ((_MODEL, self._from("a", "b")),)
+            memory = ((f"{DRIVER}/memory", self._from("1", "2", "2")),)
             problem = self._from(*[""] * 9, "is tainted")
             key = DeviceId(DRIVER, node, f"d{i}")
-            made.append(PooledDevice(key, model, problem=problem))
+            made.append(PooledDevice(key, model, memory, problem=problem))
         return tuple(made)
 
     def _device_claim(self, key: str) -> DeviceClaim:
         kind = self._from("open", "open", "open", "held", "bad")
         if kind == "open":
-            return DeviceClaim(key, needs=self._draw(_needs(1, 1, 2)))
+            needs, constraints = self._draw(_asks(1, 1, 2))
+            return DeviceClaim(key, needs=needs, constraints=constraints)
         allocation = DeviceAllocation(self._draw(_REACH)) if kind == "held" else None
         return DeviceClaim(key, allocation=allocation, problem="is odd" * (kind == "bad"))
 
