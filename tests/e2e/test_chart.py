@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 import yaml
 
+from optsched.api.crds import CUSTOM_KINDS
 from optsched.cli.main import main
 from optsched.local.assets import HELM, AssetsError, require
 from optsched.local.processes import run
@@ -24,7 +27,11 @@ pytestmark = pytest.mark.e2e
 
 CHART = ROOT / "deploy" / "helm" / "optsched"
 CRATER = "manifests/crater/values.yaml"
-NAMES = {"scheduler": "volcano-scheduler", "controller": "volcano-controllers"}
+NAMES = {
+    "scheduler": "volcano-scheduler",
+    "controller": "volcano-controllers",
+    "admission": "volcano-admission",
+}
 
 Raw = dict[str, Any]
 
@@ -81,21 +88,21 @@ def test_an_api_server_takes_all_of_it(helm: Helm, control_plane: ControlPlane) 
     """Applied for good, for what a dry run takes may still refer to nothing."""
     kubectl = control_plane.kubectl
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "volcano-system"}})
-    shown, error = helm("template", "volcano", CHART, "-n", "volcano-system", "--include-crds")
-    assert shown, error
-    applied = kubectl("apply", "--server-side", "-f", "-", "-o", "name", input=shown).split()
-    assert {f"deployment.apps/{name}" for name in NAMES.values()} <= set(applied)
-    kubectl(
-        "delete",
-        "-f",
-        "-",
-        "--ignore-not-found",
-        input="\n---\n".join(
-            document
-            for document in shown.split("\n---\n")
-            if "CustomResourceDefinition" not in document
-        ),
-    )
+    manifest = {"apiVersion": "v1", "kind": "List", "items": helm.objects()}
+    try:
+        applied = kubectl(
+            "apply", "--server-side", "-f", "-", "-o", "name", input=json.dumps(manifest)
+        ).split()
+        assert {f"deployment.apps/{name}" for name in NAMES.values()} <= set(applied)
+        assert len(applied) == len(manifest["items"])
+    finally:
+        kubectl("delete", "--ignore-not-found", "-f", "-", input=json.dumps(manifest))
+
+
+def test_it_brings_all_kinds(helm: Helm) -> None:
+    objects = helm.objects("--include-crds")
+    kinds = {o["spec"]["names"]["kind"] for o in objects if o["kind"].startswith("CustomResource")}
+    assert kinds == {kind.kind for kind in CUSTOM_KINDS}
 
 
 def test_components_are_named_as_users_expect(helm: Helm) -> None:
@@ -105,9 +112,10 @@ def test_components_are_named_as_users_expect(helm: Helm) -> None:
 def test_flags_are_those_of_the_commands(helm: Helm) -> None:
     for pod in deployments(helm.objects()).values():
         command, *flags = pod["containers"][0]["args"]
+        parameters = main.get_command(click.Context(main), command).params
         known = {
             option
-            for parameter in main.commands[command].params
+            for parameter in parameters
             for option in (*parameter.opts, *parameter.secondary_opts)
         }
         names = {flag.partition("=")[0] for flag in flags}
@@ -206,3 +214,42 @@ def test_the_name_of_a_scheduler_is_that_of_its_lease(helm: Helm) -> None:
     assert {"--scheduler-name=batch", "--lock-name=batch"} <= set(args)
     rules = the(objects, "Role", "volcano-scheduler")["rules"]
     assert ["batch"] in [rule.get("resourceNames") for rule in rules]
+
+
+def webhooks(objects: list[Raw]) -> dict[str, Raw]:
+    """Webhooks by the path that they ask."""
+    found = (obj["webhooks"][0] for obj in objects if obj["kind"].endswith("WebhookConfiguration"))
+    return {webhook["clientConfig"]["service"]["path"]: webhook for webhook in found}
+
+
+def test_webhooks_are_asked_where_they_are_served(helm: Helm) -> None:
+    """By the service, with the path and in the namespace of the release, and not about itself."""
+    given = ("template", "batch", CHART, "-n", "jobs", "-f", shared(CRATER))
+    shown, error = helm(*given)
+    assert shown, error
+    objects = [found for found in yaml.safe_load_all(shown) if found]
+    pod = deployments(objects)["batch-admission"]
+    enabled = next(a for a in pod["containers"][0]["args"] if a.startswith("--enabled-admission="))
+    asked = webhooks(objects)
+    assert set(asked) == set(enabled.partition("=")[2].split(",")) - {"/pods/mutate"}
+    the(objects, "Service", "batch-admission-service")
+    for webhook in asked.values():
+        service = webhook["clientConfig"]["service"]
+        assert (service["name"], service["namespace"]) == ("batch-admission-service", "jobs")
+        if webhook["rules"][0]["scope"] != "Cluster":
+            (own,) = webhook["namespaceSelector"]["matchExpressions"]
+            assert own["values"] == ["kube-system", "jobs"]
+    rules = [rule for rule in the(objects, "ClusterRole", "batch-admission")["rules"]]
+    named = {name for rule in rules for name in rule.get("resourceNames", ())}
+    assert "batch-admission-service-jobs-validate" in named
+
+
+def test_namespaces_can_be_chosen(helm: Helm) -> None:
+    choice = "custom.webhooks_namespace_selector_expressions[0]"
+    values = f"{choice}.key=kind,{choice}.operator=In,{choice}.values[0]=batch"
+    webhook = webhooks(helm.objects("--set", values))["/jobs/validate"]
+    assert webhook["namespaceSelector"]["matchExpressions"][1] == {
+        "key": "kind",
+        "operator": "In",
+        "values": ["batch"],
+    }

@@ -6,6 +6,27 @@ controller: controllers
 admission: admission
 {{- end }}
 
+{{/* The file in rights/ that says what a component may do. */}}
+{{- define "optsched.rights" -}}
+scheduler: scheduler-rbac.yaml
+controller: controllers-rbac.yaml
+admission: webhook-rbac.yaml
+{{- end }}
+
+{{/* The Service in front of the webhook, after which its configurations are named. */}}
+{{- define "optsched.service" -}}
+{{ include "optsched.name" (dict "root" . "of" "admission") }}-service
+{{- end }}
+
+{{/* A file of rights/ with the names of this release: (dict "root" "file"). */}}
+{{- define "optsched.adapted" -}}
+{{- .root.Files.Get (printf "rights/%s" .file)
+  | replace "volcano-admission-service" (include "optsched.service" .root)
+  | replace "volcano-admission-secret" .root.Values.basic.admission_secret_name
+  | replace "namespace: volcano-system" (printf "namespace: %s" .root.Release.Namespace)
+  | replace "- volcano-system" (printf "- %s" .root.Release.Namespace) }}
+{{- end }}
+
 {{/* The name of a component's objects, such as volcano-scheduler in the release volcano. */}}
 {{- define "optsched.name" -}}
 {{ .root.Release.Name }}-{{ get (include "optsched.names" . | fromYaml) .of }}
@@ -150,7 +171,7 @@ spec:
       {{- end }}
 {{- end }}
 
-{{/* Who a component is and what it may do, as rights/…-rbac.yaml says; "lock" is the name of its lease. */}}
+{{/* Who a component is and what it may do, as rights/ says; "lock" is the name of its lease, if it has one. */}}
 {{- define "optsched.account" -}}
 {{- $it := . }}
 apiVersion: v1
@@ -160,8 +181,8 @@ metadata:
   namespace: {{ .root.Release.Namespace }}
   labels:
     {{- include "optsched.labels" . | nindent 4 }}
-{{- $names := get (include "optsched.names" . | fromYaml) .of }}
-{{- range splitList "\n---\n" (.root.Files.Get (printf "rights/%s-rbac.yaml" $names)) }}
+{{- $file := get (include "optsched.rights" . | fromYaml) .of }}
+{{- range splitList "\n---\n" (include "optsched.adapted" (dict "root" .root "file" $file)) }}
 {{- $document := fromYaml . }}
 {{- if has $document.kind (list "ClusterRole" "Role") }}
 ---
@@ -176,7 +197,7 @@ metadata:
     {{- include "optsched.labels" $it | nindent 4 }}
 rules:
 {{- range $document.rules }}
-{{- if and (has "leases" .resources) .resourceNames }}
+{{- if and (has "leases" .resources) .resourceNames }}{{/* the election's */}}
 {{- $_ := set . "resourceNames" (list $it.lock) }}
 {{- end }}
 - {{ toYaml . | nindent 2 | trim }}
