@@ -21,6 +21,7 @@ GROUP_NAME_ANNOTATIONS: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/group-name",
 )
+MADE_GROUP_PREFIX: Final = "podgroup-"  # of PodGroups made for pods without one, before a UID
 QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # on namespaces too
 QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"  # also the gate's name
 TASK_SPEC: Final = "volcano.sh/task-spec"

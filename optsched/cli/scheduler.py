@@ -29,7 +29,7 @@ from optsched.cli.flags import (
 )
 from optsched.cli.plugins import shelf_of
 from optsched.domain.shards import Sharding, ShardMode
-from optsched.formats.pods import DecodeOptions
+from optsched.formats.pods import DecodeOptions, Loners
 from optsched.policy.policy import SolverKind
 from optsched.policy.problem import PolicyError
 from optsched.policy.reload import PolicyWatch
@@ -131,6 +131,12 @@ def _label(text: str) -> tuple[str, str]:
 )
 @click.option("--default-queue", default=DEFAULT_QUEUE, help="For pods without any queue.")
 @click.option(
+    "--loners",
+    type=click.Choice([each.value for each in Loners]),
+    default=Loners.PLACE.value,
+    help="Pods that name no PodGroup: place each, or wait for the one that controllers make.",
+)
+@click.option(
     "--node-selector", "selectors", multiple=True, help="LABEL:VALUE; use such nodes only."
 )
 @click.option(
@@ -193,6 +199,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
             tuple(given["names"]),
             given["default_queue"],
             Sharding(ShardMode(given["sharding_mode"]), given["sharding_name"]),
+            Loners(given["loners"]),
         ),
         solver=SolverKind(given["solver"]) if given["solver"] else None,
         period_s=None if period_ms is None else period_ms / 1000,

@@ -34,6 +34,7 @@ from optsched.api.wellknown import (
     DEFAULT_SCHEDULER_NAME,
     GROUP_MIN_MEMBER,
     GROUP_NAME_ANNOTATIONS,
+    MADE_GROUP_PREFIX,
     NETWORK_TOPOLOGY_HIGHEST_TIER,
     NETWORK_TOPOLOGY_MODE,
     QUEUE_NAME,
@@ -70,9 +71,6 @@ if TYPE_CHECKING:
     from optsched.controllers.world import World
     from optsched.units import FieldError
 
-PREFIX: Final = "podgroup-"
-"""Before the UID (batch/v1alpha1, PodgroupNamePrefix)."""
-
 OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
     (kind.api_version, kind.kind): kind
     for kind in (REPLICA_SET, STATEFUL_SET, DAEMON_SET, KUBERNETES_JOB)
@@ -103,7 +101,7 @@ class Options:
 def group_name_of(pod: Manifest) -> str:
     """The name of the PodGroup that is made for a pod."""
     owner = controller_of(pod)
-    return PREFIX + str(owner.get("uid") if owner else uid_of(pod))
+    return MADE_GROUP_PREFIX + str(owner.get("uid") if owner else uid_of(pod))
 
 
 class PodGroups:
@@ -131,7 +129,7 @@ class PodGroups:
 
     def decide(self, ref: Ref, world: World) -> Effects:
         """The effects for the PodGroup of that name, which may not be there yet."""
-        if not ref.name.startswith(PREFIX):
+        if not ref.name.startswith(MADE_GROUP_PREFIX):
             return ()
         group = world.get(POD_GROUP, ref.namespace, ref.name)
         if group is not None and is_leaving(group):
@@ -374,4 +372,4 @@ def _waits(pod: Manifest, obstacle: _Obstacle) -> Emit:
 
 
 def _owner_wakes(owner: Manifest, _: World) -> Iterable[Ref]:
-    return (Ref(POD_GROUP, namespace_of(owner), PREFIX + uid_of(owner)),)
+    return (Ref(POD_GROUP, namespace_of(owner), MADE_GROUP_PREFIX + uid_of(owner)),)

@@ -144,6 +144,8 @@ def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     members = _in_order(tasks)
     first = min(members, key=lambda task: task.key)
     message = f"{_group_text(key)}, which pod {first.key} names, does not exist"
+    if key.partition("/")[2].startswith(wellknown.MADE_GROUP_PREFIX):
+        message = f"{_group_text(key)} of pod {first.key} has not been made yet by the controllers"
     created = min(task.created_ms for task in members)
     return Gang(
         key=key,

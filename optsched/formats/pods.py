@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import wellknown
@@ -57,6 +58,16 @@ _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAIL
 _Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
 
 
+class Loners(StrEnum):
+    """What becomes of pods that name no PodGroup."""
+
+    PLACE = "place"
+    """Each is a gang of its own."""
+
+    WAIT = "wait"
+    """They wait for the PodGroup that controllers make for them or for their owner."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
     """Whose pods are ours, where those without a queue belong, and which shard of nodes is ours.
@@ -71,6 +82,7 @@ class DecodeOptions:
     scheduler_names: tuple[str, ...] = (wellknown.DEFAULT_SCHEDULER_NAME,)
     default_queue: str = wellknown.DEFAULT_QUEUE
     sharding: Sharding | None = None
+    loners: Loners = Loners.PLACE
 
 
 class PodDecoder:
@@ -205,8 +217,14 @@ class PodDecoder:
     def _gang(self, meta: ObjectMeta, spec: dict[str, Any]) -> str:
         if not self._is_ours(spec):
             return ""
-        group = group_name_of(meta.annotations)
-        return f"{meta.namespace}/{group or gang_name(spec) or IMPLICIT_PREFIX + meta.name}"
+        group = group_name_of(meta.annotations) or gang_name(spec)
+        return f"{meta.namespace}/{group or self._without_group(meta)}"
+
+    def _without_group(self, meta: ObjectMeta) -> str:
+        if self.options.loners is Loners.PLACE:
+            return IMPLICIT_PREFIX + meta.name
+        owner = meta.controller
+        return wellknown.MADE_GROUP_PREFIX + (owner.uid if owner else meta.uid)
 
     def _priority(
         self, spec: dict[str, Any], errors: list[FieldError], remarks: list[FieldError]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api.events import EventType
 from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
-from optsched.api.wellknown import OVERUSE_TOLERANCE
+from optsched.api.wellknown import MADE_GROUP_PREFIX, OVERUSE_TOLERANCE
+from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.formats.upstream import group_name, is_upstream
 from optsched.kube.events import REPEATS_S, Note
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 _WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 _AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
+
+MADE_WITHIN_MS: Final = 5_000
+"""How long controllers may take to make a PodGroup before its pods are told that it is missing."""
 
 
 def scheduled(bind: Bind) -> Note:
@@ -107,6 +111,14 @@ def _waits(about: Ref, uid: str, reason: Reason) -> Note:
     return Note(about, uid, EventType.WARNING, "Unschedulable", message, code)
 
 
+def _is_too_soon(gang: Gang, reason: Reason, now_ms: int) -> bool:
+    """Whether controllers are only about to make the PodGroup that is missing."""
+    if reason.code is not ReasonCode.POD_GROUP_NOT_FOUND:
+        return False
+    is_made = gang.name.startswith(MADE_GROUP_PREFIX)
+    return is_made and now_ms - gang.created_ms < MADE_WITHIN_MS
+
+
 @dataclass(frozen=True, slots=True)
 class _Told:
     gang: Gang
@@ -127,7 +139,7 @@ class Notices:
         now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
         for key, reason in outcome.reasons.items():
             gang = gangs.get(key)
-            if gang is None:
+            if gang is None or _is_too_soon(gang, reason, now_ms):
                 continue
             told = self._told.get(key)
             if told is None or told.reason.code is not reason.code:

@@ -75,6 +75,11 @@ def members(site: Site) -> dict[str, str | None]:
     return {p["metadata"]["name"]: p["metadata"].get("annotations", {}).get(GROUP) for p in pods}
 
 
+def num_bound(site: Site) -> int:
+    pods = site.api.items(f"/api/v1/namespaces/{site.name}/pods")
+    return sum("nodeName" in pod["spec"] for pod in pods)
+
+
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Job", "ReplicaSet"])
 def test_pods_of_an_owner_are_one_podgroup_with_the_minimum_that_it_says(
     site: Site, kind: str
@@ -94,6 +99,27 @@ def test_pods_of_an_owner_are_one_podgroup_with_the_minimum_that_it_says(
     site.await_phase(name, "Running")
     site.await_running(name, 3)
     assert controllers.num_writes() <= 3 + 1 + 3  # pods, the PodGroup; queues of the plane
+    controllers.stop()
+
+
+def test_a_deployment_with_a_minimum_starts_as_a_whole_or_not_at_all(site: Site) -> None:
+    site.nodes(1, cpus=1)
+    scheduler = site.scheduler("--loners", "wait")
+    controllers = site.controllers()
+    workload(site, "Deployment", "small", 5)
+    until(lambda: len(members(site)) == 5 and all(members(site).values()), "five pods")
+    site.await_running(next(iter(groups(site))), 5)
+    small = set(groups(site))
+    workload(site, "Deployment", "big", 8, {MIN_MEMBER: "8"})
+    [big] = until(lambda: set(groups(site)) - small, "its group")
+    site.await_waits(big, "MinResourcesUnavailable")
+    assert "PodGroupNotFound" not in scheduler.log
+    site.assert_still(scheduler)
+    assert num_bound(site) == 5
+    site.nodes(1, cpus=1)
+    site.await_running(big, 8)
+    assert num_bound(site) == 13
+    scheduler.stop()
     controllers.stop()
 
 

@@ -113,6 +113,14 @@ def test_a_group_that_does_not_exist():
     )
 
 
+def test_a_group_that_controllers_have_yet_to_make():
+    problem = missing_gang("ns/podgroup-u", (task("a"),), "lab").problem
+    assert problem is not None
+    assert problem.message == (
+        "PodGroup ns/podgroup-u of pod ns/a has not been made yet by the controllers"
+    )
+
+
 @pytest.mark.parametrize(
     ("status", "phase"),
     [

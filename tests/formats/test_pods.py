@@ -20,7 +20,7 @@ from optsched.domain.task import (
     TaskStatus,
     Toleration,
 )
-from optsched.formats.pods import DecodeOptions, PodDecoder, is_gone, scheduler_of
+from optsched.formats.pods import DecodeOptions, Loners, PodDecoder, is_gone, scheduler_of
 from optsched.formats.priorities import Priorities
 from tests.formats.objects import pod
 
@@ -47,6 +47,17 @@ def told(made: Any) -> str:
 
 
 # --- identity ------------------------------------------------------------------------------------
+
+
+def test_pods_without_a_group_wait_for_the_one_that_is_made_for_them():
+    decoder = PodDecoder(DecodeOptions(loners=Loners.WAIT))
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "u1"}
+    owned = pod("a", uid="u", ownerReferences=[{**owner, "controller": True}])
+    assert task(owned, decoder).gang == "ns/podgroup-u1"
+    assert task(pod("a", uid="u", ownerReferences=[owner]), decoder).gang == "ns/podgroup-u"
+    assert task(pod("a", uid="u"), decoder).gang == "ns/podgroup-u"
+    assert task(pod("a", uid="u", annotations={GROUP: "g"}), decoder).gang == "ns/g"
+    assert task(owned).gang == "ns/pod:a"
 
 
 def test_a_pod_of_a_group():

@@ -123,6 +123,18 @@ def test_a_gang_that_is_gone_is_not_told() -> None:
     assert Board().tell(snapshot(), g=NO_ROOM) == []
 
 
+def test_a_podgroup_that_is_about_to_be_made_is_not_missed_at_once() -> None:
+    missing = Reason(ReasonCode.POD_GROUP_NOT_FOUND, "it has not been made yet")
+    pods = ["Pod ns/g-w-0", "Pod ns/g-w-1"]
+    young = snapshot(replace(GANG, key="ns/podgroup-u", uid="", created_ms=5_001), second=10)
+    old = snapshot(replace(GANG, key="ns/podgroup-u", uid="", created_ms=5_000), second=10)
+    named = snapshot(replace(GANG, key="ns/named", uid="", created_ms=10_000), second=10)
+    board = Board()
+    assert board.tell(young, **{"podgroup-u": missing}) == []
+    assert board.tell(old, **{"podgroup-u": missing}) == pods
+    assert board.tell(named, named=missing) == pods
+
+
 def test_binds_are_told_with_kubernetes_own_words() -> None:
     note = scheduled(BIND)
     assert (note.type, note.reason, note.message) == (
