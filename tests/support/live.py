@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PERIOD = "100ms"
 SCHEDULING = "scheduling.volcano.sh/v1beta1"
+BATCH = "batch.volcano.sh/v1alpha1"
 QUEUES = f"/apis/{SCHEDULING}/queues"
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 SESSIONS = "optsched_sessions_total"
@@ -182,7 +183,8 @@ class Site:
             for proxy in self._proxies:
                 proxy.__exit__()
             self.story.__exit__()
-            for path in (self._in("pods"), self._groups(), *self._others):
+            jobs = f"/apis/{BATCH}/namespaces/{self.name}/jobs"
+            for path in (jobs, self._in("pods"), self._groups(), *self._others):
                 self.api.delete(path)
             self.api.delete("/api/v1/nodes", labelSelector=f"{SITE_LABEL}={self.name}")
             self.api.delete(f"/api/v1/namespaces/{self.name}")

@@ -1,0 +1,100 @@
+"""Jobs on a real API server, as users and their controllers see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.support.api import until
+from tests.support.live import BATCH, COMPLETE, FAIL
+
+if TYPE_CHECKING:
+    from tests.support.api import Raw
+    from tests.support.live import Site
+
+
+class LiveJob:
+    """One job in the namespace of a site."""
+
+    def __init__(self, site: Site, body: Raw) -> None:
+        self.site = site
+        self.name = str(body["metadata"]["name"])
+        self.jobs = f"/apis/{BATCH}/namespaces/{site.name}/jobs"
+        body["metadata"].pop("namespace", None)
+        body["metadata"].pop("uid", None)
+        body["spec"].setdefault("schedulerName", site.name)
+        for task in body["spec"]["tasks"]:
+            spec = task["template"]["spec"]
+            spec["nodeSelector"] = {"site": site.name}
+        self.uid = site.api.post(self.jobs, body)["metadata"]["uid"]
+
+    # --- what happens to it ----------------------------------------------------------------------
+
+    def succeed(self, *pods: str) -> None:
+        for pod in pods:
+            self.site.end_pod(f"{self.name}-{pod}", COMPLETE)
+
+    def fail(self, pod: str, code: int = 1) -> None:
+        patch = {"metadata": {"annotations": {FAIL: str(code)}}}
+        self.site.change_pod(f"{self.name}-{pod}", patch)
+
+    def command(self, action: str) -> None:
+        """Ask for something as vcctl does."""
+        target = {"apiVersion": BATCH, "kind": "Job", "name": self.name, "uid": self.uid}
+        owner = {**target, "controller": True}
+        path = f"/apis/bus.volcano.sh/v1alpha1/namespaces/{self.site.name}/commands"
+        meta = {"generateName": f"{self.name}-{action.lower()}-", "ownerReferences": [owner]}
+        body = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "metadata": meta}
+        self.site.api.post(path, {**body, "action": action, "target": target})
+
+    def patch(self, **spec: Any) -> None:
+        self.site.api.patch(f"{self.jobs}/{self.name}", {"spec": spec})
+
+    # --- what becomes of it ----------------------------------------------------------------------
+
+    @property
+    def raw(self) -> Raw:
+        return self.site.api.get(f"{self.jobs}/{self.name}")
+
+    @property
+    def status(self) -> Raw:
+        found: Raw = self.raw.get("status", {})
+        return found
+
+    @property
+    def phase(self) -> str:
+        return str(self.status.get("state", {}).get("phase", ""))
+
+    def await_phase(self, phase: str, seconds: float = 30.0) -> Raw:
+        until(lambda: self.phase == phase, f"{self.name} is {phase}; {self.status}", seconds)
+        return self.status
+
+    def await_count(self, **counts: int) -> Raw:
+        def reached() -> Raw:
+            status = self.status
+            return status if counts.items() <= status.items() else {}
+
+        return until(reached, f"{self.name} has {counts}")
+
+    @property
+    def stages(self) -> list[str]:
+        return [each["status"] for each in self.status["conditions"]]
+
+    def pods(self) -> dict[str, Raw]:
+        """Its pods by name without that of the job."""
+        path = f"/api/v1/namespaces/{self.site.name}/pods"
+        found = self.site.api.items(path, labelSelector=f"volcano.sh/job-name={self.name}")
+        return {pod["metadata"]["name"].removeprefix(f"{self.name}-"): pod for pod in found}
+
+    def await_pods(self, *names: str) -> dict[str, Raw]:
+        until(lambda: sorted(self.pods()) == sorted(names), f"{self.name} has pods {names}")
+        return self.pods()
+
+    def owned(self, plural: str, group: str = "") -> list[str]:
+        """Names of objects of a kind that it owns."""
+        root = f"/apis/{group}" if group else "/api/v1"
+        found = self.site.api.items(f"{root}/namespaces/{self.site.name}/{plural}")
+        return sorted(
+            obj["metadata"]["name"]
+            for obj in found
+            if any(o["uid"] == self.uid for o in obj["metadata"].get("ownerReferences", ()))
+        )
