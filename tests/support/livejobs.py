@@ -65,7 +65,11 @@ class LiveJob:
         return str(self.status.get("state", {}).get("phase", ""))
 
     def await_phase(self, phase: str, seconds: float = 30.0) -> Raw:
-        until(lambda: self.phase == phase, f"{self.name} is {phase}; {self.status}", seconds)
+        try:
+            until(lambda: self.phase == phase, f"{self.name} is {phase}", seconds)
+        except AssertionError:
+            print(f"--- {self.name}: {self.status}, pods {self.pods()}")
+            raise
         return self.status
 
     def await_count(self, **counts: int) -> Raw:
