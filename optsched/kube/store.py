@@ -31,6 +31,10 @@ ANSWERS: Final = 10_000
 """Questions whose answers are remembered."""
 
 
+REMEMBERED: Final = 10_000
+"""How many objects that are gone are remembered, of each kind; an answer is late by moments."""
+
+
 class _Objects:
     """The objects of one kind, and the ways to find them."""
 
@@ -40,6 +44,8 @@ class _Objects:
         self.indexed: dict[Index, dict[str, dict[tuple[str, str], Raw]]] = {i: {} for i in indexes}
         self.deleted: set[str] = set()
         """UIDs of what this process has deleted and a watch has not yet told to be gone."""
+        self.ended: dict[str, None] = {}
+        """UIDs of what a watch has told to be gone, the last ones: answers may come after it."""
         self.listed: set[tuple[str, str]] = set()
         """What is in the list that is being read."""
         self.is_synced = False
@@ -67,6 +73,13 @@ class _Objects:
         if not self.by_namespace[namespace]:
             del self.by_namespace[namespace]
         return before
+
+    def end(self, uid: str) -> None:
+        """Remember that an object is gone for good."""
+        self.deleted.discard(uid)
+        self.ended[uid] = None
+        if len(self.ended) > REMEMBERED:
+            del self.ended[next(iter(self.ended))]
 
     def names(self) -> list[tuple[str, str]]:
         return [(space, name) for space, objs in self.by_namespace.items() for name in objs]
@@ -154,14 +167,15 @@ class Store:
         if isinstance(event, Listed):
             self._list(kind, event)
         elif isinstance(event, Deleted):
-            self._objects[kind].deleted.discard(uid_of(event.obj))
+            self._objects[kind].end(uid_of(event.obj))
             self._gone(kind, event.obj)
         else:
             self._keep(kind, event.obj)
 
     def wrote(self, kind: Kind, obj: Raw) -> None:
         """The server has answered a write with the object as it is now."""
-        if kind in self._objects:
+        objects = self._objects.get(kind)
+        if objects is not None and uid_of(obj) not in objects.ended:
             self._keep(kind, obj)
 
     def answered(self, question: Question) -> None:
@@ -192,6 +206,7 @@ class Store:
                 continue
             # Not in the list, but perhaps only because the list is older.
             if not page.resource_version or not _is_older(page.resource_version, known):
+                objects.end(uid_of(known))
                 self._gone(kind, known)
         objects.listed.clear()
         objects.is_synced = True

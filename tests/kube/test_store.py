@@ -42,6 +42,20 @@ def names(objs: Any) -> list[str]:
     return sorted(obj["metadata"]["name"] for obj in objs)
 
 
+def test_an_answer_that_comes_after_the_end_brings_nothing_back() -> None:
+    told = Told()
+    store = make(told)
+    store.apply(POD, Listed((pod("a"),)))
+    store.apply(POD, Deleted(pod("a", 3)))
+    leaving = pod("a", 2)
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-21T15:53:46Z"
+    store.wrote(POD, leaving)
+    assert store.get(POD, "x", "a") is None
+    store.wrote(POD, pod("a", 4, uid="another"))
+    assert store.get(POD, "x", "a") is not None
+    assert told == [(None, "1"), ("1", None), (None, "4")]
+
+
 def test_objects_are_found_by_name_namespace_owner_and_index() -> None:
     store = make()
     world: World = store
