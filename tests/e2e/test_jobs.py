@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 RESTART = policy("PodFailed", "RestartJob")
-PREEMPTING = """\
-actions: "enqueue, allocate, preempt, reclaim, backfill"
-tiers:
-- plugins:
-  - name: priority
-  - name: gang
-  - name: conformance
-- plugins:
-  - name: drf
-  - name: predicates
-  - name: proportion
-"""
 
 
 def is_leaving(job: LiveJob) -> bool:
@@ -238,10 +226,8 @@ def test_tasks_follow_each_other_and_grow(site: Site) -> None:
 def test_evictions_by_the_scheduler_cost_no_retry(site: Site) -> None:
     site.nodes(1, cpus=4)
     high, low = site.priority("high", 1000), site.priority("low", 1)
-    # With the plugin overcommit nobody is let in while the cluster is full.
-    conf = str(site.file("scheduler.conf", PREEMPTING))
-    scheduler, controllers = site.scheduler("--scheduler-conf", conf), site.controllers()
-    cpu = {"requests": {"cpu": "2"}}
+    scheduler, controllers = site.scheduler(), site.controllers()
+    cpu = {"limits": {"cpu": "2"}}  # what is requested by name is not let in while all is full
 
     def sized(name: str, importance: str, **spec: Any) -> LiveJob:
         body = job(task("a", 2), name=name, priorityClassName=importance, **spec)

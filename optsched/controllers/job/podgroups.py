@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import wellknown
 from optsched.api.fields import Fields
 from optsched.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS
-from optsched.controllers.job.names import group_name
+from optsched.controllers.job.names import group_name, template_spec
 from optsched.controllers.manifests import owner_reference, spec_of
 from optsched.formats.requests import pod_request
 from optsched.formats.schemas import POD as POD_SCHEMA
@@ -136,16 +136,25 @@ def _first(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]
 
 
 def _priority(task: TaskSpec, world: World) -> int:
-    spec = task.template.get("spec")
-    name = spec.get("priorityClassName") if isinstance(spec, dict) else None
+    name = template_spec(task).get("priorityClassName")
     found = world.get(PRIORITY_CLASS, "", name) if isinstance(name, str) and name else None
     value = 0 if found is None else found.get("value")
     return value if isinstance(value, int) else 0
 
 
 def _request(task: TaskSpec) -> dict[str, int]:
-    whole = Fields(dict(task.template), POD_SCHEMA, "", [])
+    """What a pod asks for by name; limits alone are not counted, as in Volcano."""
+    spec = dict(template_spec(task))
+    for name in ("containers", "initContainers"):
+        spec[name] = [_without_limits(each) for each in spec.get(name) or ()]
+    whole = Fields({"spec": spec}, POD_SCHEMA, "", [])
     return pod_request(whole.record("spec"), whole.record("status"))
+
+
+def _without_limits(container: Mapping[str, Any]) -> dict[str, Any]:
+    resources = container.get("resources")
+    asked = resources.get("requests") if isinstance(resources, dict) else None
+    return {**container, "resources": {"requests": asked}}
 
 
 def _sub_group(task: str, partition: PartitionPolicy) -> dict[str, Any]:

@@ -179,6 +179,13 @@ def test_a_gang_asks_for_what_its_first_pods_need() -> None:
     }
 
 
+def test_limits_alone_are_not_asked_for() -> None:
+    own = task("a", 2)
+    resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
+    own["template"]["spec"]["containers"] = [container(resources=resources)]
+    assert group_of(job(own))["spec"]["minResources"] == {"cpu": "2"}
+
+
 def test_what_matters_more_is_counted_first() -> None:
     world = MemoryWorld()
     for name, value in (("low", 1), ("high", 9)):
