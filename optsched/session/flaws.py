@@ -31,6 +31,7 @@ class FlawCode(StrEnum):
     DESERVED = "DeservedContradict"
     HYPERNODE = "InvalidHyperNode"
     TIER = "TierNotFound"
+    UNREAD = "TopologyNotRead"
     BUDGET = "BudgetForbidsAll"
     CARDS = "InvalidDeviceReport"
 
@@ -77,8 +78,7 @@ def find_flaws(
     """
     found = [*_queue_flaws(snapshot), *map(_unheld_flaw, unheld)]
     found += [*_tree_flaws(snapshot), *_hypernode_flaws(snapshot), *_card_flaws(snapshot)]
-    if reads_topology:
-        found += _tier_flaws(snapshot)
+    found += _tier_flaws(snapshot) if reads_topology else _unread_flaws(snapshot)
     return tuple(found)
 
 
@@ -208,6 +208,22 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
         for tier in sorted({t for r in asked if (t := _tier_of(r)) is not None}):
             if tier not in tiers and tier > tiers[0]:
                 yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.TIER, _tier_text(tier, tiers))
+
+
+def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
+    """The first gang that has to stay together where nobody looks at the network.
+
+    It stands for all others: what is to be done about it is done once.
+    """
+    for gang in snapshot.gangs:
+        asked = (gang.topology, *(rule.topology for rule in gang.sub_groups))
+        if gang.uid and any(request is not None and request.is_hard for request in asked):
+            message = (
+                "it has to stay together in the network, but the policy lacks the plugin "
+                "network-topology-aware: this gang, and any other that asks for it, may go anywhere"
+            )
+            yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.UNREAD, message)
+            return
 
 
 def _tier_of(request: TopologyRequest | None) -> int | None:

@@ -14,7 +14,7 @@ from optsched.domain.task import TaskStatus
 from optsched.policy import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.rules.binpack import Binpack
-from optsched.rules.cells import Free, Layout, free_of, packs
+from optsched.rules.cells import MOST_FAILED, Free, Layout, free_of, packs
 from optsched.rules.gang import Gang
 from optsched.rules.numa_aware import NumaAware, NumaPolicies
 from optsched.rules.ruleset import RuleSet
@@ -151,6 +151,29 @@ def test_packing_is_what_trying_every_split_finds(seed: int) -> None:
     ]
     layout = Layout(policy, cpus, gpus)
     assert packs(layout, free, needs) is tried(layout, free, needs)
+
+
+FULL = [11, 3, 6, 6, 14, 24, 8, 3, 5, 5, 19, 3, 13, 13, 17, 1, 9, 6, 4, 8, 22, 7, 20, 8, 5]
+"""Six cells of 40 CPUs, cut up: in some way these fit, and there are many in which they do not."""
+
+
+@pytest.mark.parametrize(("most", "fits"), [(MOST_FAILED, False), (100 * MOST_FAILED, True)])
+def test_packing_gives_up_after_many_failures(
+    monkeypatch: pytest.MonkeyPatch, most: int, fits: bool
+) -> None:
+    monkeypatch.setattr("optsched.rules.cells.MOST_FAILED", most)
+    free = Free((40,) * 6, (0,) * 6)
+    needs = [NumaNeed(cpus) for cpus in FULL]
+    assert packs(Layout(SINGLE, free.cpus, free.gpus), free, needs) is fits
+
+
+def test_what_packing_gives_up_is_refused_by_engines_and_verifier_alike() -> None:
+    assert MOST_FAILED == 3000
+    made = host("n", SINGLE, *cells(*(40,) * 6))
+    pods = shape(sum(FULL), numa=tuple(NumaNeed(cpus) for cpus in FULL))
+    bench = Bench.of(cluster([made], [gang("g", ("w", 1, pods))]), RULES)
+    assert bench.greedy().node_of.tolist() == [-1]
+    assert bench.broken(bench.decisions({"ns/g-w-0": "n"}))
 
 
 def tried(layout: Layout, free: Free, needs: list[NumaNeed]) -> bool:

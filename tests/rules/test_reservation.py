@@ -19,6 +19,7 @@ from optsched.rules.gang import Gang as GangRule
 from optsched.rules.ruleset import RuleSet
 from optsched.rules.verify import verify_actions
 from tests.rules.test_contract import MOST_PLANS, Walk, examples, has_tasks, now, plans
+from tests.support.checker import Checker
 from tests.support.contests import contests
 from tests.support.engines import Bench, allocations
 from tests.support.small import CPU, best_values, cluster, gang, node, running, shape
@@ -112,6 +113,17 @@ def is_about_queues(bench: Bench) -> bool:
     return not any(booking.nodes for booking in bench.problem.snapshot.bookings)
 
 
+@examples(150)
+@given(st.data())
+def test_any_plan_is_judged_as_mathematics_says(data: DataObject) -> None:
+    bench = data.draw(booked().filter(has_tasks))
+    snapshot = bench.problem.snapshot
+    plan = tuple(allocations(snapshot, data.draw(plans(bench))))
+    found = {v.rule for v in verify_actions(snapshot, plan, RULES)}
+    wrong = Checker(snapshot, plan).broken("reservation")
+    assert wrong == ({"well-formed"} if "well-formed" in found else found & {"reservation"})
+
+
 # --- planted faults ------------------------------------------------------------------------------
 
 OLD = gang("old", ("w", 1, shape(2)), annotations={ESTIMATE: "99s"})
@@ -127,8 +139,12 @@ def stage(*gangs: Gang, booking: Booking = BOOKING, queues: Sequence[Queue] = ()
 
 
 def broken(snapshot: Snapshot, **wanted: str) -> list[str]:
+    """What the verifier says; the checker that knows only the mathematics says no else."""
     names = {f"ns/{name}-w-0": where for name, where in wanted.items()}
-    found = verify_actions(snapshot, allocations(snapshot, names), RULES)
+    actions = allocations(snapshot, names)
+    found = verify_actions(snapshot, actions, RULES)
+    wrong = Checker(snapshot, tuple(actions)).broken("reservation")
+    assert bool(wrong) is any(v.rule == "reservation" for v in found)
     return [f"{v.where}: {v.detail}" for v in found if v.rule == "reservation"]
 
 

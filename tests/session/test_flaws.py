@@ -271,7 +271,23 @@ def test_nobody_is_told_of_tiers_that_no_plugin_looks_at() -> None:
     policy = parse_policy(plain.format(solver="none", shares="capacity"), "test.conf")
     snapshot = replace(cluster(NODES, [asking(Request(highest_tier=2))]), topology=RACKS)
     found = run_session(snapshot, policy, SOLVING).flaws
-    assert [flaw.code.value for flaw in found] == ["InvalidHyperNode"]
+    assert [flaw.code.value for flaw in found] == ["InvalidHyperNode", "TopologyNotRead"]
+
+
+@both_engines
+def test_the_first_gang_is_told_where_no_plugin_looks_at_the_network(solver: str) -> None:
+    plain = POLICY.replace(", {{name: network-topology-aware}}", "")
+    policy = parse_policy(plain.format(solver=solver, shares="capacity"), "test.conf")
+    rule = SubGroupRule("tp", keys=("rev",), topology=Request())
+    wishes = gang("a", ("w", 1, shape(1)), uid="a", topology=Request(TopologyMode.SOFT))
+    inner = gang("b", ("w", 1, shape(1)), uid="b", sub_groups=(rule,))
+    report = run_session(cluster(NODES, [wishes, inner, asking(Request())]), policy, SOLVING)
+    assert flaws(report) == [
+        "PodGroup ns/asks: TopologyNotRead: it has to stay together in the network, but the policy "
+        "lacks the plugin network-topology-aware: this gang, and any other that asks for it, may "
+        "go anywhere"
+    ]
+    assert len(report.plan.binds) == 4
 
 
 # --- budgets -------------------------------------------------------------------------------------

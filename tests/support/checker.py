@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from optsched.domain.cluster import QueueState
 from optsched.domain.shards import ShardMode
 from optsched.domain.task import TaintEffect, TaskStatus
+from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from optsched.domain.booking import Booking
     from optsched.domain.cluster import Gang, Node, Queue, Snapshot
     from optsched.domain.decisions import Allocate
     from optsched.domain.devices import DeviceConstraint, DeviceId, DeviceNeed, PooledDevice
@@ -208,6 +210,72 @@ class Checker:
             if any(gain[r] and use[r] > limit for r, limit in queue.capability or ()):
                 return False
         return True
+
+    # reservation.md
+    def delays_nobody(self) -> bool:
+        return not any(
+            self._takes_from(number, booking) for number, booking in enumerate(self.bookings)
+        )
+
+    @property
+    def bookings(self) -> tuple[Booking, ...]:
+        return self.snapshot.bookings
+
+    def _takes_from(self, number: int, booking: Booking) -> bool:
+        """Whether tasks of gangs that it binds hold what must be free when it begins."""
+        come = [p for p in self.new if self._binds(number, self.gang_of[p.task.key])]
+        for name, kept in booking.nodes:
+            node = next((n for n in self.snapshot.nodes if n.name == name), None)
+            gain = summed(p.task for p in come if p.node is node)
+            rest = summed(t for t in node.residents if self._still_runs(t, booking)) if node else {}
+            room = dict(node.allocatable) if node is not None and node.ready else {}
+            if any(gain[r] and rest[r] + gain[r] + k > room.get(r, 0) for r, k in kept):
+                return True
+        for name, kept in booking.queues:
+            queue = self.queues.get(name)
+            below = {q.name for q in self.subtree(queue)} if queue else set()
+            inside = [g for g in self.snapshot.gangs if g.queue in below]
+            held = [t for g in inside for t in g.tasks if t.status in (*HELD, TaskStatus.EXPECTED)]
+            rest = summed(t for t in held if self._still_runs(t, booking))
+            gain = summed(p.task for p in come if self.gang_of[p.task.key] in inside)
+            most = dict(queue.capability or ()) if queue else {}
+            if any(gain[r] and r in most and rest[r] + gain[r] + k > most[r] for r, k in kept):
+                return True
+        return False
+
+    def _binds(self, number: int, gang: Gang) -> bool:
+        ready = sum(t.status.counts_as_ready for t in gang.tasks)
+        if not gang.is_loose and 0 < ready < gang.min_member:
+            return False
+        if any(b.gang == gang.key for b in self.bookings[: number + 1]):
+            return False
+        now, booking = self.snapshot.taken_ms, self.bookings[number]
+        asking = [t for t in gang.tasks if not t.status.holds_resources]
+        lengths = [self._length(t, gang) for t in asking]
+        is_over = 0 not in lengths and now + max(lengths) <= booking.start_ms
+        return gang.priority <= booking.priority and not is_over
+
+    def _length(self, task: Task, gang: Gang) -> int:
+        """The shortest of what anybody says about how long it runs; 0 where nobody does."""
+        try:
+            said = parse_duration_ms(gang.annotations.get("optsched.io/running-estimate", "0s"))
+        except DurationError:
+            said = 0
+        return min((ms for ms in (task.estimate_ms, said) if ms > 0), default=0)
+
+    def _still_runs(self, task: Task, booking: Booking) -> bool:
+        if task.status is TaskStatus.RELEASING:
+            return False
+        gang = next((g for g in self.snapshot.gangs if g.key == task.gang), None)
+        node = next((n for n in self.snapshot.nodes if n.name == task.node), None)
+        length = 0 if gang is None else self._length(task, gang)
+        if not length or node is None or not node.ready:
+            return True
+        now = self.snapshot.taken_ms
+        began = min(task.started_ms or now, now)
+        while began + length <= now:
+            length = 2 * length
+        return began + length > booking.start_ms
 
     # guarantee.md
     def keeps_floors(self) -> bool:
@@ -663,6 +731,7 @@ def _pleases(
 CHECKS: dict[str, Callable[[Checker], bool]] = {
     "fits": Checker.fits,
     "gpu-shares": Checker.shares_gpus,
+    "reservation": Checker.delays_nobody,
     "shards": Checker.stays_in_shard,
     "gang": Checker.starts_gangs_whole,
     "capability": Checker.keeps_ceilings,
