@@ -28,7 +28,7 @@ check: $(STAMP) ## style, types and the direction of imports
 
 .PHONY: bench-session
 bench-session: $(STAMP) ## Problem → Decisions: greedy, configurations, node by node
-	$(PY) -m pytest bench/test_session.py bench/test_victims.py bench/test_consolidation.py bench/test_unlike_pods.py -q -p no:cacheprovider --benchmark-columns=min,median,max,rounds
+	$(PY) -m pytest bench/test_session.py bench/test_victims.py bench/test_consolidation.py bench/test_unlike_pods.py bench/test_reservations.py -q -p no:cacheprovider --benchmark-columns=min,median,max,rounds
 
 .PHONY: bench-cluster
 bench-cluster: $(STAMP) ## the live scheduler on a real API server with 1 000 KWOK nodes

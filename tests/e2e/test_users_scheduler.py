@@ -90,7 +90,8 @@ def test_scores_spread_or_pack(site: Site, plugin: str, num_nodes: int) -> None:
     assert len(site.story.nodes_of("four")) == num_nodes
 
 
-def test_pods_of_the_system_go_first_and_are_never_evicted(site: Site) -> None:
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_pods_of_the_system_go_first_and_are_never_evicted(site: Site, solver: str) -> None:
     """S14: both want the whole node, and wait at once."""
     site.nodes(1)
     urgent = site.priority("urgent", 1000)
@@ -100,7 +101,7 @@ def test_pods_of_the_system_go_first_and_are_never_evicted(site: Site) -> None:
     spec = {"schedulerName": site.name, "containers": [container]}
     name = f"{site.name}-system"
     site.create(path, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
-    scheduler = begin(site, conf("seed-full"))
+    scheduler = begin(site, conf("seed-full"), solver)
     site.await_waits("urgent", "NotEnoughResources")
     settle(site, scheduler, {"urgent": 0})
     assert site.api.get(f"{path}/{name}")["status"]["phase"] == "Running"
