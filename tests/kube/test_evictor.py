@@ -285,7 +285,7 @@ async def test_another_scheduler_finds_when_it_was_on_the_podgroup() -> None:
         "evict Pod ns/old-0"
     )
     meta = world.api.objects[Ref(POD_GROUP, "ns", "old")]["metadata"]
-    assert meta["annotations"] == {"optsched.io/shuffled-by-tdm": "1970-01-01T00:00:00Z"}
+    assert meta["annotations"]["optsched.io/shuffled-by-tdm"] == "1970-01-01T00:00:00Z"
     another = ClusterCache()
     world.api.tell(another)
     assert another.snapshot(0).shuffled_ms == {"tdm": 0}
