@@ -1,0 +1,55 @@
+"""docs/controllers.md names every flag, controller and metric."""
+
+from __future__ import annotations
+
+import re
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from optsched.cli.controllers import LOCK_NAME, controllers
+from optsched.controllers.job.plugins.base import KeyPair
+from optsched.controllers.job.reconcile import Options as JobOptions
+from optsched.controllers.registry import Options, all_controllers
+from optsched.kube.controller_metrics import ControllerMetrics
+from tests.docs.test_scheduler import flags, names, rows
+from tests.support.pages import ROOT
+
+PAGE = (ROOT / "docs" / "controllers.md").read_text("utf-8")
+
+
+def test_every_flag_has_a_row() -> None:
+    shown = [flag for row in rows(PAGE, "Flags") for flag in names(row[0])]
+    assert len(shown) == len(set(shown))
+    assert set(shown) == flags(controllers) | {"--help"}
+
+
+def test_defaults_are_those_of_the_command() -> None:
+    default_of = {flag: p.default for p in controllers.params for flag in p.opts}
+    for row in rows(PAGE, "Flags"):
+        shown, default = names(row[1]), default_of.get(names(row[0])[0])
+        if isinstance(default, str | tuple) and default:
+            expected = default if isinstance(default, tuple) else (str(default),)
+            assert shown == expected, row
+    assert f"| `{LOCK_NAME}` | the lease's name |" in PAGE
+
+
+def test_every_controller_has_a_row() -> None:
+    table = PAGE.split("|---|---|\n")[1].split("\n\n")[0]
+    shown = {name for line in table.splitlines() for name in names(line.split("|")[1])}
+    options = Options(JobOptions(lambda: KeyPair("", "")))
+    assert shown == {controller.name for controller in all_controllers(options)}
+
+
+def test_every_metric_has_a_row() -> None:
+    metrics = ControllerMetrics()
+    metrics.watch_depth(lambda: 0)
+    metrics.looked("job", "done", 0.1)
+    metrics.wrote("create", "pods")
+    metrics.watch_failed("pods")
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    found = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in families
+        if not family.name.endswith("_created")
+    }
+    assert set(re.findall(r"^\| `(optsched_[a-z_]+)`", PAGE, re.M)) == found
