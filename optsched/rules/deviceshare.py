@@ -27,7 +27,7 @@ from optsched.domain.amounts import amount_of
 from optsched.domain.cards import ALL_CORES, NVIDIA, CardUse
 from optsched.domain.task import TaskStatus
 from optsched.problem.running import running_tasks
-from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.base import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.wording import counted
 
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task, TaskShape
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
-    from optsched.rules.base import LiveScorer
+    from optsched.rules.base import Exits, LiveScorer
     from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
 
@@ -300,13 +301,44 @@ class DeviceShare(Rule):
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Every need dealt to cards, within memory, cores and the number of tasks of each."""
-        problem = form.problem
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those that hold anything of cards, by what they hold."""
+        if not self.needs(problem.classes.shapes[task_class]):
+            return None
+        running = running_tasks(problem)
+        found = np.full(len(running), -1, np.int64)
+        known: dict[tuple[Taken, ...], int] = {}
+        holdings: dict[int, dict[str, list[Taken]]] = {}
+        for v, (task, n) in enumerate(zip(running.tasks, running.node_of.tolist(), strict=True)):
+            node = problem.snapshot.nodes[n]
+            if node.cards and n not in holdings:
+                holdings[n] = self.holdings(node)
+            taken = tuple(holdings.get(n, {}).get(task.key, ()))
+            if taken:
+                found[v] = known.setdefault(taken, len(known))
+        return found
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the same, where cards have more room by what those held who leave."""
         needs = [self.needs(shape) for shape in problem.classes.shapes]
-        if any(needs):
-            for n, node in enumerate(problem.snapshot.nodes):
-                here = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
-                if here:
-                    _Cards(form, node, self.held(node)).add(here, needs, supplied[:, n])
+        tasks = running_tasks(problem).tasks if len(exits.node) else ()
+        first = exits.by_group()
+        for n, node in enumerate(problem.snapshot.nodes if any(needs) else ()):
+            here = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
+            if not here:
+                continue
+            groups = np.flatnonzero(exits.node == n).tolist()
+            parts = self.holdings(node) if groups else {}
+            leaving = [
+                (int(exits.leave[k]), int(exits.number[k]), parts.get(tasks[first[k]].key, []))
+                for k in groups
+            ]
+            cards = _Cards((problem, model), node, self.held(node), leaving)
+            cards.add(here, needs, supplied[:, n])
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -625,16 +657,42 @@ def _choices(
 # --- rows ----------------------------------------------------------------------------------------
 
 
-class _Cards:
-    """The rows of one node; see models/formulation/deviceshare.md."""
+class _Gone(NamedTuple):
+    """What leaves a card with each of the tasks that a variable counts."""
 
-    def __init__(self, form: Formulation, node: Node, used: list[Used]) -> None:
-        self._form, self._cards, self._used = form, node.cards, used
-        self._alone = form.model.add_variables(0, np.ones(len(node.cards), np.int64))
+    variable: int
+    taken: Taken
+
+
+class _Cards:
+    """The rows of one node; see models/formulation/deviceshare.md and victims.md."""
+
+    def __init__(
+        self,
+        where: tuple[Problem, LinearModel],
+        node: Node,
+        used: list[Used],
+        leaving: Sequence[tuple[int, int, Sequence[Taken]]],
+    ) -> None:
+        problem, self._model = where
+        self._shapes = problem.classes.shapes
+        self._pending = int(problem.classes.num_pending.sum())
+        self._cards, self._used = node.cards, used
+        self._gone: list[list[_Gone]] = [[] for _ in node.cards]
+        left = list(used)
+        for variable, number, parts in leaving:
+            for taken in parts:
+                self._gone[taken.at].append(_Gone(variable, taken))
+                for _ in range(number):
+                    _take(left, taken, -1)
+        # What is taken once everybody has left who may.
+        self._left = [u._replace(cores_before=u.cores) for u in left]
+        self._alone = self._model.add_variables(0, np.ones(len(node.cards), np.int64))
         self._memory: list[list[tuple[int, int]]] = [[] for _ in node.cards]
         self._cores: list[list[tuple[int, int]]] = [[] for _ in node.cards]
         self._sharing: list[list[int]] = [[] for _ in node.cards]
         self._owning: list[list[int]] = [[] for _ in node.cards]
+        self._coreless: list[list[int]] = [[] for _ in node.cards]
         self._cut: dict[int, dict[Slice, list[int]]] = {}
         self._apart: dict[tuple[int, str], list[int]] = {}
 
@@ -643,13 +701,13 @@ class _Cards:
         for c in here:
             npus: dict[int, list[int]] = {}
             for need in needs[c]:
-                dealt = self._add_need(need, self._form.problem.classes.shapes[c], int(supplied[c]))
+                dealt = self._add_need(need, self._shapes[c], int(supplied[c]))
                 for at, variable in dealt if need.is_npu else ():
                     npus.setdefault(at, []).append(variable)
             for variables in (v for v in npus.values() if len(v) > 1):
                 # No NPU twice for one task, whichever of its containers has it.
                 ones = [*[1] * len(variables), -1]
-                self._form.model.add_rows(0, [*variables, int(supplied[c])], ones, upper=0)
+                self._model.add_rows(0, [*variables, int(supplied[c])], ones, upper=0)
         for at, card in enumerate(self._cards):
             self._bound(at, card)
         for variables in self._apart.values():
@@ -657,11 +715,11 @@ class _Cards:
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
         """Σ over cards of v = number·tasks, and no card twice for one task; (card, v)."""
-        model = self._form.model
+        model = self._model
         open_cards = [
             i
             for i, card in enumerate(self._cards)
-            if usable(card, need, shape) and admits(card, self._used[i], need)
+            if usable(card, need, shape) and admits(card, self._left[i], need)
         ]
         most = [self._most(i, need) for i in open_cards]
         dealt = model.add_variables(0, np.array(most, np.int64))
@@ -678,12 +736,14 @@ class _Cards:
             if need.group:
                 self._apart.setdefault((at, need.group), []).append(variable)
             (self._owning if need.is_alone else self._sharing)[at].append(variable)
+            if need.is_vgpu and not need.cores:
+                self._coreless[at].append(variable)
         return found
 
     def _add_slices(self, at: int, need: Need, variable: int) -> None:
         """Every task on a card that is cut has one slice: Σ over kinds of w = v."""
-        model, card = self._form.model, self._cards[at]
-        kinds = slices(card, self._used[at], need)
+        model, card = self._model, self._cards[at]
+        kinds = slices(card, self._left[at], need)
         counts = [card.geometries[g].instances[kind].number for g, kind in kinds]
         chosen = model.add_variables(0, np.array(counts, np.int64))
         factors = np.append(np.ones(len(chosen), np.int64), -1)
@@ -693,39 +753,100 @@ class _Cards:
             of_card.setdefault(kind, []).append(each)
 
     def _bound_slices(self, at: int) -> None:
-        """One geometry a card, and of each kind no more than it has: Σ w ≤ free·q, Σ q ≤ 1."""
-        model, card, of_card = self._form.model, self._cards[at], self._cut.get(at, {})
+        """One geometry a card, and of each kind no more than it has: Σ w + held ≤ count·q, Σ q ≤ 1.
+
+        While two are in use, which is so as long as those stay who use them, nothing comes.
+        """
+        model, card, of_card = self._model, self._cards[at], self._cut.get(at, {})
+        if not of_card:
+            return
         taken = dict(self._used[at].slices)
         in_use: dict[int, int] = {}
-        for (g, kind), variables in of_card.items():
+        for g, kind in sorted({*of_card, *taken}):
             if g not in in_use:
                 (in_use[g],) = model.add_variables(0, 1).tolist()
-            free = card.geometries[g].instances[kind].number - taken.get((g, kind), 0)
-            factors = [*[1] * len(variables), -free]
-            model.add_rows(0, [*variables, in_use[g]], factors, upper=0)
-        if in_use:
+            comes = of_card.get((g, kind), [])
+            goes = [gone.variable for gone in self._gone[at] if gone.taken.slice == (g, kind)]
+            held = taken.get((g, kind), 0)
+            count = max(card.geometries[g].instances[kind].number, held)
+            factors = [*[1] * len(comes), *[-1] * len(goes), -count]
+            model.add_rows(0, [*comes, *goes, in_use[g]], factors, upper=-held)
+        mixed = len({g for g, _ in taken}) - 1
+        if mixed < 1:
             model.add_rows(0, list(in_use.values()), 1, upper=1)
+            return
+        comes = [w for variables in of_card.values() for w in variables]
+        anything = self._anything(comes)
+        factors = [*[1] * len(in_use), mixed]
+        model.add_rows(0, [*in_use.values(), anything], factors, upper=1 + mixed)
+
+    def _anything(self, variables: Sequence[int]) -> int:
+        """A 0-1 variable that is 1 where any of some variables is positive."""
+        (flag,) = self._model.add_variables(0, 1).tolist()
+        most = int(self._model.bounds[1][list(variables)].sum())
+        factors = [*[1] * len(variables), -most]
+        self._model.add_rows(0, [*variables, flag], factors, upper=0)
+        return int(flag)
 
     def _most(self, at: int, need: Need) -> int:
-        card, used = self._cards[at], self._used[at]
+        card, used = self._cards[at], self._left[at]
         memory = 0 if card.mode == MIG else need.memory_of(card)
-        most = min(card.sharers - used.number, int(self._form.problem.classes.num_pending.sum()))
+        most = min(card.sharers - used.number, self._pending)
         return min(most, (card.memory - used.memory) // memory) if memory else most
 
     def _bound(self, at: int, card: Card) -> None:
         self._bound_slices(at)
-        model, used, owner = self._form.model, self._used[at], int(self._alone[at])
-        for terms, free in (
-            (self._memory[at], card.memory - used.memory),
-            (self._cores[at], ALL_CORES - used.cores),
-        ):
-            if terms:
-                variables, factors = zip(*terms, strict=True)
-                model.add_rows(0, variables, factors, upper=max(free, 0))
-        most = min(card.sharers - used.number, int(self._form.problem.classes.num_pending.sum()))
+        used, gone = self._used[at], self._gone[at]
+        self._within(
+            self._memory[at],
+            [(v, t.memory) for v, t in gone],
+            card.memory - used.memory,
+        )
+        self._within(self._cores[at], [(v, t.cores) for v, t in gone], ALL_CORES - used.cores)
+        comes = [*self._sharing[at], *self._owning[at]]
+        if gone:
+            room = card.sharers - used.number
+            self._within([(v, 1) for v in comes], [(v, 1) for v, _ in gone], room)
+            self._wait_for_owners(at, comes)
+        self._bound_owners(at, card)
+
+    def _within(
+        self, comes: Sequence[tuple[int, int]], goes: Sequence[tuple[int, int]], free: int
+    ) -> None:
+        """Σ of what comes ≤ free + Σ of what goes; nothing comes where that is below zero."""
+        if not comes:
+            return
+        variables = [v for v, _ in (*comes, *goes)]
+        factors = [*(a for _, a in comes), *(-a for _, a in goes)]
+        if free < 0 and goes:
+            variables.append(self._anything([v for v, _ in comes]))
+            self._model.add_rows(0, variables, [*factors, -free], upper=0)
+            return
+        self._model.add_rows(0, variables, factors, upper=max(free, 0))
+
+    def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
+        """Nobody comes while somebody has the card alone, nor all of its cores for the coreless."""
+        used, gone = self._used[at], self._gone[at]
+        if used.owners and comes:
+            owners = [v for v, t in gone if t.is_alone]
+            factors = [*[-1] * len(owners), used.owners]
+            self._model.add_rows(0, [*owners, self._anything(comes)], factors, upper=0)
+        over = used.cores_before - ALL_CORES + 1
+        if over > 0 and self._coreless[at]:
+            variables = [*(v for v, _ in gone), self._anything(self._coreless[at])]
+            factors = [*(-t.cores for _, t in gone), over]
+            self._model.add_rows(0, variables, factors, upper=0)
+
+    def _bound_owners(self, at: int, card: Card) -> None:
+        """Who has a card alone finds nobody there and lets nobody come."""
+        model, owner, gone = self._model, int(self._alone[at]), self._gone[at]
+        most = min(card.sharers - self._left[at].number, self._pending)
         if self._owning[at]:
             owned = [*self._owning[at], owner]
             model.add_rows(0, owned, [*[1] * len(self._owning[at]), -1], upper=0)
+            if gone:
+                factors = [*[-1] * len(gone), self._used[at].number]
+                model.add_rows(0, [*(v for v, _ in gone), owner], factors, upper=0)
         if self._sharing[at]:
             shared = [*self._sharing[at], owner]
             model.add_rows(0, shared, [*[1] * len(self._sharing[at]), most], upper=most)

@@ -8,8 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import GangPhase, Queue
-from optsched.domain.decisions import Evict, Nominate
+from optsched.domain.cards import Card, CardRequest, Geometry, Instance
+from optsched.domain.cluster import GangPhase, Queue, Snapshot
+from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
 from optsched.domain.task import HostPort, PodTerm, SpreadTerm
 from optsched.domain.topology import SubGroupRule
@@ -23,6 +24,7 @@ from optsched.problem.tiers import priority_tiers
 from optsched.rules.capability import Capability
 from optsched.rules.capacity import Capacity
 from optsched.rules.conformance import Conformance
+from optsched.rules.deviceshare import DeviceShare
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.gang import Gang as GangRule
 from optsched.rules.guarantee import Guarantee
@@ -32,6 +34,7 @@ from optsched.rules.priority import Priority
 from optsched.rules.ruleset import RuleSet
 from optsched.rules.spread import Spread
 from optsched.rules.verify import verify_actions
+from optsched.rules.world import World
 from tests.support.effort import EFFORT
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang, node, running, shape
 
@@ -257,3 +260,69 @@ def with_relations(rng: np.random.Generator, snapshot):
 def test_the_fewest_victims_are_found_where_pods_look_at_each_other(seed: int):
     rng = np.random.default_rng(30_000 + seed)
     compare(with_relations(rng, random_cluster(rng)), RELATED_GUARDED)
+
+
+# --- shared cards --------------------------------------------------------------------------------
+
+VGPU = DeviceShare(by_vgpu=True)
+CARDS = RuleSet.of(*ALONE, VGPU)
+CARDS_GUARDED = CARDS.guarded_by(Entitled(CARDS))
+
+
+def with_cards(rng: np.random.Generator, snapshot):
+    """The same cluster, with GPUs that pods share, some of them cut by MIG."""
+    bare = [
+        replace(
+            n,
+            residents=(),
+            cards=tuple(random_card(rng, i) for i in range(int(rng.integers(1, 4)))),
+        )
+        for n in snapshot.nodes
+    ]
+    by_name = {n.name: n for n in bare}
+    changed = []
+    for each in snapshot.gangs:
+        is_asking = each.key == "ns/want"
+        tasks = []
+        for task in each.tasks:
+            made = asking_for_cards(rng, task) if is_asking or rng.random() < 0.9 else task
+            if task.node:
+                made = on_cards(by_name, made) or task
+                here = by_name[task.node]
+                by_name[task.node] = replace(here, residents=(*here.residents, made))
+            tasks.append(made)
+        if is_asking:
+            tasks = [replace(t, shape=tasks[0].shape) for t in tasks]
+        changed.append(replace(each, tasks=tuple(tasks), priority=9 if is_asking else 1))
+    return cluster(bare, changed, snapshot.queues)
+
+
+def random_card(rng: np.random.Generator, number: int) -> Card:
+    made = Card(f"GPU-{number}", int(rng.choice([400, 800])), int(rng.integers(1, 4)), "hami-core")
+    if rng.random() < 0.7:
+        return made
+    small, large = Instance("1g", 200, 2), Instance("2g", made.memory, 1)
+    ways = (Geometry("group1", (small,)), Geometry("group2", (large,)))
+    return replace(made, mode="mig", geometries=ways)
+
+
+def asking_for_cards(rng: np.random.Generator, task):
+    cores = int(rng.choice([0, 0, 30, 50, 100]))
+    request = CardRequest(int(rng.integers(1, 3)), int(rng.choice([100, 200, 400])), 0, cores)
+    return replace(task, shape=replace(task.shape, cards=(request,)))
+
+
+def on_cards(by_name, task):
+    """The task with the cards of its node that it gets; None where they have no room."""
+    here = by_name[task.node]
+    alone = replace(gang("r", ("w", 1, task.shape)), key=task.gang, tasks=(task,))
+    world = World(Snapshot(0, (here,), (alone,), ()), [Allocate(task.key, here.name, task.gang)])
+    if list(VGPU.verify(world)):
+        return None
+    return replace(task, cards=VGPU.deal(world).get(task.key, ()))
+
+
+@pytest.mark.parametrize("seed", range(150 * EFFORT))
+def test_the_fewest_victims_are_found_where_pods_share_gpus(seed: int):
+    rng = np.random.default_rng(40_000 + seed)
+    compare(with_cards(rng, random_cluster(rng)), CARDS_GUARDED)
