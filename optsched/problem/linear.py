@@ -10,6 +10,8 @@ import numpy as np
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike
 
     from optsched.problem.arrays import I64
@@ -122,6 +124,31 @@ class LinearModel:
         self._row_upper.append(high)
         first, self.num_rows = self.num_rows, self.num_rows + len(low)
         return np.arange(first, self.num_rows, dtype=np.int64)
+
+    def any_of(self, variables: ArrayLike) -> int:
+        """A new 0-1 variable that is 1 where any of some variables is above zero."""
+        numbers = _ints(variables)
+        (flag,) = self.add_variables(0, 1).tolist()
+        most = int(self.bounds[1][numbers].sum())
+        self.add_rows(0, np.append(numbers, flag), np.append(np.ones_like(numbers), -most), upper=0)
+        return int(flag)
+
+    def add_room(
+        self, comes: Sequence[tuple[int, int]], goes: Sequence[tuple[int, int]], free: int
+    ) -> None:
+        """Keep Σ of what comes below what is free and Σ of what goes.
+
+        Nothing comes where that is below zero. Both are (variable, amount of each).
+        """
+        if not comes:
+            return
+        variables = [v for v, _ in (*comes, *goes)]
+        factors = [*(a for _, a in comes), *(-a for _, a in goes)]
+        if free < 0 and goes:
+            variables.append(self.any_of([v for v, _ in comes]))
+            self.add_rows(0, variables, [*factors, -free], upper=0)
+            return
+        self.add_rows(0, variables, factors, upper=max(free, 0))
 
     def add_entries(self, row: ArrayLike, variable: ArrayLike, coefficient: ArrayLike) -> None:
         """Add terms to rows that exist; a variable may come to a row once only."""

@@ -7,7 +7,7 @@ plugin `dynamicresources` of kube-scheduler.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +16,12 @@ from optsched.domain.devices import DeviceGrant
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.problem.running import running_tasks
-from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.base import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.rules.device_deals import deal_out, options_of
 from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.cluster import Node, Snapshot
     from optsched.domain.devices import (
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from optsched.domain.task import TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
+    from optsched.rules.base import Exits
     from optsched.rules.device_deals import Bond, Option, Want
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
@@ -137,20 +139,40 @@ class DeviceClaims(Rule):
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Every device to one claim; a shared claim to one node, with all tasks that name it."""
-        pools = form.problem.derived(_Pools)
-        asks, shapes = pools.asks, form.problem.classes.shapes
-        dealt: dict[tuple[int, int], list[int]] = {}
-        users: dict[str, list[int]] = {}
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those whose claims hold devices, by their claims."""
+        asks = problem.derived(_Pools).asks
+        if not asks.open(problem.classes.shapes[task_class]):
+            return None
+        running = running_tasks(problem).tasks
+        found = np.full(len(running), -1, np.int64)
+        known: dict[tuple[str, ...], int] = {}
+        for v, task in enumerate(running):
+            claims = (asks.devices.claims.get(key) for key in task.device_claims)
+            if any(claim is not None and claim.allocation is not None for claim in claims):
+                found[v] = known.setdefault(task.device_claims, len(known))
+        return found
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the same, where claims give back what they have once nobody uses them."""
+        pools, shapes = problem.derived(_Pools), problem.classes.shapes
+        if not any(map(pools.asks.open, shapes)):
+            return
+        dealing = _Dealing(model, pools, _users(problem, exits))
+        sharing: dict[str, list[int]] = {}
         for c, shape in enumerate(shapes):
-            for key in asks.shared(shape):
-                users.setdefault(key, []).append(c)
+            for key in pools.asks.shared(shape):
+                sharing.setdefault(key, []).append(c)
             for n in np.flatnonzero(supplied[c] >= 0).tolist() if shape.devices else ():
                 for ask in shape.devices:
-                    _Rows(form, (pools, n), dealt).add(ask, int(supplied[c, n]))
-        for key, classes in users.items():
-            _share_rows(form, pools, (key, classes), supplied, dealt)
-        for variables in dealt.values():
-            form.model.add_rows(0, variables, 1, upper=1)
+                    _Rows(dealing, n).add(ask, int(supplied[c, n]))
+        for key, classes in sharing.items():
+            _share_rows(dealing, (key, classes), supplied)
+        _close(dealing, exits)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -269,6 +291,10 @@ class _Pools:
         holders = [held.get(device.id) for device in here]
         return {i for i, holder in enumerate(holders) if holder is None or holder in gone}
 
+    def holder(self, node: int, place: int) -> str:
+        """The claim that holds a device of a node; empty for none."""
+        return self.devices.held_by.get(self.devices.on_node[self._names[node]][place].id, "")
+
     @property
     def leaving(self) -> frozenset[str]:
         """Claims that end with tasks that are on their way out."""
@@ -294,19 +320,65 @@ def _leaving(snapshot: Snapshot) -> frozenset[str]:
 # --- rows ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Dealing:
+    """A model in which devices are dealt out.
+
+    Attributes
+    ----------
+    users
+        Claims that end once some groups have left, and which these are.
+    dealt
+        Variables by node and place of a device: whether it is taken.
+
+    """
+
+    model: LinearModel
+    pools: _Pools
+    users: Mapping[str, list[int]]
+    dealt: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+
+
+def _users(problem: Problem, exits: Exits) -> dict[str, list[int]]:
+    """Claims that end once some groups have left, and which these are."""
+    if not len(exits.node):
+        return {}
+    tasks = running_tasks(problem).tasks
+    residents = [t for node in problem.snapshot.nodes for t in node.residents if t.device_claims]
+    gone = {tasks[v].key for v in exits.tasks.tolist()}
+    freed = problem.snapshot.devices.freed(residents, gone)
+    found: dict[str, list[int]] = {}
+    for v, group in zip(exits.tasks.tolist(), exits.group_of.tolist(), strict=True):
+        for key in freed.intersection(tasks[v].device_claims):
+            found.setdefault(key, []).append(group)
+    return found
+
+
+def _close(dealing: _Dealing, exits: Exits) -> None:
+    """Every device to one claim, and to none before the one that holds it has ended."""
+    model, ends = dealing.model, dict[str, int]()
+    for (node, place), variables in dealing.dealt.items():
+        holder = dealing.pools.holder(node, place)
+        if holder not in dealing.users:
+            model.add_rows(0, variables, 1, upper=1)
+            continue
+        if holder not in ends:
+            (ends[holder],) = model.add_variables(0, 1).tolist()
+            for group in sorted(set(dealing.users[holder])):
+                factors = [int(exits.number[group]), -1]
+                model.add_rows(0, [ends[holder], int(exits.leave[group])], factors, upper=0)
+        factors = [*[1] * len(variables), -1]
+        model.add_rows(0, [*variables, ends[holder]], factors, upper=0)
+
+
 class _Rows:
     """The rows of what claims take on one node; see models/formulation/device_claims.md."""
 
-    def __init__(
-        self,
-        form: Formulation,
-        at: tuple[_Pools, int],
-        dealt: dict[tuple[int, int], list[int]],
-    ) -> None:
-        self._model = form.model
-        self._pools, self._node = at
-        self._free = self._pools.free(self._node)
-        self._dealt = dealt
+    def __init__(self, dealing: _Dealing, node: int) -> None:
+        self._model = dealing.model
+        self._pools, self._node = dealing.pools, node
+        self._free = self._pools.free(node, dealing.users)
+        self._dealt = dealing.dealt
 
     def add(self, ask: DeviceAsk, tasks: int) -> None:
         """As many devices as tasks of a variable take, each with a claim of its own."""
@@ -373,16 +445,10 @@ Places = dict[int, int]
 """A variable by place: whether the device there is taken."""
 
 
-def _share_rows(
-    form: Formulation,
-    pools: _Pools,
-    shared: tuple[str, list[int]],
-    supplied: I64,
-    dealt: dict[tuple[int, int], list[int]],
-) -> None:
+def _share_rows(dealing: _Dealing, shared: tuple[str, list[int]], supplied: I64) -> None:
     """A claim gets its devices on one node at most, and tasks that name it go there only."""
     key, classes = shared
-    model, ask = form.model, pools.devices.claims[key].ask
+    model, ask = dealing.model, dealing.pools.devices.claims[key].ask
     chosen: list[int] = []
     for n in np.flatnonzero((supplied[classes] >= 0).any(axis=0)).tolist():
         (here,) = model.add_variables(0, 1).tolist()
@@ -392,7 +458,7 @@ def _share_rows(
             if tasks >= 0:
                 most = int(model.bounds[1][tasks])
                 model.add_rows(0, [tasks, here], [1, -most], upper=0)
-        _Rows(form, (pools, n), dealt).add(ask, here)
+        _Rows(dealing, n).add(ask, here)
     if chosen:
         model.add_rows(0, chosen, 1, upper=1)
 

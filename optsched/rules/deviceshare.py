@@ -776,17 +776,9 @@ class _Cards:
             model.add_rows(0, list(in_use.values()), 1, upper=1)
             return
         comes = [w for variables in of_card.values() for w in variables]
-        anything = self._anything(comes)
+        anything = model.any_of(comes)
         factors = [*[1] * len(in_use), mixed]
         model.add_rows(0, [*in_use.values(), anything], factors, upper=1 + mixed)
-
-    def _anything(self, variables: Sequence[int]) -> int:
-        """A 0-1 variable that is 1 where any of some variables is positive."""
-        (flag,) = self._model.add_variables(0, 1).tolist()
-        most = int(self._model.bounds[1][list(variables)].sum())
-        factors = [*[1] * len(variables), -most]
-        self._model.add_rows(0, [*variables, flag], factors, upper=0)
-        return int(flag)
 
     def _most(self, at: int, need: Need) -> int:
         card, used = self._cards[at], self._left[at]
@@ -797,32 +789,20 @@ class _Cards:
     def _bound(self, at: int, card: Card) -> None:
         self._bound_slices(at)
         used, gone = self._used[at], self._gone[at]
-        self._within(
+        self._model.add_room(
             self._memory[at],
             [(v, t.memory) for v, t in gone],
             card.memory - used.memory,
         )
-        self._within(self._cores[at], [(v, t.cores) for v, t in gone], ALL_CORES - used.cores)
+        self._model.add_room(
+            self._cores[at], [(v, t.cores) for v, t in gone], ALL_CORES - used.cores
+        )
         comes = [*self._sharing[at], *self._owning[at]]
         if gone:
             room = card.sharers - used.number
-            self._within([(v, 1) for v in comes], [(v, 1) for v, _ in gone], room)
+            self._model.add_room([(v, 1) for v in comes], [(v, 1) for v, _ in gone], room)
             self._wait_for_owners(at, comes)
         self._bound_owners(at, card)
-
-    def _within(
-        self, comes: Sequence[tuple[int, int]], goes: Sequence[tuple[int, int]], free: int
-    ) -> None:
-        """Σ of what comes ≤ free + Σ of what goes; nothing comes where that is below zero."""
-        if not comes:
-            return
-        variables = [v for v, _ in (*comes, *goes)]
-        factors = [*(a for _, a in comes), *(-a for _, a in goes)]
-        if free < 0 and goes:
-            variables.append(self._anything([v for v, _ in comes]))
-            self._model.add_rows(0, variables, [*factors, -free], upper=0)
-            return
-        self._model.add_rows(0, variables, factors, upper=max(free, 0))
 
     def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
         """Nobody comes while somebody has the card alone, nor all of its cores for the coreless."""
@@ -830,10 +810,10 @@ class _Cards:
         if used.owners and comes:
             owners = [v for v, t in gone if t.is_alone]
             factors = [*[-1] * len(owners), used.owners]
-            self._model.add_rows(0, [*owners, self._anything(comes)], factors, upper=0)
+            self._model.add_rows(0, [*owners, self._model.any_of(comes)], factors, upper=0)
         over = used.cores_before - ALL_CORES + 1
         if over > 0 and self._coreless[at]:
-            variables = [*(v for v, _ in gone), self._anything(self._coreless[at])]
+            variables = [*(v for v, _ in gone), self._model.any_of(self._coreless[at])]
             factors = [*(-t.cores for _, t in gone), over]
             self._model.add_rows(0, variables, factors, upper=0)
 

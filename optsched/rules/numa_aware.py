@@ -15,7 +15,7 @@ from optsched.domain.numa import Alignment, NumaPart
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.problem.running import running_tasks
-from optsched.rules.base import Greedy, Rule, Violation
+from optsched.rules.base import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.rules.cells import (
     Free,
     Layout,
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task, TaskShape
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
-    from optsched.rules.base import LiveScorer
+    from optsched.rules.base import Exits, LiveScorer
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
     from optsched.rules.world import World
@@ -206,13 +207,45 @@ class NumaAware(Rule):
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Containers dealt to sets of cells, and what sets give split up within them."""
-        shapes = form.problem.classes.shapes
-        for n, inside in enumerate(_insides(form.problem)):
-            if inside is None or not inside[0].alignment.is_strict:
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those that have anything of cells, by what they have."""
+        if not self.ties_nodes(problem, task_class):
+            return None
+        running, insides = running_tasks(problem), _insides(problem)
+        found = np.full(len(running), -1, np.int64)
+        known: dict[tuple[Part, ...], int] = {}
+        has: dict[int, dict[str, list[Part]]] = {}
+        for v, (task, n) in enumerate(zip(running.tasks, running.node_of.tolist(), strict=True)):
+            if insides[n] is not None and n not in has:
+                has[n] = holdings(problem.snapshot.nodes[n])[1]
+            parts = tuple(has.get(n, {}).get(task.key, ()))
+            if parts:
+                found[v] = known.setdefault(parts, len(known))
+        return found
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """See `Rule`: the same, where cells have more room by what those had who leave."""
+        shapes = problem.classes.shapes
+        tasks = running_tasks(problem).tasks if len(exits.node) else ()
+        first = exits.by_group()
+        for n, inside in enumerate(_insides(problem)):
+            here = np.flatnonzero(supplied[:, n] >= 0).tolist()
+            if inside is None or not inside[0].alignment.is_strict or not here:
                 continue
+            groups = np.flatnonzero(exits.node == n).tolist()
+            has = holdings(problem.snapshot.nodes[n])[1] if groups else {}
+            goes = [
+                (int(exits.leave[k]), int(exits.number[k]), part)
+                for k in groups
+                for part in has.get(tasks[first[k]].key, ())
+            ]
             layout, free = inside
-            rows = _Rows(form, free)
-            for c in np.flatnonzero(supplied[:, n] >= 0).tolist():
+            rows = _Rows((problem, model), free, goes)
+            for c in here:
                 for need in layout.felt(shapes[c].numa):
                     rows.add(need, options(layout, need), int(supplied[c, n]), c)
             rows.close()
@@ -323,18 +356,25 @@ def _place(policy: str) -> str:
 
 
 class _Rows:
-    """The rows of one node; see models/formulation/numa_aware.md."""
+    """The rows of one node; see models/formulation/numa_aware.md and victims.md."""
 
-    def __init__(self, form: Formulation, free: Free) -> None:
-        self._form, self._free = form, free
+    def __init__(
+        self,
+        where: tuple[Problem, LinearModel],
+        free: Free,
+        goes: Sequence[tuple[int, int, Part]],
+    ) -> None:
+        problem, self._model = where
+        self._pending = problem.classes.num_pending
+        self._free, self._goes = free, goes
         self._asked: list[dict[int, list[tuple[int, int]]]] = [{}, {}]
 
     def add(
         self, need: NumaNeed, choices: Sequence[tuple[int, int]], tasks: int, task_class: int
     ) -> None:
         """Σ over options of v = tasks: each container of the kind takes one of them."""
-        model = self._form.model
-        most = int(self._form.problem.classes.num_pending[task_class])
+        model = self._model
+        most = int(self._pending[task_class])
         chosen = model.add_variables(0, np.full(len(choices), most, np.int64))
         factors = np.append(np.ones(len(chosen), np.int64), -1)
         model.add_rows(0, np.append(chosen, tasks), factors, lower=0, upper=0)
@@ -347,29 +387,33 @@ class _Rows:
 
     def close(self) -> None:
         """What sets of cells are asked for comes from their cells, which give what is free."""
-        for asked, free in zip(self._asked, self._free, strict=True):
+        for r, (asked, free) in enumerate(zip(self._asked, self._free, strict=True)):
+            goes: list[list[tuple[int, int]]] = [[] for _ in free]
+            most = list(free)
+            for variable, number, part in self._goes:
+                amount = (part.cpus, part.gpus)[r]
+                goes[part.at] += [(variable, amount)] if amount else []
+                most[part.at] += number * amount
             given: list[list[tuple[int, int]]] = [[] for _ in free]
             for cells, terms in asked.items():
-                self._split(cells, terms, free, given)
-            for terms, most in zip(given, free, strict=True):
-                if terms:
-                    variables, factors = zip(*terms, strict=True)
-                    self._form.model.add_rows(0, variables, factors, upper=max(most, 0))
+                self._split(cells, terms, most, given)
+            for at, terms in enumerate(given):
+                self._model.add_room(terms, goes[at], free[at])
 
     def _split(
         self,
         cells: int,
         terms: list[tuple[int, int]],
-        free: Sequence[int],
+        most: Sequence[int],
         given: list[list[tuple[int, int]]],
     ) -> None:
-        places = [at for at in range(len(free)) if cells >> at & 1]
+        places = [at for at in range(len(most)) if cells >> at & 1]
         if len(places) == 1:
             given[places[0]] += terms
             return
-        parts = self._form.model.add_variables(0, [max(free[at], 0) for at in places])
+        parts = self._model.add_variables(0, [max(most[at], 0) for at in places])
         variables, factors = zip(*terms, strict=True)
-        self._form.model.add_rows(
+        self._model.add_rows(
             0,
             np.append(parts, variables),
             np.append(-np.ones_like(parts), factors),

@@ -11,6 +11,17 @@ import pytest
 from optsched.domain.cards import Card, CardRequest, Geometry, Instance
 from optsched.domain.cluster import GangPhase, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.domain.devices import (
+    DeviceAllocation,
+    DeviceAsk,
+    DeviceClaim,
+    DeviceClass,
+    DeviceId,
+    DeviceNeed,
+    Devices,
+    PooledDevice,
+)
+from optsched.domain.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
 from optsched.domain.task import HostPort, PodTerm, SpreadTerm
 from optsched.domain.topology import SubGroupRule
@@ -23,12 +34,15 @@ from optsched.problem.running import running_tasks
 from optsched.problem.tiers import priority_tiers
 from optsched.rules.capability import Capability
 from optsched.rules.capacity import Capacity
+from optsched.rules.cells import Free, assign, layout_of, options
 from optsched.rules.conformance import Conformance
+from optsched.rules.device_claims import DeviceClaims
 from optsched.rules.deviceshare import DeviceShare
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.gang import Gang as GangRule
 from optsched.rules.guarantee import Guarantee
 from optsched.rules.host_ports import HostPorts
+from optsched.rules.numa_aware import NumaAware, NumaPolicies
 from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
 from optsched.rules.ruleset import RuleSet
@@ -326,3 +340,131 @@ def on_cards(by_name, task):
 def test_the_fewest_victims_are_found_where_pods_share_gpus(seed: int):
     rng = np.random.default_rng(40_000 + seed)
     compare(with_cards(rng, random_cluster(rng)), CARDS_GUARDED)
+
+
+# --- NUMA nodes ----------------------------------------------------------------------------------
+
+CELLS = RuleSet.of(*ALONE, NumaPolicies(), NumaAware())
+CELLS_GUARDED = CELLS.guarded_by(Entitled(CELLS))
+
+
+def with_cells(rng: np.random.Generator, snapshot):
+    """The same cluster, with kubelets that align what pods have alone."""
+    inside, changed = {}, []
+    for each in snapshot.nodes:
+        policy = (Alignment.SINGLE, Alignment.RESTRICTED)[int(rng.integers(2))]
+        offers = dict(each.allocatable)
+        cpus, gpus = offers[CPU] // 1000, offers.get(GPU, 0)
+        at, split = int(rng.integers(1, cpus)), int(rng.integers(0, gpus + 1))
+        cells = (NumaCell(0, at, 0, at, split, split),)
+        cells += (NumaCell(1, cpus - at, 0, cpus - at, gpus - split, gpus - split),)
+        inside[each.name] = Numa(policy, cells)
+    for each in snapshot.gangs:
+        is_asking = each.key == "ns/want"
+        tasks = []
+        for task in each.tasks:
+            made = asking_for_cells(task) if is_asking or rng.random() < 0.8 else task
+            if task.node and made is not task:
+                numa = on_cells(rng, inside[task.node], made)
+                made = task if numa is None else made
+                inside[task.node] = numa or inside[task.node]
+            tasks.append(made)
+        changed.append(replace(each, tasks=tuple(tasks), priority=9 if is_asking else 1))
+    nodes = [replace(n, residents=(), numa=inside[n.name]) for n in snapshot.nodes]
+    return cluster(nodes, changed, snapshot.queues)
+
+
+def asking_for_cells(task):
+    asked = dict(task.shape.request)
+    need = NumaNeed(asked.get(CPU, 0) // 1000, asked.get(GPU, 0))
+    return replace(task, shape=replace(task.shape, numa=(need,))) if need.cpus else task
+
+
+def on_cells(rng: np.random.Generator, numa: Numa, task) -> Numa | None:
+    """The cells once a task has come, on any that its kubelet admits; None where it admits none."""
+    layout = layout_of(replace(node("n"), numa=numa))
+    free = Free(tuple(c.free_cpus for c in numa.cells), tuple(c.free_gpus for c in numa.cells))
+    (need,) = layout.felt(task.shape.numa)
+    found = [
+        parts
+        for option in options(layout, need)
+        for some in [Free(masked(free.cpus, option.cpus), masked(free.gpus, option.gpus))]
+        if (parts := assign(layout, some, [need]))
+    ]
+    if not found:
+        return None
+    parts = found[int(rng.integers(len(found)))]
+    left = free.less(parts)
+    cells = tuple(
+        replace(c, free_cpus=left.cpus[i], free_gpus=left.gpus[i]) for i, c in enumerate(numa.cells)
+    )
+    hold = NumaHold(task.key, "", tuple(NumaPart(p.at, p.cpus, p.gpus) for p in parts))
+    return replace(numa, cells=cells, holds=(*numa.holds, hold))
+
+
+def masked(amounts: tuple[int, ...], cells: int) -> tuple[int, ...]:
+    return tuple(a if cells >> i & 1 else 0 for i, a in enumerate(amounts))
+
+
+@pytest.mark.parametrize("seed", range(150 * EFFORT))
+def test_the_fewest_victims_are_found_where_kubelets_align(seed: int):
+    rng = np.random.default_rng(50_000 + seed)
+    compare(with_cells(rng, random_cluster(rng)), CELLS_GUARDED)
+
+
+# --- devices of claims ---------------------------------------------------------------------------
+
+CLAIMS = RuleSet.of(*ALONE, DeviceClaims())
+CLAIMS_GUARDED = CLAIMS.guarded_by(Entitled(CLAIMS))
+CLASSES = {
+    "any": DeviceClass("any"),
+    "big": DeviceClass("big", ('device.attributes["d"].size == "big"',)),
+}
+
+
+def with_claims(rng: np.random.Generator, snapshot):
+    """The same cluster, with devices of which pods hold some by claims, a few of them together."""
+    on_node = {n.name: random_devices(rng, n.name) for n in snapshot.nodes}
+    free = {name: [d.id for d in devices] for name, devices in on_node.items()}
+    claims, changed = {}, []
+    for each in snapshot.gangs:
+        is_asking = each.key == "ns/want"
+        tasks = list(each.tasks)
+        for i, task in enumerate(tasks if not is_asking else ()):
+            held = [k for k, c in claims.items() if c.allocation.devices[0][1].pool == task.node]
+            if held and rng.random() < 0.2:
+                tasks[i] = replace(task, device_claims=(str(rng.choice(held)),))
+            elif free[task.node] and rng.random() < 0.8:
+                device = free[task.node].pop(int(rng.integers(len(free[task.node]))))
+                key = f"{task.key}-claim"
+                got = DeviceAllocation(None, (("r", device),))
+                claims[key] = DeviceClaim(key, needs=(DeviceNeed("r", "any"),), allocation=got)
+                tasks[i] = replace(task, device_claims=(key,))
+        if is_asking:
+            need = DeviceNeed("r", str(rng.choice(["any", "big"])), int(rng.integers(1, 3)))
+            is_shared = bool(rng.random() < 0.2)
+            for i, task in enumerate(tasks):
+                key = "ns/shared" if is_shared else f"{task.key}-claim"
+                claims[key] = DeviceClaim(key, needs=(need,), is_own=not is_shared)
+                own = (DeviceAsk((need,)),)
+                asks = {"device_claims": (key,)} if is_shared else {"devices": own}
+                made = replace(task.shape, **asks)
+                tasks[i] = replace(task, shape=made, device_claims=(key,))
+        changed.append(replace(each, tasks=tuple(tasks), priority=9 if is_asking else 1))
+    bare = [replace(n, residents=()) for n in snapshot.nodes]
+    devices = Devices(claims, CLASSES, on_node)
+    return replace(cluster(bare, changed, snapshot.queues), devices=devices)
+
+
+def random_devices(rng: np.random.Generator, name: str) -> tuple[PooledDevice, ...]:
+    sizes = [str(rng.choice(["big", "small"])) for _ in range(int(rng.integers(1, 4)))]
+    return tuple(
+        PooledDevice(DeviceId("d", name, f"d{i}"), (("d/size", size),))
+        for i, size in enumerate(sizes)
+    )
+
+
+@pytest.mark.parametrize("seed", range(150 * EFFORT))
+def test_the_fewest_victims_are_found_where_claims_hold_devices(seed: int):
+    rng = np.random.default_rng(60_000 + seed)
+    compare(with_claims(rng, random_cluster(rng)), CLAIMS_GUARDED)
