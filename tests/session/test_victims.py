@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cluster import Budget, GangPhase, Queue
+from optsched.domain.cards import Card, CardRequest, CardUse
+from optsched.domain.cluster import Budget, Claim, GangPhase, Queue
 from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.domain.eviction import leaving
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
@@ -39,8 +40,15 @@ solver: {engine: cpsat, budget: 400ms}
 LIMITS = Limits(budget_ms=None, num_workers=1)
 
 
-def decide(snapshot: Snapshot, shares: str = "capacity", *, solver: bool = True) -> Plan:
-    policy = parse_policy(MODEL.replace("SHARES", shares), "test.yaml")
+VGPU = "{name: deviceshare, arguments: {deviceshare.VGPUEnable: true}}"
+
+
+def decide(
+    snapshot: Snapshot, shares: str = "capacity", *, solver: bool = True, vgpu: bool = False
+) -> Plan:
+    model = MODEL.replace("SHARES", shares)
+    model = model.replace("{name: nodeorder}", f"{VGPU}, {{name: nodeorder}}") if vgpu else model
+    policy = parse_policy(model, "test.yaml")
     around = Surroundings(solver=InProcess() if solver else None, limits=LIMITS)
     report = run_session(snapshot, policy, around)
     assert report.trace.violations == ()
@@ -396,3 +404,30 @@ def test_a_queue_that_keeps_what_it_lends_is_named():
         "QueueDeservedExceeded: queue lender holds 8 nvidia.com/gpu, deserves 0 nvidia.com/gpu, "
         "and is not reclaimable"
     )
+
+
+def test_a_card_is_cleared_although_the_node_has_as_much_free_in_sum():
+    cards = tuple(Card(f"GPU-{i}", 1000, 4, "hami-core") for i in range(2))
+    there = replace(node("n0", cpu=64), cards=cards)
+
+    def holding(name: str, at: int, priority: int) -> Gang:
+        half = shape(1, cards=(CardRequest(1, 500),))
+        made = runs(gang(name, ("w", 1, half), priority=priority), "n0")
+        use = (CardUse(f"GPU-{at}", 500),)
+        return replace(made, tasks=tuple(replace(t, cards=use) for t in made.tasks))
+
+    lows = [holding("first", 0, 2), holding("second", 1, 1)]
+    high = gang("high", ("w", 1, shape(1, cards=(CardRequest(1, 1000),))), priority=5)
+    plan = decide(cluster([there], [*lows, high]), vgpu=True)
+    assert (evicted(plan), nominated(plan)) == (["second-w-0"], {"high-w-0": "n0"})
+    level = next(r for r in plan.certificate.levels if r.name == "victims")
+    assert level.status is LevelStatus.OPTIMAL
+
+
+def test_a_volume_that_can_be_reached_from_some_nodes_gets_room_there():
+    lows = [runs(gang(f"low{i}", ("w", 1, shape(1, 8)), priority=1 + i), f"n{i}") for i in range(2)]
+    there = NodeSelector((NodeTerm((Requirement(HOST, Operator.IN, ("n1",)),)),))
+    high = gang("high", ("w", 1, shape(1, 8, claims=("ns/data",))), priority=5)
+    before = cluster(nodes(2), [*lows, high])
+    plan = decide(replace(before, claims={"ns/data": Claim("ns/data", there)}))
+    assert (evicted(plan), nominated(plan)) == (["low1-w-0"], {"high-w-0": "n1"})
