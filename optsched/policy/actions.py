@@ -60,6 +60,10 @@ _PREEMPT = (
     ),
 )
 
+_MOVING = (
+    Argument("maxMoves", Kind.WHOLE, 0, "pods moved in a session at most; 0: as many as it takes"),
+)
+
 ACTIONS = {
     action.name: action
     for action in (
@@ -70,7 +74,7 @@ ACTIONS = {
         Action("reclaim", "evicts pods of queues above their part for those below", (_CACHE,)),
         Action("shuffle", "evicts pods that plugins want moved"),
         Action("gangpreempt", "preempts gang by gang", _BY_GANG),
-        Action("consolidation", "moves running pods so that gangs get room in one piece"),
+        Action("consolidation", "moves running pods so that gangs get room in one piece", _MOVING),
         Action("gangreclaim", "reclaims gang by gang", _BY_GANG),
     )
 }

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from optsched.policy.located import Field, Node
     from optsched.policy.policy import TierPlugin
     from optsched.policy.problem import Findings
+    from optsched.rules.plugins import Value
 
 API_VERSION = "optsched.io/v1alpha1"
 KIND = "Model"
@@ -49,6 +50,7 @@ FIELDS = (
     "period",
     "starvationAfter",
     "reservations",
+    "maxMoves",
     "pluginsDir",
 )
 
@@ -70,6 +72,7 @@ def policy_of_model(
     levels = _read_levels(fields, tiers if reader.is_complete else None, findings)
     admission = _read_admission(fields, tiers, findings)
     solver = read_solver(fields["solver"].node, findings) if "solver" in fields else SolverChoice()
+    moves = _read_moves(fields, findings)
     budgets = solver.applied_to(_read_budgets(fields, findings))
     name = text_of(fields["name"].node, findings) if "name" in fields else None
     meaning = text_of(fields["meaning"].node, findings) if "meaning" in fields else None
@@ -92,6 +95,7 @@ def policy_of_model(
         budgets=budgets,
         reservations=_read_reservations(fields, solver.kind, findings),
         proposers=proposers,
+        action_arguments=moves,
         meaning=meaning or "",
         warnings=warnings,
     )
@@ -160,6 +164,16 @@ def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings
         return usual
     number = whole_of(fields["reservations"].node, findings, 0)
     return usual if number is None else int(number)
+
+
+def _read_moves(
+    fields: Mapping[str, Field], findings: Findings
+) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
+    """How many tasks may move in a session, as Volcano's configuration says it of the action."""
+    if "maxMoves" not in fields:
+        return ()
+    number = whole_of(fields["maxMoves"].node, findings, 0)
+    return () if number is None else (("consolidation", (("maxMoves", number),)),)
 
 
 def _read_budgets(fields: Mapping[str, Field], findings: Findings) -> Budgets:

@@ -370,6 +370,7 @@ class _Session:
             tiers_of=lambda p: find_tiers(p, self._policy, self._reserved.heads(p)),
             left_ms=self._left_ms,
             limits=self._limits,
+            most_moves=_most_moves(self._policy),
         )
         best = first.answers[0].decisions
         with self._watch("consolidation"):
@@ -528,6 +529,12 @@ def _weighs_nodes(policy: Policy) -> bool:
     """Whether preempt is to choose nodes by who would have to go there."""
     given = {name: dict(arguments) for name, arguments in policy.action_arguments}
     return bool(given.get("preempt", {}).get("enableTopologyAwarePreemption", False))
+
+
+def _most_moves(policy: Policy) -> int:
+    """How many tasks may move in a session; 0 for as many as it takes."""
+    given = dict(policy.action_arguments).get(CONSOLIDATE, ())
+    return int(dict(given).get("maxMoves", 0))
 
 
 def _has_gangs(policy: Policy) -> bool:

@@ -11,7 +11,8 @@ import pytest
 from optsched.domain.cluster import Gang, GangPhase, Queue
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.moves import MOVES, PATIENCE_MS, kept_places, read_moves, records
-from optsched.domain.task import TaskStatus
+from optsched.domain.selectors import LabelSelector, Operator, Requirement
+from optsched.domain.task import PodTerm, TaskStatus
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
@@ -20,7 +21,7 @@ from optsched.rules.entitled import Entitled
 from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
 from tests.support.effort import EFFORT
-from tests.support.small import GPU, cluster, gang, node, running, shape
+from tests.support.small import GPU, HOST, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +47,9 @@ LIMITS = Limits(budget_ms=None, num_workers=1)
 SECOND_MS = 1000
 
 
-def decide(snapshot: Snapshot) -> Plan:
-    report = run_session(snapshot, POLICY, Surroundings(solver=InProcess(), limits=LIMITS))
+def decide(snapshot: Snapshot, more: str = "") -> Plan:
+    policy = parse_policy(MODEL + more, "test.yaml") if more else POLICY
+    report = run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=LIMITS))
     assert report.trace.violations == ()
     return report.plan
 
@@ -328,3 +330,45 @@ def test_the_verifier_looks_at_the_end() -> None:
     high = replace(loner("x", "n0"), priority=5)
     found = problems(cluster(nodes(2, gpu=2), [high, loner("y", "n1"), wants]), "n1")
     assert "is more important" in found
+
+
+# --- how many, and next to whom ------------------------------------------------------------------
+
+
+def halves(number: int) -> tuple[list[Node], list[Gang]]:
+    """Nodes of four GPUs with a pod of two on each."""
+    there = [node(f"n{i}", cpu=64, gpu=4) for i in range(number)]
+    small = [gang(f"small{i}", ("w", 1, shape(1, 2))) for i in range(number)]
+    runs = [
+        replace(g, tasks=(replace(running(g.tasks[0], f"n{i}"), is_movable=True),))
+        for i, g in enumerate(small)
+    ]
+    return there, [replace(g, phase=GangPhase.RUNNING) for g in runs]
+
+
+@pytest.mark.parametrize(("most", "moves"), [(0, 2), (1, 0), (2, 2)])
+def test_no_more_move_than_the_policy_says(most: int, moves: int) -> None:
+    there, small = halves(4)
+    want = gang("want", ("w", 2, shape(1, 4)))
+    plan = decide(cluster(there, [*small, want]), f"maxMoves: {most}\n")
+    assert sum(isinstance(a, Evict) for a in plan.actions) == moves
+
+
+def test_a_gang_that_needs_fewer_moves_starts_where_few_may_move() -> None:
+    there, small = halves(4)
+    wants = [gang("many", ("w", 2, shape(1, 4))), gang("one", ("w", 1, shape(1, 4)))]
+    plan = decide(cluster(there, [*small, *wants]), "maxMoves: 1\n")
+    assert [a.preemptor for a in plan.actions if isinstance(a, Evict)] == ["ns/one"]
+
+
+def test_pods_move_next_to_those_that_look_at_others() -> None:
+    there, small = halves(4)
+    app = LabelSelector((Requirement("app", Operator.IN, ("x",)),))
+    alone = shape(1, 2, pod_anti_affinity=(PodTerm(app, ("ns",), None, HOST),))
+    shy = replace(small[3].tasks[0], shape=alone, labels={"app": "x"})
+    gangs = [*small[:3], replace(small[3], tasks=(shy,))]
+    plan = decide(cluster(there, [*gangs, gang("want", ("w", 2, shape(1, 4)))]))
+    moves = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
+    assert len(moves) == 2
+    assert "n3" in moves.values()
+    assert shy.key not in moves

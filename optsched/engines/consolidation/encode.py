@@ -124,15 +124,24 @@ def broken_entries(form: Formulation, hint: I64) -> Bool:
 
 
 def encode(
-    what: WhatIf, rules: RuleSet, form: Formulation, levels: Sequence[tuple[GangLevel, int]]
+    what: WhatIf,
+    rules: RuleSet,
+    form: Formulation,
+    levels: Sequence[tuple[GangLevel, int]],
+    most_moves: int = 0,
 ) -> Encoded:
-    """Write everything out; `levels` come with what `base` reaches."""
+    """Write everything out; `levels` come with what `base` reaches.
+
+    No more tasks move than `most_moves`, where that is not 0.
+    """
     for rule in rules.hard:
         rule.encode_domains(form)
     copies = copy_classes(form)
     stay = _stay_rows(form, what.movables)
     objectives = [Objective(lv.encode(form), lv.sense, known) for lv, known in levels]
     total = int(what.movables.count.sum())
+    if most_moves:
+        form.model.add_rows(0, stay, 1, lower=max(total - most_moves, 0))
     moves = Expression.of(stay, -np.ones_like(stay), total)
     objectives.append(Objective(moves, Sense.MIN))
     hint = incumbent_values(form, what.base)

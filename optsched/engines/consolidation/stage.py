@@ -67,6 +67,8 @@ class Means:
         What one solve may spend.
     passed_over, unmoved
         Keys of gangs that no room is made for, and of gangs that are not moved.
+    most_moves
+        Tasks that may move in all; 0 where as many may as it takes.
 
     """
 
@@ -77,6 +79,7 @@ class Means:
     limits: Limits
     passed_over: frozenset[str] = frozenset()
     unmoved: frozenset[str] = frozenset()
+    most_moves: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +227,8 @@ class _Pass:
         left = self._means.left_ms()
         if what is None or (left is not None and left <= 0):
             return None
-        encoded = encode(what, self._rules, form_of(what, self._rules), self._levels(what))
+        form, most = form_of(what, self._rules), self._means.most_moves
+        encoded = encode(what, self._rules, form, self._levels(what), most)
         solved = solve_soundly(self._means.solver, encoded.model, self._limits(left))
         last = next((u for u in solved.updates if u.level == encoded.num_gang_levels), None)
         if last is None or last.solution is None:
