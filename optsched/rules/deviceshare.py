@@ -243,11 +243,7 @@ class DeviceShare(Rule):
 
     def held(self, node: Node) -> list[Used]:
         """What residents hold of the cards of a node; where nobody says, as they would be dealt."""
-        used = [Used() for _ in node.cards]
-        for parts in self.holdings(node).values():
-            for taken in parts:
-                _take(used, taken)
-        return [u._replace(cores_before=u.cores) for u in used]
+        return _used(node, self.holdings(node))
 
     def holdings(self, node: Node) -> dict[str, list[Taken]]:
         """The same by resident."""
@@ -310,12 +306,8 @@ class DeviceShare(Rule):
         running = running_tasks(problem)
         found = np.full(len(running), -1, np.int64)
         known: dict[tuple[Taken, ...], int] = {}
-        holdings: dict[int, dict[str, list[Taken]]] = {}
         for v, (task, n) in enumerate(zip(running.tasks, running.node_of.tolist(), strict=True)):
-            node = problem.snapshot.nodes[n]
-            if node.cards and n not in holdings:
-                holdings[n] = self.holdings(node)
-            taken = tuple(holdings.get(n, {}).get(task.key, ()))
+            taken = tuple(self.known_holdings(problem, n).get(task.key, ()))
             if taken:
                 found[v] = known.setdefault(taken, len(known))
         return found
@@ -331,14 +323,24 @@ class DeviceShare(Rule):
             here = [c for c in range(len(needs)) if needs[c] and supplied[c, n] >= 0]
             if not here:
                 continue
-            groups = np.flatnonzero(exits.node == n).tolist()
-            parts = self.holdings(node) if groups else {}
+            parts = self.known_holdings(problem, n)
             leaving = [
                 (int(exits.leave[k]), int(exits.number[k]), parts.get(tasks[first[k]].key, []))
-                for k in groups
+                for k in np.flatnonzero(exits.node == n).tolist()
             ]
-            cards = _Cards((problem, model), node, self.held(node), leaving)
+            cards = _Cards((problem, model), node, _used(node, parts), leaving)
             cards.add(here, needs, supplied[:, n])
+
+    def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Taken]]:
+        """`holdings` of a node by number, found out once."""
+        known = problem.derived(self._nothing_known)
+        if node not in known:
+            here = problem.snapshot.nodes[node]
+            known[node] = self.holdings(here) if here.cards else {}
+        return known[node]
+
+    def _nothing_known(self, problem: Problem) -> dict[int, dict[str, list[Taken]]]:
+        return {}
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
@@ -365,6 +367,15 @@ class DeviceShare(Rule):
 def _group_of(shape: TaskShape) -> str:
     """The PodGroup within which a task shares no vGPU; empty where it may."""
     return dict(shape.notes).get(VGPU_PODGROUP_POLICY, "")
+
+
+def _used(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
+    """What is taken of the cards of a node by those who hold them."""
+    used = [Used() for _ in node.cards]
+    for parts in holdings.values():
+        for taken in parts:
+            _take(used, taken)
+    return [u._replace(cores_before=u.cores) for u in used]
 
 
 def _wanted(need: Need) -> str:
@@ -849,7 +860,7 @@ class _Live(Greedy):
         self._needs = [rule.needs(shape) for shape in self._shapes]
         nodes = problem.snapshot.nodes
         self._cards = [node.cards for node in nodes]
-        self._used = [rule.held(node) for node in nodes]
+        self._used = [_used(node, rule.known_holdings(problem, n)) for n, node in enumerate(nodes)]
         self._later = [list(used) for used in self._used]
         self._dealt: dict[tuple[int, int], list[list[Taken]]] = {}
         self._log: list[int] = []
@@ -874,7 +885,7 @@ class _Live(Greedy):
 
     def _give_back(self, node: int, task: str, sign: int) -> None:
         """Count what a resident holds as free later on, or no more so."""
-        for taken in self._rule.holdings(self._problem.snapshot.nodes[node]).get(task, ()):
+        for taken in self._rule.known_holdings(self._problem, node).get(task, ()):
             _take(self._later[node], taken, -sign)
             now = self._later[node][taken.at]
             before = now.cores_before - sign * taken.cores

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.engines.victims.bid import Barred, Beside
+from optsched.problem.arrays import row_groups
 from optsched.problem.later import once_gone, without_gangs
 from optsched.rules.base import Bar, Exits
 
@@ -101,7 +102,19 @@ class Bars:
         others = np.unique(task_class).tolist()
         if not looking and not any((s[tasks] >= 0).any() for c in others for s in self.stakes(c)):
             return None
-        return Beside(task_class, node, number, self._once_gone(state))
+        domains = self._domains_of(looking)
+        return Beside(task_class, node, number, self._once_gone(state), domains)
+
+    def _domains_of(self, task_classes: Sequence[int]) -> I64:
+        """(N,) one number for each combination of domains of the terms that classes carry."""
+        problem = self._facts.problem
+        relations, shapes = problem.relations, problem.classes.shapes
+        terms = sorted({m for c in task_classes for m in relations.carried_by(shapes[c])})
+        # Where each node is a domain of its own there is nothing to choose.
+        wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
+        if not wide:
+            return np.zeros(problem.num_nodes, np.int64)
+        return row_groups(list(relations.domain_of[wide]))[0]
 
     def _decided(self, state: State) -> tuple[I64, I64, I64]:
         """Tasks (m,) of a class on a node, as far as they look at what else stands there."""

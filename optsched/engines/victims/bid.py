@@ -189,6 +189,8 @@ class Beside(NamedTuple):
         (m,) parallel: tasks of a class on a node.
     problem
         The one once everybody has left who has been told to go.
+    domain_of
+        (N,) numbers; nodes that differ in them are of different domains of what the bid looks at.
 
     """
 
@@ -196,6 +198,7 @@ class Beside(NamedTuple):
     node: I64
     number: I64
     problem: Problem
+    domain_of: I64
 
 
 class Barred(NamedTuple):

@@ -31,8 +31,8 @@ class Encoded:
     ----------
     levels
         Names of the objectives.
-    evict
-        (K,) variable of each group of victims.
+    evict, whole
+        (K,) variable of each group of victims, and (J,) of each gang that leaves as a whole.
     entry, node, place
         (X,) parallel: variable `place` counts tasks of an entry on a node.
 
@@ -41,6 +41,7 @@ class Encoded:
     model: LevelModel
     levels: tuple[str, ...]
     evict: I64
+    whole: I64
     entry: I64
     node: I64
     place: I64
@@ -75,7 +76,7 @@ def encode_bid(bid: Bid, packed: Packed | None, bars: Bars) -> Encoded:
         hint[whole] = packed.left
     kin = np.full(len(lower), -1, np.int64)
     levels_of = LevelModel(lower, upper, model.rows, tuple(objectives), hint, kin)
-    return Encoded(levels_of, tuple(levels), evict, entry, node, place)
+    return Encoded(levels_of, tuple(levels), evict, whole, entry, node, place)
 
 
 def _places(bid: Bid) -> tuple[I64, I64, I64]:

@@ -5,7 +5,7 @@ Its answer is what there is when no solver is at hand or time is up, and what a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,9 @@ from optsched.engines.victims.bid import claims
 if TYPE_CHECKING:
     from optsched.engines.victims.bid import Bid, Lending, Reserve
     from optsched.problem.arrays import F64, I64, Bool
+
+_FEW_NODES = 16
+"""Nodes beside two for each task that are looked at first where tasks look at each other."""
 
 _LATER = 1e-6
 """Tells nodes apart that are as good otherwise."""
@@ -48,6 +51,34 @@ def pack(bid: Bid) -> Packed | None:
         if packing.run():
             return packing.packed()
     return None
+
+
+def narrowed(bid: Bid) -> Bid | None:
+    """The bid on the nodes that lack the least, of all domains; None where few are open.
+
+    There may be a better answer on other nodes, or one at all.
+    """
+    groups = bid.groups
+    later = bid.room.copy()
+    np.add.at(later, groups.node, groups.count[:, None] * groups.request)
+    lacking = np.full(len(later), np.inf)
+    for allowed, request in zip(bid.allowed, bid.request, strict=True):
+        share = (np.maximum(request - bid.room, 0) / np.maximum(request, 1)).max(axis=1)
+        fits = allowed & (later >= request).all(axis=1)
+        lacking = np.minimum(lacking, np.where(fits, share + bid.second * _LATER, np.inf))
+    nodes = np.flatnonzero(np.isfinite(lacking))
+    most = _FEW_NODES + 2 * int(bid.most.sum())
+    if len(nodes) <= most:
+        return None
+    # One after the other of each domain, so that nodes near others and apart are among them.
+    order = nodes[np.argsort(lacking[nodes], kind="stable")]
+    domain = np.zeros(len(order), np.int64) if bid.beside is None else bid.beside.domain_of[order]
+    at = np.lexsort((np.arange(len(order)), domain))
+    rank = np.empty(len(order), np.int64)
+    rank[at] = np.arange(len(order)) - np.searchsorted(domain[at], domain[at], side="left")
+    chosen = np.zeros(len(later), np.bool_)
+    chosen[order[np.argsort(rank, kind="stable")[:most]]] = True
+    return replace(bid, allowed=bid.allowed & chosen)
 
 
 class _Packing:

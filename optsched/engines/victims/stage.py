@@ -17,7 +17,7 @@ from optsched.engines.sound import solve_soundly
 from optsched.engines.victims.bid import State
 from optsched.engines.victims.bids import Bidding
 from optsched.engines.victims.encode import START, TASKS, VICTIMS, encode_bid
-from optsched.engines.victims.packing import Packed, pack
+from optsched.engines.victims.packing import Packed, narrowed, pack
 from optsched.engines.victims.refusal import refusal, withheld
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.fifo import NOBODY, FifoLines
@@ -265,9 +265,20 @@ class _Stage:
 
     def _solved(self, bid: Bid) -> tuple[Packed | None, int | None]:
         """The best answer known, and the fewest victims possible, None where not proved."""
+        if bid.beside is None:
+            return self._solved_from(bid, pack(bid))
+        # What is packed does not look at who stands where: some nodes are looked at first.
+        few = narrowed(bid)
+        packed = None if few is None else self._solved_from(few, None)[0]
+        if packed is not None and self._left_ms() <= 0:
+            return packed, None
+        found, least = self._solved_from(bid, packed)
+        known = [each for each in (found, packed) if each is not None]
+        return min(known, key=lambda each: _cost_of(bid, each), default=None), least
+
+    def _solved_from(self, bid: Bid, packed: Packed | None) -> tuple[Packed | None, int | None]:
+        """The same with an answer to start from."""
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
-        # What is packed does not look at who stands where.
-        packed = pack(bid) if bid.beside is None else None
         encoded = encode_bid(bid, packed, self._bidding.bars)
         left = self._means.left_ms()
         limits = self._means.limits
@@ -283,7 +294,7 @@ class _Stage:
         placed = np.zeros(bid.allowed.shape, np.int64)
         placed[encoded.entry, encoded.node] = last.solution[encoded.place]
         evicted = last.solution[encoded.evict]
-        found = Packed(evicted, placed, np.zeros(len(bid.wholes), np.bool_))
+        found = Packed(evicted, placed, last.solution[encoded.whole] > 0)
         victims = updates.get(VICTIMS)
         if victims is None or not placed.any():
             return packed, None
@@ -323,9 +334,11 @@ class _Stage:
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
     """Smaller is better: more tasks, then fewer and cheaper victims."""
-    found, groups = answer.found, answer.bid.groups
-    if found is None:
-        return ()
+    return () if answer.found is None else _cost_of(answer.bid, answer.found)
+
+
+def _cost_of(bid: Bid, found: Packed) -> tuple[int, ...]:
+    groups = bid.groups
     costs = (
         found.evicted,
         *(cost * found.evicted for cost in (groups.priority, groups.lost, groups.size)),
