@@ -79,6 +79,7 @@ class LinearModel:
         self._coefficient: list[I64] = []
         self._row_lower: list[I64] = []
         self._row_upper: list[I64] = []
+        self._few: list[tuple[int, Sequence[int], Sequence[int], int, int]] = []
         self.num_variables = 0
         self.num_rows = 0
 
@@ -114,6 +115,7 @@ class LinearModel:
             Numbers of the new rows in the model.
 
         """
+        self._flush()
         low, high = np.broadcast_arrays(_ints(lower), _ints(upper))
         at, numbers, factors = np.broadcast_arrays(_ints(row), _ints(variable), _ints(coefficient))
         counts = factors != 0
@@ -125,30 +127,64 @@ class LinearModel:
         first, self.num_rows = self.num_rows, self.num_rows + len(low)
         return np.arange(first, self.num_rows, dtype=np.int64)
 
-    def any_of(self, variables: ArrayLike) -> int:
-        """A new 0-1 variable that is 1 where any of some variables is above zero."""
-        numbers = _ints(variables)
+    def add_row(
+        self,
+        variables: Sequence[int],
+        coefficients: Sequence[int],
+        *,
+        lower: int = -int(UNLIMITED),
+        upper: int = int(UNLIMITED),
+    ) -> None:
+        """Add one row; where there are many of a few variables each, this is the fast way."""
+        self._few.append((self.num_rows, variables, coefficients, lower, upper))
+        self.num_rows += 1
+
+    def _flush(self) -> None:
+        """Write out the rows that came one by one."""
+        few, self._few = self._few, []
+        if not few:
+            return
+        rows, variables, coefficients, lower, upper = zip(*few, strict=True)
+        factors = _ints([f for each in coefficients for f in each])
+        counts = factors != 0
+        lengths = [len(each) for each in variables]
+        self._row.append(np.repeat(_ints(rows), lengths)[counts])
+        self._variable.append(_ints([v for each in variables for v in each])[counts])
+        self._coefficient.append(factors[counts])
+        self._row_lower.append(_ints(lower))
+        self._row_upper.append(_ints(upper))
+
+    def any_of(self, variables: Sequence[int], most: int) -> int:
+        """A new 0-1 variable that is 1 where any of some variables is above zero.
+
+        `most` is what each of them can be.
+        """
         (flag,) = self.add_variables(0, 1).tolist()
-        most = int(self.bounds[1][numbers].sum())
-        self.add_rows(0, np.append(numbers, flag), np.append(np.ones_like(numbers), -most), upper=0)
+        self.add_row([*variables, flag], [*[1] * len(variables), -most * len(variables)], upper=0)
         return int(flag)
 
     def add_room(
-        self, comes: Sequence[tuple[int, int]], goes: Sequence[tuple[int, int]], free: int
+        self,
+        comes: Sequence[tuple[int, int]],
+        goes: Sequence[tuple[int, int]],
+        free: int,
+        most: int,
     ) -> None:
         """Keep Σ of what comes below what is free and Σ of what goes.
 
-        Nothing comes where that is below zero. Both are (variable, amount of each).
+        Nothing comes where that is below zero. Both are (variable, amount of each); the variables
+        of what comes can be `most` each.
         """
+        comes = [(v, amount) for v, amount in comes if amount]
         if not comes:
             return
         variables = [v for v, _ in (*comes, *goes)]
         factors = [*(a for _, a in comes), *(-a for _, a in goes)]
         if free < 0 and goes:
-            variables.append(self.any_of([v for v, _ in comes]))
-            self.add_rows(0, variables, [*factors, -free], upper=0)
+            variables.append(self.any_of([v for v, _ in comes], most))
+            self.add_row(variables, [*factors, -free], upper=0)
             return
-        self.add_rows(0, variables, factors, upper=max(free, 0))
+        self.add_row(variables, factors, upper=max(free, 0))
 
     def add_entries(self, row: ArrayLike, variable: ArrayLike, coefficient: ArrayLike) -> None:
         """Add terms to rows that exist; a variable may come to a row once only."""
@@ -165,6 +201,7 @@ class LinearModel:
     @property
     def rows(self) -> Rows:
         """All rows so far, entries in row order."""
+        self._flush()
         row = _joined(self._row)
         order = np.argsort(row, kind="stable")
         return Rows(

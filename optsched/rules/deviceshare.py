@@ -718,7 +718,7 @@ class _Cards:
             for variables in (v for v in npus.values() if len(v) > 1):
                 # No NPU twice for one task, whichever of its containers has it.
                 ones = [*[1] * len(variables), -1]
-                self._model.add_rows(0, [*variables, int(supplied[c])], ones, upper=0)
+                self._model.add_row([*variables, int(supplied[c])], ones, upper=0)
         for at, card in enumerate(self._cards):
             self._bound(at, card)
         for variables in self._apart.values():
@@ -733,12 +733,11 @@ class _Cards:
             if usable(card, need, shape) and admits(card, self._left[i], need)
         ]
         most = [self._most(i, need) for i in open_cards]
-        dealt = model.add_variables(0, np.array(most, np.int64))
-        factors = np.append(np.ones(len(dealt), np.int64), -need.number)
-        model.add_rows(0, np.append(dealt, tasks), factors, lower=0, upper=0)
-        found = list(zip(open_cards, dealt.tolist(), strict=True))
+        dealt = model.add_variables(0, np.array(most, np.int64)).tolist()
+        model.add_row([*dealt, tasks], [*[1] * len(dealt), -need.number], lower=0, upper=0)
+        found = list(zip(open_cards, dealt, strict=True))
         for at, variable in found:
-            model.add_rows(0, [variable, tasks], [1, -1], upper=0)
+            model.add_row([variable, tasks], [1, -1], upper=0)
             if self._cards[at].mode == MIG:
                 self._add_slices(at, need, variable)
             else:
@@ -756,11 +755,10 @@ class _Cards:
         model, card = self._model, self._cards[at]
         kinds = slices(card, self._left[at], need)
         counts = [card.geometries[g].instances[kind].number for g, kind in kinds]
-        chosen = model.add_variables(0, np.array(counts, np.int64))
-        factors = np.append(np.ones(len(chosen), np.int64), -1)
-        model.add_rows(0, np.append(chosen, variable), factors, lower=0, upper=0)
+        chosen = model.add_variables(0, np.array(counts, np.int64)).tolist()
+        model.add_row([*chosen, variable], [*[1] * len(chosen), -1], lower=0, upper=0)
         of_card = self._cut.setdefault(at, {})
-        for kind, each in zip(kinds, chosen.tolist(), strict=True):
+        for kind, each in zip(kinds, chosen, strict=True):
             of_card.setdefault(kind, []).append(each)
 
     def _bound_slices(self, at: int) -> None:
@@ -781,15 +779,15 @@ class _Cards:
             held = taken.get((g, kind), 0)
             count = max(card.geometries[g].instances[kind].number, held)
             factors = [*[1] * len(comes), *[-1] * len(goes), -count]
-            model.add_rows(0, [*comes, *goes, in_use[g]], factors, upper=-held)
+            model.add_row([*comes, *goes, in_use[g]], factors, upper=-held)
         mixed = len({g for g, _ in taken}) - 1
         if mixed < 1:
-            model.add_rows(0, list(in_use.values()), 1, upper=1)
+            model.add_row(list(in_use.values()), [1] * len(in_use), upper=1)
             return
         comes = [w for variables in of_card.values() for w in variables]
-        anything = model.any_of(comes)
+        anything = model.any_of(comes, self._pending)
         factors = [*[1] * len(in_use), mixed]
-        model.add_rows(0, [*in_use.values(), anything], factors, upper=1 + mixed)
+        model.add_row([*in_use.values(), anything], factors, upper=1 + mixed)
 
     def _most(self, at: int, need: Need) -> int:
         card, used = self._cards[at], self._left[at]
@@ -804,14 +802,15 @@ class _Cards:
             self._memory[at],
             [(v, t.memory) for v, t in gone],
             card.memory - used.memory,
+            self._pending,
         )
-        self._model.add_room(
-            self._cores[at], [(v, t.cores) for v, t in gone], ALL_CORES - used.cores
-        )
+        cores = [(v, t.cores) for v, t in gone]
+        self._model.add_room(self._cores[at], cores, ALL_CORES - used.cores, self._pending)
         comes = [*self._sharing[at], *self._owning[at]]
         if gone:
             room = card.sharers - used.number
-            self._model.add_room([(v, 1) for v in comes], [(v, 1) for v, _ in gone], room)
+            goes = [(v, 1) for v, _ in gone]
+            self._model.add_room([(v, 1) for v in comes], goes, room, self._pending)
             self._wait_for_owners(at, comes)
         self._bound_owners(at, card)
 
@@ -820,13 +819,14 @@ class _Cards:
         used, gone = self._used[at], self._gone[at]
         if used.owners and comes:
             owners = [v for v, t in gone if t.is_alone]
-            factors = [*[-1] * len(owners), used.owners]
-            self._model.add_rows(0, [*owners, self._model.any_of(comes)], factors, upper=0)
+            anything = self._model.any_of(comes, self._pending)
+            self._model.add_row([*owners, anything], [*[-1] * len(owners), used.owners], upper=0)
         over = used.cores_before - ALL_CORES + 1
         if over > 0 and self._coreless[at]:
-            variables = [*(v for v, _ in gone), self._model.any_of(self._coreless[at])]
+            anything = self._model.any_of(self._coreless[at], self._pending)
+            variables = [*(v for v, _ in gone), anything]
             factors = [*(-t.cores for _, t in gone), over]
-            self._model.add_rows(0, variables, factors, upper=0)
+            self._model.add_row(variables, factors, upper=0)
 
     def _bound_owners(self, at: int, card: Card) -> None:
         """Who has a card alone finds nobody there and lets nobody come."""
@@ -834,13 +834,13 @@ class _Cards:
         most = min(card.sharers - self._left[at].number, self._pending)
         if self._owning[at]:
             owned = [*self._owning[at], owner]
-            model.add_rows(0, owned, [*[1] * len(self._owning[at]), -1], upper=0)
+            model.add_row(owned, [*[1] * len(self._owning[at]), -1], upper=0)
             if gone:
                 factors = [*[-1] * len(gone), self._used[at].number]
-                model.add_rows(0, [*(v for v, _ in gone), owner], factors, upper=0)
-        if self._sharing[at]:
+                model.add_row([*(v for v, _ in gone), owner], factors, upper=0)
+        if self._sharing[at] and (self._owning[at] or not gone):
             shared = [*self._sharing[at], owner]
-            model.add_rows(0, shared, [*[1] * len(self._sharing[at]), most], upper=most)
+            model.add_row(shared, [*[1] * len(self._sharing[at]), most], upper=most)
 
 
 # --- greedy --------------------------------------------------------------------------------------

@@ -395,10 +395,11 @@ class _Rows:
                 goes[part.at] += [(variable, amount)] if amount else []
                 most[part.at] += number * amount
             given: list[list[tuple[int, int]]] = [[] for _ in free]
+            largest = max(int(self._pending.max(initial=0)), *most)
             for cells, terms in asked.items():
                 self._split(cells, terms, most, given)
             for at, terms in enumerate(given):
-                self._model.add_room(terms, goes[at], free[at])
+                self._model.add_room(terms, goes[at], free[at], largest)
 
     def _split(
         self,
