@@ -721,8 +721,8 @@ class _Cards:
                 self._model.add_row([*variables, int(supplied[c])], ones, upper=0)
         for at, card in enumerate(self._cards):
             self._bound(at, card)
-        for variables in self._apart.values():
-            self._form.model.add_rows(0, variables, 1, upper=1)
+        for (at, group), variables in self._apart.items():
+            self._keep_apart(at, group, variables)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
         """Σ over cards of v = number·tasks, and no card twice for one task; (card, v)."""
@@ -749,6 +749,16 @@ class _Cards:
             if need.is_vgpu and not need.cores:
                 self._coreless[at].append(variable)
         return found
+
+    def _keep_apart(self, at: int, group: str, variables: Sequence[int]) -> None:
+        """One task of a PodGroup a card, and none before those of it that hold it have left."""
+        ones = [1] * len(variables)
+        self._model.add_row(variables, ones, upper=1)
+        goes = [v for v, taken in self._gone[at] if taken.group == group]
+        held = self._used[at].groups.count(group)
+        if held:
+            factors = [*[held] * len(variables), *[-1] * len(goes)]
+            self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_slices(self, at: int, need: Need, variable: int) -> None:
         """Every task on a card that is cut has one slice: Σ over kinds of w = v."""

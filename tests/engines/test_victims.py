@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from optsched.api.wellknown import VGPU_PODGROUP_POLICY
 from optsched.domain.cards import Card, CardRequest, Geometry, Instance
 from optsched.domain.cluster import GangPhase, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
@@ -323,7 +324,8 @@ def random_card(rng: np.random.Generator, number: int) -> Card:
 def asking_for_cards(rng: np.random.Generator, task):
     cores = int(rng.choice([0, 0, 30, 50, 100]))
     request = CardRequest(int(rng.integers(1, 3)), int(rng.choice([100, 200, 400])), 0, cores)
-    return replace(task, shape=replace(task.shape, cards=(request,)))
+    notes = ((VGPU_PODGROUP_POLICY, "together"),) if rng.random() < 0.2 else ()
+    return replace(task, shape=replace(task.shape, cards=(request,), notes=notes))
 
 
 def on_cards(by_name, task):
