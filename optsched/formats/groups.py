@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
 _GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE})
+_AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 POD_MARKS: Final = frozenset(
     {
         wellknown.PREEMPTABLE,
@@ -140,13 +141,17 @@ def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
 
 
 def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:
-    """The gang of pods that name a PodGroup which does not exist."""
+    """The gang of pods that name a PodGroup which does not exist.
+
+    Pods that leave or have ended miss nothing: jobs take their PodGroups away at their end.
+    """
     members = _in_order(tasks)
     first = min(members, key=lambda task: task.key)
     message = f"{_group_text(key)}, which pod {first.key} names, does not exist"
     if key.partition("/")[2].startswith(wellknown.MADE_GROUP_PREFIX):
         message = f"{_group_text(key)} of pod {first.key} has not been made yet by the controllers"
     created = min(task.created_ms for task in members)
+    is_over = all(task.status in _AT_THEIR_END for task in members)
     return Gang(
         key=key,
         queue=queue,
@@ -154,7 +159,7 @@ def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:
         created_ms=created,
         waiting_since_ms=created,
         tasks=members,
-        problem=Reason(ReasonCode.POD_GROUP_NOT_FOUND, message),
+        problem=None if is_over else Reason(ReasonCode.POD_GROUP_NOT_FOUND, message),
     )
 
 

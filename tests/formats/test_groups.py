@@ -113,6 +113,20 @@ def test_a_group_that_does_not_exist():
     )
 
 
+@pytest.mark.parametrize(
+    ("status", "is_missed"),
+    [
+        (TaskStatus.SUCCEEDED, False),
+        (TaskStatus.FAILED, False),
+        (TaskStatus.RELEASING, False),
+        (TaskStatus.RUNNING, True),
+    ],
+)
+def test_pods_at_their_end_miss_no_group(status: TaskStatus, is_missed: bool):
+    members = (task("a", status=TaskStatus.SUCCEEDED), task("b", status=status))
+    assert (missing_gang("ns/g", members, "lab").problem is not None) == is_missed
+
+
 def test_a_group_that_controllers_have_yet_to_make():
     problem = missing_gang("ns/podgroup-u", (task("a"),), "lab").problem
     assert problem is not None
