@@ -40,6 +40,11 @@ bench-jobs: $(STAMP) ## jobs from submission to bound pods, controllers and sche
 	bash .ci/prerequisites go
 	$(PY) -m bench.jobs
 
+.PHONY: bench-admission
+bench-admission: $(STAMP) ## reviews of jobs beside a webhook that does nothing
+	bash .ci/prerequisites go
+	$(PY) -m bench.admission
+
 .PHONY: demo
 demo: $(STAMP) ## the gang experiment on a Kubernetes control plane of this machine
 	bash .ci/prerequisites go || true

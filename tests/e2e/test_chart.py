@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 CHART = ROOT / "deploy" / "helm" / "optsched"
+SINGLE_FILE = ROOT / "deploy" / "volcano-development.yaml"
 CRATER = "manifests/crater/values.yaml"
 NAMES = {
     "scheduler": "volcano-scheduler",
@@ -97,6 +98,13 @@ def test_an_api_server_takes_all_of_it(helm: Helm, control_plane: ControlPlane) 
         assert len(applied) == len(manifest["items"])
     finally:
         kubectl("delete", "--ignore-not-found", "-f", "-", input=json.dumps(manifest))
+
+
+def test_the_single_file_is_the_chart(helm: Helm) -> None:
+    with SINGLE_FILE.open() as file:
+        namespace, *objects = [found for found in yaml.load_all(file, yaml.CSafeLoader) if found]
+    assert namespace["kind"] == "Namespace"
+    assert objects == helm.objects("--include-crds")
 
 
 def test_it_brings_all_kinds(helm: Helm) -> None:
