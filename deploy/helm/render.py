@@ -35,6 +35,10 @@ def render(helm: Path) -> str:
     return HEAD + result.stdout.removeprefix("---\n")
 
 
+def _say(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+
+
 if __name__ == "__main__":
-    binary = require(lambda message: print(message, file=sys.stderr), binaries=(HELM,)).path("helm")
+    binary = require(_say, binaries=(HELM,)).path("helm")
     PATH.write_text(render(binary), encoding="utf-8")
