@@ -7,6 +7,8 @@ node. Claims that ask for more carry their problem.
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -328,6 +330,16 @@ class Devices:
         return all(compile_selector(text).selects(device) for text in texts) and all(
             _has(device, name, text) for name, text in need.capacity
         )
+
+    def withheld(self, need: DeviceNeed) -> Counter[str]:
+        """Devices of all nodes that would do for a need and are left to others, by why."""
+        found: Counter[str] = Counter()
+        for here in self.on_node.values():
+            for device in (d for d in here if d.problem):
+                with suppress(CelError):
+                    if any(self._selects(device, each) for each in need.variants):
+                        found[device.problem] += 1
+        return found
 
     def choices(self, node: str, need: DeviceNeed) -> tuple[tuple[int, ...], int]:
         """Places in `on_node` of the devices that would do for a variant, and how many it takes.

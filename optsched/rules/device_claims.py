@@ -19,6 +19,7 @@ from optsched.problem.running import running_tasks
 from optsched.rules.base import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.rules.device_deals import deal_out, options_of
 from optsched.rules.faces import Face
+from optsched.rules.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -117,7 +118,8 @@ class DeviceClaims(Rule):
         shape = problem.classes.shapes[task_class]
         asked = problem.derived(_Pools).asks.open(shape)
         if asked:
-            return f"had too few devices free: {' and '.join(_in_words(asked))}"
+            left = _left_to_others(problem.snapshot.devices, asked)
+            return f"had too few devices free: {' and '.join(_in_words(asked))}{left}"
         return f"can not reach the devices of {', '.join(shape.device_claims)}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
@@ -199,6 +201,15 @@ def _in_words(asked: Iterable[DeviceAsk]) -> Iterator[str]:
         )
     yield from (f"{n} of class {name}" for name, n in sorted(number.items()))
     yield from dict.fromkeys(more)
+
+
+def _left_to_others(devices: Devices, asked: Iterable[DeviceAsk]) -> str:
+    """Which devices would do for claims if they were given out here."""
+    number: Counter[str] = Counter()
+    for need in {need for ask in asked for need in ask.needs}:
+        number |= devices.withheld(need)
+    parts = [f"{counted(n, 'device')} on all nodes {why}" for why, n in sorted(number.items())]
+    return f" (left to others: {', '.join(parts)})" if parts else ""
 
 
 def unusable(devices: Devices, key: str) -> str:

@@ -23,6 +23,7 @@ from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.tiers import priority_tiers
+from optsched.rules.deviceshare import DeviceShare
 from optsched.rules.extender import Extender
 from optsched.rules.hdrf import HierarchicalDrf
 from optsched.rules.ledger import Ledger
@@ -88,7 +89,12 @@ class Asked(Extender):
 
 ASKED = Asked(paths=((Verb.PREDICATE, "p"), (Verb.PRIORITIZE, "s")), outside=Fickle())
 TREE = HierarchicalDrf()
-OF_USERS = {"maintenance": load_example().Maintenance(), "extender-asked": ASKED}
+SHARING = DeviceShare(by_vgpu=True, by_npu=True)
+OF_USERS = {
+    "maintenance": load_example().Maintenance(),
+    "extender-asked": ASKED,
+    "deviceshare-on": SHARING,
+}
 OWN = {**ALWAYS, **OF_PLUGINS, "drf-tree": TREE}
 RULES = {**OWN, **OF_USERS}
 GANG = RULES["gang"]
@@ -109,6 +115,7 @@ ABOUT: dict[str, frozenset[str]] = {
     "taints": frozenset({"tolerations"}),
     "volumes": frozenset({"claims"}),
     "device-claims": frozenset({"devices"}),
+    "deviceshare": frozenset({"cards"}),
     "host-ports": frozenset({"host_ports"}),
     "pod-affinity": frozenset({"pod_affinity", "pod_anti_affinity"}),
     "topology-spread": frozenset({"spread", "node_affinity"}),

@@ -198,7 +198,8 @@ def test_all_devices_of_a_node_or_none() -> None:
     tainted = {"name": "d3", "taints": [{"key": "k", "effect": "NoSchedule"}]}
     for plan in plans(CLASS, node("n1"), device_slice("n1", "d0", tainted), here[-2], every):
         assert not plan.binds
-        assert f"had too few devices free: all of class {DRIVER}" in waits(plan)
+        why = f"had too few devices free: all of class {DRIVER}"
+        assert f"{why} (left to others: 1 device on all nodes is tainted: k)" in waits(plan)
     for plan in plans(CLASS, node("n1"), here[-2], every):
         assert not plan.binds
 

@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS, NUMA_TOPOLOGY_POLICY
+from optsched.api.wellknown import (
+    HIERARCHY,
+    HIERARCHY_WEIGHTS,
+    NUMA_TOPOLOGY_POLICY,
+    VGPU_PODGROUP_POLICY,
+)
 from optsched.domain.amounts import amounts, total
+from optsched.domain.cards import Card, CardRequest, Chip, Geometry, Instance, Template
 from optsched.domain.cluster import (
     Budget,
     Claim,
@@ -131,9 +137,37 @@ def _shapes(namespace: str, about: frozenset[str]) -> SearchStrategy[list[TaskSh
     if "devices" in about:
         claiming = _with_devices(namespace)
         each = st.builds(lambda shape, more: replace(shape, **more), each, claiming)
+    if "cards" in about:
+        each = st.builds(_sharing, each, _one_of((*_NO_CARDS, *_CARDS)), _one_of(_GROUPS))
     if "numa" in about:
         each = st.builds(_alone, each, _one_of(_POLICIES), st.booleans())
     return st.lists(each, min_size=1, max_size=3)
+
+
+_CHIP = Chip("Ascend310P", 100, 110, (Template("vir01", 15), Template("vir02", 30)))
+_NO_CARDS: tuple[tuple[CardRequest, ...], ...] = ((), ())
+_CARDS = (
+    (CardRequest(1, 40),),
+    (CardRequest(1, 60, 0, 50),),
+    (CardRequest(2, 0, 50),),
+    (CardRequest(1, 0, 100, 100),),
+    (CardRequest(1, 40), CardRequest(1, 60)),
+    (CardRequest(1, 20, npu="Ascend310P"),),
+    (CardRequest(2, 0, 100, npu="Ascend310P"),),
+    (CardRequest(1, 10, npu="Ascend310P"), CardRequest(1, 0, 100, npu="Ascend310P")),
+    (CardRequest(1, 40), CardRequest(1, 20, npu="Ascend310P")),
+)
+_GROUPS = ("", "", "", "a/g")
+_CUTS = (
+    Geometry("halves", (Instance("h", 50, 2),)),
+    Geometry("mixed", (Instance("h", 60, 1), Instance("q", 40, 1))),
+)
+
+
+def _sharing(shape: TaskShape, cards: tuple[CardRequest, ...], group: str) -> TaskShape:
+    """The shape of a pod that asks for parts of GPUs and NPUs, maybe apart from its group."""
+    notes = ((VGPU_PODGROUP_POLICY, group),) if group and cards else ()
+    return replace(shape, cards=cards, notes=notes)
 
 
 def _alone(shape: TaskShape, policy: str, is_guaranteed: bool) -> TaskShape:
@@ -433,7 +467,21 @@ class _Contest:
             unschedulable=bool(self._from(*[0] * 19, 1)),
             residents=tuple(sorted(here, key=lambda task: task.key)),
             numa=numa,
+            cards=self._cards() if "cards" in self._about else (),
         )
+
+    def _cards(self) -> tuple[Card, ...]:
+        """vGPUs, some of which MIG cuts, and NPUs."""
+        made = []
+        for i in range(self._from(0, 1, 2, 2)):
+            mode, sharers = self._from("hami-core", "hami-core", "mig"), self._from(1, 2, 3)
+            cuts = _CUTS if mode == "mig" else ()
+            ill = self._from(*[0] * 9, 1)
+            card = Card(f"GPU-{i}", 100, sharers, mode, is_healthy=not ill, geometries=cuts)
+            made.append(card)
+        npu = Card("", 100, self._from(2, 7), npu=_CHIP.name, chip=_CHIP)
+        made += (replace(npu, key=f"npu-{i}") for i in range(self._from(0, 0, 1, 2)))
+        return tuple(made)
 
     def _numa(self, here: list[Task]) -> Numa | None:
         """One or two cells, of which everybody who is there has said what they hold."""
