@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.selectors import NodeSelector
-    from optsched.domain.task import Task
+    from optsched.domain.task import Taint, Task, Toleration
 
 MOST_CONSUMERS = 256
 """Pods that one claim may be reserved for (`ResourceClaimReservedForMaxSize`)."""
@@ -68,12 +68,15 @@ class PooledDevice:
         (domain/name, quantity as it is written), in order.
     problem
         Why it is not given out here; empty when it is.
+    taints
+        Those that keep it from requests which do not tolerate them.
     """
 
     id: DeviceId
     attributes: tuple[tuple[str, Attribute], ...] = ()
     capacity: tuple[tuple[str, str], ...] = ()
     problem: str = ""
+    taints: tuple[Taint, ...] = ()
 
     @property
     def driver(self) -> str:
@@ -114,6 +117,8 @@ class DeviceNeed:
         Whether it asks for all of them that a node has, at least one, instead of a number.
     capacity
         (name, quantity as it is written) that every device must have at least.
+    tolerations
+        Taints of devices that do not matter to it.
     alternatives
         Requests of which one is met, the first if possible; then nothing else of this counts.
     counted
@@ -130,6 +135,7 @@ class DeviceNeed:
     problem: str = ""
     is_all: bool = False
     capacity: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
     alternatives: tuple[DeviceNeed, ...] = ()
 
     @property
@@ -221,11 +227,15 @@ class DeviceClaim:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A DeviceClass: expressions that its devices meet."""
+    """A DeviceClass: expressions that its devices meet.
+
+    config: what drivers are told with every device of it, in JSON.
+    """
 
     name: str
     selectors: tuple[str, ...] = ()
     problem: str = ""
+    config: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,11 +344,11 @@ class Devices:
     def withheld(self, need: DeviceNeed) -> Counter[str]:
         """Devices of all nodes that would do for a need and are left to others, by why."""
         found: Counter[str] = Counter()
-        for here in self.on_node.values():
-            for device in (d for d in here if d.problem):
-                with suppress(CelError):
-                    if any(self._selects(device, each) for each in need.variants):
-                        found[device.problem] += 1
+        for device in (d for here in self.on_node.values() for d in here if d.problem or d.taints):
+            with suppress(CelError):
+                kept = [n for n in need.variants if self._selects(device, n)]
+                whys = [why for n in kept if (why := _withheld(device, n))]
+                found.update(whys[:1])
         return found
 
     def choices(self, node: str, need: DeviceNeed) -> tuple[tuple[int, ...], int]:
@@ -352,7 +362,7 @@ class Devices:
             found = [i for i, device in enumerate(here) if self._selects(device, need)]
         except CelError:
             found = []
-        open_ones = tuple(i for i in found if not here[i].problem)
+        open_ones = tuple(i for i in found if not _withheld(here[i], need))
         if not need.is_all:
             return open_ones, need.number
         if self.in_flux & {node, ""}:
@@ -361,6 +371,14 @@ class Devices:
 
 
 _ELSEWHERE = "some of which are not of one node and not allocated here"
+
+
+def _withheld(device: PooledDevice, need: DeviceNeed) -> str:
+    """Why a device that a need selects is not given to it; empty when it is."""
+    for taint in device.taints:
+        if not any(toleration.tolerates(taint) for toleration in need.tolerations):
+            return f"is tainted: {taint.key}"
+    return device.problem
 
 
 def _has(device: PooledDevice, name: str, least: str) -> bool:

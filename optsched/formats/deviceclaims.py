@@ -6,6 +6,7 @@ level `exactly` and with a level `basic`; both are read.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -27,6 +28,7 @@ from optsched.domain.devices import (
     PooledDevice,
     Version,
 )
+from optsched.domain.task import Taint, TaintEffect, Toleration
 from optsched.formats.encode_selectors import node_selector_fields
 from optsched.formats.marks import PROBLEM
 from optsched.formats.problems import sentence
@@ -35,7 +37,7 @@ from optsched.formats.selectors import node_selector
 from optsched.units import QuantityError, parse_quantity_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from optsched.api.meta import ObjectMeta
     from optsched.domain.amounts import Amounts
@@ -123,7 +125,14 @@ def _variant(fields: Fields, name: str) -> DeviceNeed:
         selectors=_expressions(fields),
         is_all=is_all,
         capacity=tuple((each, _text(asked, each)) for each in sorted(asked.amounts("requests"))),
+        tolerations=tuple(_toleration(each) for each in fields.records("tolerations")),
     )
+
+
+def _toleration(fields: Fields) -> Toleration:
+    exists, effect = fields.text("operator") == "Exists", fields.text("effect")
+    value = "" if exists else fields.text("value")
+    return Toleration(fields.text("key"), exists, value, TaintEffect(effect) if effect else None)
 
 
 def _text(capacity: Fields, name: str) -> str:
@@ -167,9 +176,15 @@ def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldErro
     meta = parse_meta(obj, errors)
     if meta is None:
         return None, tuple(errors)
-    selectors = _expressions(Fields(obj, DEVICE_CLASS, "", errors).record("spec"))
+    spec = Fields(obj, DEVICE_CLASS, "", errors).record("spec")
+    selectors, told = _expressions(spec), spec.raw("config")
     problem = meta.annotations.get(PROBLEM) or (errors and f"has no reading: {sentence(errors)}")
-    return DeviceClass(meta.name, selectors, problem or ""), tuple(errors)
+    config = (
+        tuple(json.dumps(each, sort_keys=True) for each in told if isinstance(each, dict))
+        if isinstance(told, list)
+        else ()
+    )
+    return DeviceClass(meta.name, selectors, problem or "", config), tuple(errors)
 
 
 # --- slices --------------------------------------------------------------------------------------
@@ -234,7 +249,12 @@ def _device(fields: Fields, driver: str, pool: str, errors: list[FieldError]) ->
         )
     )
     problem = "has fields without a reading" if len(errors) > before else _withheld(inner)
-    return PooledDevice(key, attributes, capacity, problem)
+    taints = tuple(
+        Taint(each.text("key"), each.text("value"), TaintEffect(each.text("effect")))
+        for each in inner.records("taints")
+        if each.text("effect") in _KEEPS_AWAY and each.text("key") != PROBLEM
+    )
+    return PooledDevice(key, attributes, capacity, problem, taints)
 
 
 def _full(name: str, driver: str) -> str:
@@ -264,8 +284,6 @@ def _withheld(fields: Fields) -> str:
     for taint in fields.records("taints"):
         if taint.text("key") == PROBLEM:
             return taint.text("value")
-        if taint.text("effect") in _KEEPS_AWAY:
-            return f"is tainted: {taint.text('key')}"
     if any(True for _ in fields.records("consumesCounters")):
         return "shares counters with other devices"
     if fields.boolean("allowMultipleAllocations"):
@@ -364,17 +382,20 @@ def _selectors(texts: Iterable[str]) -> list[dict[str, Any]]:
 def _encode_class(device_class: DeviceClass) -> dict[str, Any]:
     marks = {PROBLEM: device_class.problem} if device_class.problem else {}
     meta = {"name": device_class.name, "annotations": marks}
-    spec = {"selectors": _selectors(device_class.selectors)}
+    config = list(map(json.loads, device_class.config))
+    spec = {"selectors": _selectors(device_class.selectors), "config": config}
     return _manifest(kinds.DEVICE_CLASSES[0], meta, spec=spec)
 
 
 def _encode_device(device: PooledDevice) -> dict[str, Any]:
-    taint = {"key": PROBLEM, "value": device.problem, "effect": "NoSchedule"}
+    taints = [{"key": t.key, "value": t.value, "effect": t.effect.value} for t in device.taints]
+    if device.problem:
+        taints.append({"key": PROBLEM, "value": device.problem, "effect": "NoSchedule"})
     return {
         "name": device.id.device,
         "attributes": {name: _encode_attribute(value) for name, value in device.attributes},
         "capacity": {name: {"value": text} for name, text in device.capacity},
-        **({"taints": [taint]} if device.problem else {}),
+        **({"taints": taints} if taints else {}),
     }
 
 
@@ -421,6 +442,48 @@ def allocation_fields(allocation: DeviceAllocation) -> dict[str, Any]:
     }
 
 
+def granted_fields(
+    claim: Mapping[str, Any],
+    allocation: DeviceAllocation,
+    class_of: Callable[[str], DeviceClass | None],
+) -> dict[str, Any]:
+    """An allocation of a claim as kube-scheduler writes it.
+
+    With each device goes what its request tolerates; with all of them, what the classes and the
+    claim have to tell the drivers (`allocation.devices.config`).
+    """
+    spec = claim.get("spec") or {}
+    asked = spec.get("devices") or {}
+    variants = {n: v for each in asked.get("requests") or () for n, v in _raw_variants(each)}
+    fields = allocation_fields(allocation)
+    for result in fields["devices"]["results"]:
+        tolerations = variants.get(result["request"], {}).get("tolerations")
+        if tolerations:
+            result["tolerations"] = tolerations
+    config: list[dict[str, Any]] = []
+    used = list(dict.fromkeys(request for request, _ in allocation.devices))
+    for request in used:
+        found = class_of(str(variants.get(request, {}).get("deviceClassName")))
+        told = map(json.loads, found.config if found is not None else ())
+        config += ({"source": "FromClass", "requests": [request], **each} for each in told)
+    for each in asked.get("config") or ():
+        about = DeviceConstraint(tuple(each.get("requests") or ()), "")
+        if any(map(about.binds, used)):
+            config.append({"source": "FromClaim", **each})
+    if config:
+        fields["devices"]["config"] = config
+    return fields
+
+
+def _raw_variants(request: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The ways to meet a request of a claim as it is written, by name."""
+    others = request.get("firstAvailable")
+    for each in others or ():
+        yield f"{request['name']}/{each['name']}", each
+    if not others:
+        yield request["name"], request.get("exactly") or request
+
+
 def _encode_need(need: DeviceNeed) -> dict[str, Any]:
     if need.alternatives:
         others = [
@@ -437,7 +500,14 @@ def _encode_variant(need: DeviceNeed) -> dict[str, Any]:
         "selectors": _selectors(need.selectors),
         **({"allocationMode": _ALL} if need.is_all else {"count": need.number}),
         **({"capacity": {"requests": dict(need.capacity)}} if need.capacity else {}),
+        "tolerations": list(map(_encode_toleration, need.tolerations)),
     }
+
+
+def _encode_toleration(toleration: Toleration) -> dict[str, Any]:
+    effect = {} if toleration.effect is None else {"effect": toleration.effect.value}
+    operator = "Exists" if toleration.exists else "Equal"
+    return {"key": toleration.key, "operator": operator, "value": toleration.value, **effect}
 
 
 # --- who uses claims -----------------------------------------------------------------------------

@@ -215,7 +215,16 @@ _EXACTLY: Final[dict[str, Schema]] = {
     "count": integer("", minimum=1, default=1),
     "adminAccess": boolean(""),
     "selectors": _EXPRESSIONS,
-    "tolerations": listing("", record("")),
+    "tolerations": listing(
+        "",
+        record(
+            "",
+            key=text(""),
+            operator=text("", enum=["Exists", "Equal"], default="Equal"),
+            value=text(""),
+            effect=text("", enum=["NoSchedule", "NoExecute"]),
+        ),
+    ),
     "capacity": record("", requests=amounts("")),
 }
 _DEVICE_RESULT: Final = record(
@@ -265,7 +274,7 @@ DEVICE_CLAIM: Final = record(
         reservedFor=listing("", record("", resource=text(""), name=text(""), uid=text(""))),
     ),
 )
-DEVICE_CLASS: Final = record("", spec=record("", selectors=_EXPRESSIONS))
+DEVICE_CLASS: Final = record("", spec=record("", selectors=_EXPRESSIONS, config={}))
 _DEVICE: Final[dict[str, Schema]] = {
     "attributes": mapping(
         "",

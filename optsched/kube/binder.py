@@ -137,7 +137,7 @@ class LiveBinder:
         self._idle = asyncio.Event()
         self._idle.set()
         self._num_under_way = 0
-        self._reserver = Reserver(api, cache.claim_kind)
+        self._reserver = Reserver(api, cache.claim_kind, cache.device_class)
         self._locks = NodeLocks(api, around.clock, around.waiting)
         self.holds = Holds(cache, around.clock)
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from optsched.api.schedulinggroup import SchedulingPodGroup
     from optsched.domain.cards import CardUse
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
-    from optsched.domain.devices import DeviceGrant
+    from optsched.domain.devices import DeviceClass, DeviceGrant
     from optsched.domain.numa import Numa, NumaPart
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
@@ -262,6 +262,10 @@ class ClusterCache:
     def claim_kind(self, key: str) -> Kind | None:
         """The version in which a ResourceClaim is followed; None where there is none."""
         return self._devices.claim_kind(key)
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """A DeviceClass as it is followed; None where there is none."""
+        return self._devices.devices().classes.get(name)
 
     def group(self, key: str) -> PodGroup | None:
         """A PodGroup as the server has it."""

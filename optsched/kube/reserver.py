@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.domain.devices import DeviceAllocation
-from optsched.formats.deviceclaims import FINALIZER, allocation_fields
+from optsched.formats.deviceclaims import FINALIZER, granted_fields
 from optsched.kube.devices import on_node
 from optsched.kube.errors import Conflict, KubeError, NotFound
 from optsched.kube.ports import Ref
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.api.kinds import Kind
-    from optsched.domain.devices import DeviceGrant
+    from optsched.domain.devices import DeviceClass, DeviceGrant
     from optsched.kube.ports import Api, Raw
 
 TRIES: Final = 8
@@ -28,11 +28,20 @@ TRIES: Final = 8
 
 
 class Reserver:
-    """Reserves claims for pods; `kind_of` says in which version a claim is followed."""
+    """Reserves claims for pods.
 
-    def __init__(self, api: Api, kind_of: Callable[[str], Kind | None]) -> None:
+    `kind_of` says in which version a claim is followed, `class_of` what a class of devices is.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        kind_of: Callable[[str], Kind | None],
+        class_of: Callable[[str], DeviceClass | None],
+    ) -> None:
         self._api = api
         self._kind_of = kind_of
+        self._class_of = class_of
 
     async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
         """Reserve a claim for a pod, with its devices on a node; why not, or empty.
@@ -87,7 +96,7 @@ class Reserver:
                 meta = {**_version(claim), "finalizers": [*finalizers, FINALIZER]}
                 claim = await self._api.patch(ref, {"metadata": meta})
             allocation = DeviceAllocation(on_node(node), grant.devices)
-            fresh["allocation"] = allocation_fields(allocation)
+            fresh["allocation"] = granted_fields(claim, allocation, self._class_of)
         reserved.append({"resource": "pods", "name": pod.name, "uid": uid})
         body = {"metadata": _version(claim), "status": {**fresh, "reservedFor": reserved}}
         await self._api.patch(ref, body, "status")

@@ -142,7 +142,12 @@ def test_a_claim_gets_two_devices_of_one_kind_by_the_first_alternative_that_ther
             {"name": "two", **asked, "count": 2},
         ],
     }
-    devices = {"requests": [want], "constraints": [{"matchAttribute": kind, "requests": ["gpu"]}]}
+    told = {"opaque": {"driver": driver(site), "parameters": {"mode": "fast"}}}
+    devices = {
+        "requests": [want],
+        "constraints": [{"matchAttribute": kind, "requests": ["gpu"]}],
+        "config": [told],
+    }
     body = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -156,7 +161,9 @@ def test_a_claim_gets_two_devices_of_one_kind_by_the_first_alternative_that_ther
     site.scheduler()
     site.pod("p", resourceClaims=names("pair"))
     until(lambda: node_of(site, "p") == node, "the pod is where there are devices")
-    results = status(site, "pair")["allocation"]["devices"]["results"]
+    got = status(site, "pair")["allocation"]["devices"]
+    assert got["config"] == [{"source": "FromClaim", **told}]
+    results = got["results"]
     assert [(r["request"], r["device"]) for r in results] == [
         ("gpu/two", "gpu-0"),
         ("gpu/two", "gpu-2"),

@@ -174,8 +174,7 @@ def test_pools_count_when_they_are_complete_in_their_newest_generation() -> None
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"taints": [{"key": "k", "effect": "NoSchedule"}]}, "is tainted: k"),
-        ({"taints": [{"key": "k", "effect": "None"}]}, ""),
+        ({"taints": [{"key": "k", "effect": "NoSchedule"}]}, ""),
         ({"consumesCounters": [{"counterSet": "s"}]}, "shares counters with other devices"),
         ({"allowMultipleAllocations": True}, "is shared by several claims"),
         ({"bindsToNode": True}, "has conditions for binding"),
@@ -190,6 +189,21 @@ def test_devices_that_are_left_to_others(fields: dict[str, Any], problem: str) -
     assert found.devices[0].problem == problem
     if "attributes" in fields:
         assert found.devices[0].attributes == ((f"{DRIVER}/v", Version("1.0.0")),)
+
+
+def test_taints_that_keep_requests_away() -> None:
+    taints = [
+        {"key": "a", "value": "x", "effect": "NoSchedule"},
+        {"key": "b", "effect": "NoExecute"},
+        {"key": "c", "effect": "None"},
+    ]
+    found = parse_slice(device_slice("n", {"name": "d", "taints": taints}))[0]
+    assert found is not None
+    assert list(map(str, found.devices[0].taints)) == ["a=x:NoSchedule", "b:NoExecute"]
+    tolerations = [{"key": "a", "value": "x"}, {"operator": "Exists", "effect": "NoExecute"}]
+    (need,) = read(device_claim("c", exactly={"tolerations": tolerations})).needs
+    for taint in found.devices[0].taints:
+        assert any(t.tolerates(taint) for t in need.tolerations)
 
 
 # --- pods ----------------------------------------------------------------------------------------
@@ -262,7 +276,7 @@ def test_a_dump_comes_back_as_it_was() -> None:
     objects = [
         node("n1"),
         node("n2"),
-        device_class(),
+        {**device_class(), "spec": {"config": [{"opaque": {"driver": DRIVER, "parameters": {}}}]}},
         device_class("odd", "device.x"),
         device_slice("n1", *devices),
         device_slice("n2", "d0", "d1"),
@@ -271,6 +285,7 @@ def test_a_dump_comes_back_as_it_was() -> None:
         device_claim("all", exactly={"allocationMode": "All"}),
         device_claim("part", 2, exactly={"capacity": {"requests": {"m": "1Gi"}}}),
         device_claim("bad", exactly={"count": "x"}),
+        device_claim("brave", exactly={"tolerations": [{"key": "k", "effect": "NoExecute"}]}),
         device_claim("gone", deletionTimestamp="2026-01-01T00:00:00Z"),
         alternatives,
         constrained,

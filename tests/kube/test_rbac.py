@@ -102,7 +102,7 @@ async def binds() -> FakeApi:
 
 async def claims() -> FakeApi:
     api = FakeApi(device_claim("c"))
-    reserver = Reserver(api, {"ns/c": RESOURCE_CLAIMS[0]}.get)
+    reserver = Reserver(api, {"ns/c": RESOURCE_CLAIMS[0]}.get, lambda _: None)
     grant = DeviceGrant("ns/c", (("gpu", DeviceId("d", "p", "0")),))
     assert not await reserver.reserve(grant, Ref(POD, "ns", "a"), "uid-a", "n")
     await reserver.release(grant, "uid-a")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from optsched.api.kinds import POD, RESOURCE_CLAIMS
-from optsched.domain.devices import DeviceGrant, DeviceId
+from optsched.domain.devices import DeviceClass, DeviceGrant, DeviceId
 from optsched.formats.deviceclaims import FINALIZER
 from optsched.kube.errors import Conflict, Unreachable
 from optsched.kube.ports import Ref
@@ -23,15 +24,16 @@ KIND = RESOURCE_CLAIMS[0]
 CLAIM = Ref(KIND, "ns", "c")
 GRANT = DeviceGrant("ns/c", (("gpu", DeviceId(DRIVER, "n1", "d0")),))
 SHARE = DeviceGrant("ns/c")
+CLASSES: dict[str, DeviceClass] = {}
 
 
 def reserve(api: FakeApi, grant: DeviceGrant = GRANT, uid: str = "u1") -> str:
-    reserver = Reserver(api, {"ns/c": KIND}.get)
+    reserver = Reserver(api, {"ns/c": KIND}.get, CLASSES.get)
     return asyncio.run(reserver.reserve(grant, Ref(POD, "ns", "p"), uid, "n1"))
 
 
 def release(api: FakeApi, uid: str = "u1") -> None:
-    asyncio.run(Reserver(api, {"ns/c": KIND}.get).release(GRANT, uid))
+    asyncio.run(Reserver(api, {"ns/c": KIND}.get, CLASSES.get).release(GRANT, uid))
 
 
 def status(api: FakeApi) -> Raw:
@@ -58,6 +60,36 @@ def test_a_claim_gets_devices_pod_and_finalizer() -> None:
     written = len(api.writes)
     assert reserve(api) == ""
     assert len(api.writes) == written
+
+
+def test_drivers_are_told_what_class_and_claim_have_for_them() -> None:
+    def opaque(text: str) -> dict[str, Any]:
+        return {"opaque": {"driver": DRIVER, "parameters": {"mode": text}}}
+
+    CLASSES["big"] = DeviceClass("big", config=(json.dumps(opaque("class")),))
+    tolerations = [{"key": "k", "operator": "Exists"}]
+    first = {"name": "a", "deviceClassName": "big", "tolerations": tolerations}
+    other = {"name": "b", "deviceClassName": "small"}
+    claim = device_claim("c")
+    claim["spec"]["devices"] = {
+        "requests": [{"name": "gpu", "firstAvailable": [first, other]}],
+        "config": [
+            opaque("all"),
+            {"requests": ["gpu/a"], **opaque("big")},
+            {"requests": ["gpu/b"], **opaque("small")},
+        ],
+    }
+    api = FakeApi(claim)
+    grant = DeviceGrant("ns/c", (("gpu/a", DeviceId(DRIVER, "n1", "d0")),))
+    assert reserve(api, grant) == ""
+    devices = status(api)["allocation"]["devices"]
+    (result,) = devices["results"]
+    assert (result["request"], result["tolerations"]) == ("gpu/a", tolerations)
+    assert devices["config"] == [
+        {"source": "FromClass", "requests": ["gpu/a"], **opaque("class")},
+        {"source": "FromClaim", **opaque("all")},
+        {"source": "FromClaim", "requests": ["gpu/a"], **opaque("big")},
+    ]
 
 
 def test_a_second_pod_is_added() -> None:

@@ -204,6 +204,16 @@ def test_all_devices_of_a_node_or_none() -> None:
         assert not plan.binds
 
 
+def test_tainted_devices_go_to_who_tolerates_them() -> None:
+    bad = {"name": "d0", "taints": [{"key": "k", "effect": "NoSchedule"}]}
+    here = [CLASS, node("n1"), device_slice("n1", bad), pod("p", claiming("c"))]
+    brave = device_claim("c", exactly={"tolerations": [{"key": "k", "operator": "Exists"}]})
+    for plan in plans(*here, brave):
+        assert granted(plan) == {"ns/c": ["d0"]}
+    for plan in plans(*here, device_claim("c")):
+        assert "(left to others: 1 device on all nodes is tainted: k)" in waits(plan)
+
+
 def test_all_devices_are_not_known_while_a_pool_changes_or_spans_nodes() -> None:
     every = device_claim("every", exactly={"allocationMode": "All"})
     asking = [CLASS, node("n1"), device_slice("n1", "d0"), pod("p", claiming("every")), every]
