@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.task import Task, TaskStatus
-from optsched.policy.load import load_policy
+from optsched.policy.load import load_policy, parse_policy
 from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
 from tests.support.contests import Most, crowds
@@ -205,6 +206,33 @@ def test_gangs_as_a_whole_can_be_ruled_out(allowed: bool, number: int) -> None:
     said = (("gangpreempt", (("allowWholeBundle", allowed),)),)
     snapshot = cluster([node("n0", 2)], [low, high])
     assert len(evicted(plan_of(snapshot, actions=GANGS, action_arguments=said))) == number
+
+
+def test_a_gang_grows_beyond_its_minimum_where_plugins_say_that_it_starves() -> None:
+    conf = """
+    actions: "enqueue, allocate, gangpreempt"
+    solver: none
+    tiers:
+    - plugins:
+      - {name: priority}
+      - {name: gang, enableJobStarving: STARVING}
+      - {name: predicates}
+    """
+    low = running_gang("low", 1, 5, least=2)
+    high = running_gang("high", 1, 1, least=1, priority=10)
+    more = gang("high", ("w", 5, shape(1)), priority=10).tasks[1:]
+    high = replace(high, tasks=(*high.tasks, *more))
+    whole = [running_gang("whole", 1, 2, least=2, priority=5)]
+    snapshot = cluster([node("n0", 8)], [low, high, *whole])
+    policies = (dedent(conf).replace("STARVING", word) for word in ("true", "false"))
+    found = [
+        evicted(
+            list(run_session(snapshot, parse_policy(text, "a.conf"), Surroundings()).plan.actions)
+        )
+        for text in policies
+    ]
+    # What low can spare goes first, then low as a whole: four tasks want room.
+    assert found == [set(), {t.key for t in low.tasks}]
 
 
 def test_equals_are_not_preempted() -> None:

@@ -63,7 +63,8 @@ class Bundles:
             return less
 
         for gang in sorted(self._evicting.starving(gangs), key=self._evicting.order):
-            self._try(gang, GANG_PREEMPT, who, how)
+            while self._try(gang, GANG_PREEMPT, who, how):
+                pass
 
     def reclaim(
         self, gangs: Iterable[int], is_overused: Callable[[int], bool], how: ByGang
@@ -82,12 +83,24 @@ class Bundles:
     # --- one gang --------------------------------------------------------------------------------
 
     def _try(self, gang: int, action: str, who: Callable[[int], Bool], how: ByGang) -> bool:
-        if self._evicting.has_lost(gang) or self._placing.cursor(gang).is_ready:
+        """Make room for the minimum of a gang; for one more task where that is reached."""
+        evicting = self._evicting
+        if evicting.has_lost(gang) or not (evicting.faces.is_starving(gang) and self._open(gang)):
             return False
+        sit = self._sit
+        if self._placing.cursor(gang).is_ready:
+            sit = self._sit_one_more
+            if sit(gang):
+                return evicting.commit(gang, action)
         for within in self._fences(gang)[: how.max_domains]:
-            if self._clear(gang, self._units(gang, action, who(gang) & within, how)):
-                return self._evicting.commit(gang, action)
+            if self._clear(gang, self._units(gang, action, who(gang) & within, how), sit):
+                return evicting.commit(gang, action)
         return False
+
+    def _open(self, gang: int) -> list[list[int]]:
+        """What is left of a gang for which others may be evicted: entry and number."""
+        entries = self._evicting.entries(gang)
+        return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
     def _fences(self, gang: int) -> list[Bool]:
         """(V,) running tasks of each domain in which room may be made."""
@@ -161,7 +174,7 @@ class Bundles:
         found: I64 = np.flatnonzero(self._problem.classes.request[classes].sum(axis=0))
         return found
 
-    def _clear(self, gang: int, units: Iterator[list[int]]) -> bool:
+    def _clear(self, gang: int, units: Iterator[list[int]], sit: Callable[[int], bool]) -> bool:
         """Let units go until the gang sits; then let those stay that are not needed."""
         evicting = self._evicting
         gone: list[list[int]] = []
@@ -169,8 +182,8 @@ class Bundles:
             if not self._take(unit, gang):
                 continue
             gone.append(unit)
-            if self._may_fit(gang) and self._sit(gang):
-                self._let_stay(gang, gone)
+            if self._may_fit(gang) and sit(gang):
+                self._let_stay(gang, gone, sit)
                 return True
         evicting.take_back(gang)
         return False
@@ -217,12 +230,28 @@ class Bundles:
         placing.undo(gang)
         return False
 
-    def _let_stay(self, gang: int, gone: list[list[int]]) -> None:
+    def _sit_one_more(self, gang: int) -> bool:
+        """Promise a gang that has its minimum one more task; nothing stands where that can not be.
+
+        Gangs that stay together in the network, or start group by group, grow by other actions.
+        """
+        placing = self._placing
+        placing.undo(gang)
+        placing.cursor(gang).failed.clear()
+        where = (placing.future, placing.nominated)
+        runs = () if self._domains.guide(gang) else self._open(gang)
+        grown = any(placing.place(gang, run, 1, where) for run in runs)
+        if grown and self._evicting.faces.holds(gang):
+            return True
+        placing.undo(gang)
+        return False
+
+    def _let_stay(self, gang: int, gone: list[list[int]], sit: Callable[[int], bool]) -> None:
         """Of those that go let stay whom the gang does not need, the most important first."""
         for unit in reversed(gone[:-1]):
             self._placing.undo(gang)
             self._evicting.spare(unit)
-            if not self._is_whole(unit) or not self._sit(gang):
+            if not self._is_whole(unit) or not sit(gang):
                 for v in unit:
                     self._evicting.take(v)
-                self._sit(gang)
+                sit(gang)
