@@ -6,13 +6,11 @@ gets the limit, and the event `JobUnknown` becomes `Unknown`.
 
 from __future__ import annotations
 
-from copy import deepcopy
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.admission.resources import is_extended
-from optsched.api.fields import Fields
-from optsched.api.job import DEFAULT_MAX_RETRY, TASK_NAME_PREFIX, read_job_spec
-from optsched.api.job_schemas import JOB_SPEC
+from optsched.api.job import DEFAULT_MAX_RETRY, TASK_NAME_PREFIX
 from optsched.api.wellknown import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
@@ -33,17 +31,19 @@ Step = str | int
 
 
 class Filler:
-    """A spec that is filled in: changes are made to a copy, and noted."""
+    """A spec that is filled in: what changes is copied, and noted."""
 
     def __init__(self, spec: Raw, findings: Findings, path: str = "spec") -> None:
-        self.spec = deepcopy(spec)
+        self.spec = spec
         self._findings = findings
         self._root = path
 
     def set(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
         """Set what is at a path below the spec; all but the last step is there."""
-        place: Any = self.spec
+        place: Any = copy(self.spec)
+        self.spec = place
         for step in steps[:-1]:
+            place[step] = copy(place[step])
             place = place[step]
         place[steps[-1]] = value
         self._findings.change((*self._root.split("."), *steps), value)
@@ -71,7 +71,7 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
         if isinstance(task, dict):
             _fill_task(filler, index, task)
     if filler.spec.get("minAvailable") in (None, 0):
-        filler.set(("minAvailable",), _parsed(filler.spec).min_available)
+        filler.set(("minAvailable",), _total_minimum(filler.spec.get("tasks")))
     _fill_plugins(filler)
     return filler.spec
 
@@ -81,8 +81,7 @@ def _fill_task(filler: Filler, index: int, task: Raw) -> None:
     if not task.get("name"):
         filler.set((*place, "name"), f"{TASK_NAME_PREFIX}{index}")
     if task.get("minAvailable") is None:
-        minimum = _parsed({"tasks": [task]}).tasks[0].min_available
-        filler.set((*place, "minAvailable"), minimum)
+        filler.set((*place, "minAvailable"), _minimum(task))
     if task.get("maxRetry") in (None, 0):
         filler.set((*place, "maxRetry"), DEFAULT_MAX_RETRY)
     _fill_policies(filler, place, task.get("policies"))
@@ -92,8 +91,24 @@ def _fill_task(filler: Filler, index: int, task: Raw) -> None:
         _fill_pod(filler, (*place, "template", "spec"), spec)
 
 
-def _parsed(spec: Raw) -> Any:  # noqa: ANN401  the spec, read; what is wrong with it is told elsewhere
-    return read_job_spec(Fields(spec, JOB_SPEC, "spec", []))
+def _minimum(task: Raw) -> int:
+    """The smallest number of pods of a task that says nothing about it; as `api.job` reads it."""
+    partition = task.get("partitionPolicy")
+    if isinstance(partition, dict):
+        minimum = _number(partition.get("minPartitions")) * _number(partition.get("partitionSize"))
+        if minimum:
+            return minimum
+    return _number(task.get("replicas"))
+
+
+def _total_minimum(tasks: object) -> int:
+    found = tasks if isinstance(tasks, list) else []
+    return sum(_number(task.get("minAvailable")) for task in found if isinstance(task, dict))
+
+
+def _number(value: object) -> int:
+    """A number of pods; what is none is refused later, by name."""
+    return value if type(value) is int and value > 0 else 0
 
 
 def _fill_pod(filler: Filler, place: tuple[Step, ...], spec: Raw) -> None:

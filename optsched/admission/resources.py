@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.admission.names import QUALIFIED_RULE, is_qualified
-from optsched.units import parse_quantity_field
+from optsched.admission.pod_types import nanos_of
 
 if TYPE_CHECKING:
     from optsched.admission.findings import Findings
@@ -41,7 +41,7 @@ def check_resources(container: Raw, path: str, findings: Findings) -> None:
 
 
 def _check_amount(name: str, value: object, path: str, findings: Findings) -> None:
-    nanos = parse_quantity_field(value).nanos
+    nanos = nanos_of(value)
     if not _is_resource(name):
         findings.invalid(path, name, f"no resource is called that: {_names_accepted()}")
     elif nanos < 0:
@@ -72,7 +72,7 @@ def _check_against_limit(
         if not allows_overcommit(name):
             findings.required(f"{path}.limits", f"{_NO_LIMIT}: write limits[{name}] as in requests")
         return
-    asked, most = parse_quantity_field(value).nanos, parse_quantity_field(limits[name]).nanos
+    asked, most = nanos_of(value), nanos_of(limits[name])
     where = f"{path}.requests[{name}]"
     if allows_overcommit(name) and asked > most:
         sentence = f"must be less than or equal to {name} limit of {limits[name]}"

@@ -70,6 +70,7 @@ FLOW_PHASES: Final = ("Pending", "Running", "Succeed", "Failed", "Terminating")
 
 _LABEL_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _MAX_LABEL: Final = 63
+_DURATION_PATTERN: Final = r"^[+-]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)([mnuµμ]?s|m|h))+)$"
 _MAX_PORT: Final = 65535
 
 
@@ -78,7 +79,8 @@ def _phase(description: str, phases: tuple[str, ...] = PHASES) -> Schema:
 
 
 def _duration(description: str) -> Schema:
-    return text(description)
+    # One that Go cannot read would stop every client that follows jobs.
+    return text(description, pattern=_DURATION_PATTERN)
 
 
 def _percentage(description: str, default: int) -> Schema:
