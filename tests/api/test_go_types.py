@@ -23,9 +23,13 @@ SCHEMAS: dict[str, Schema] = {
     for kind in CUSTOM_KINDS
 }
 OURS = (
-    # Later than v1.14, or our own.
+    # Later than v1.14, or our own; Go passes over what it does not know.
     ("Job", ".status.evictions"),
-    ("HyperNode", ".status.conditions[].observedGeneration"),
+    ("Job", ".status.lastCommand"),
+    ("Job", ".status.restarted"),
+    ("CronJob", ".spec.jobTemplate.metadata."),
+    ("Numatopology", ".spec.gpuDetail"),
+    ("Numatopology", ".spec.podAllocations"),
     ("Queue", ".spec.dra"),
 )
 KEPT = "x-kubernetes-preserve-unknown-fields"
