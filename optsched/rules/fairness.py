@@ -52,6 +52,9 @@ NEVER = frozenset(
 )
 """Why gangs wait that nothing but a change of themselves or of the cluster can let in."""
 
+_SUSPECT = NEVER | {ReasonCode.CAPABILITY, ReasonCode.DESERVED}
+"""The same, and why those wait as well who may be too large for ever."""
+
 
 def queue_shares(
     outcome: Outcome, rules: RuleSet, pending: Mapping[str, Reason] | None = None
@@ -105,22 +108,22 @@ def ideal_parts(problem: Problem, rules: RuleSet, asked: I64 | None = None) -> F
 def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
     """(Q, R) what queues hold and ask for but for gangs that can not start at all."""
     queues = problem.queues
+    suspects = {key: reason.code for key, reason in pending.items() if reason.code in _SUSPECT}
+    if not suspects:
+        return queues.requested
     asked = queues.requested.copy()
     index_of = {name: r for r, name in enumerate(problem.resources)}
     largest = problem.allocatable[problem.ready].max(axis=0, initial=0)
     exceeding: dict[tuple[int, int], bool] = {}
     for g, gang in enumerate(problem.snapshot.gangs):
-        queue, row = int(problem.queue_of[g]), problem.rows[g]
-        reason = pending.get(gang.key)
-        if queue < 0 or reason is None:
+        if gang.key not in suspects or problem.queue_of[g] < 0:
             continue
-        never = reason.code in NEVER
-        if reason.code in (ReasonCode.CAPABILITY, ReasonCode.DESERVED):
-            kind = (int(problem.shape_of[g]), queue)
-            if kind not in exceeding:
-                exceeding[kind] = _exceeds_all(problem, g, largest)
-            never = exceeding[kind]
-        if never:
+        queue, row = int(problem.queue_of[g]), problem.rows[g]
+        kind = (int(problem.shape_of[g]), queue)
+        never = suspects[gang.key] in NEVER
+        if not never and kind not in exceeding:
+            exceeding[kind] = _exceeds_all(problem, g, largest)
+        if never or exceeding[kind]:
             for name in row.requested:
                 waiting = row.requested[name] - row.allocated.get(name, 0)
                 asked[queue, index_of[name]] -= waiting

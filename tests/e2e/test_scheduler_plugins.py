@@ -163,6 +163,42 @@ def test_an_action_of_a_folder_has_its_place_and_a_broken_one_costs_nothing(site
     assert "ZeroDivisionError" in scheduler.log
 
 
+SWAP = """
+from optsched.plugin import Action, Displace, Place
+
+
+def swap(view):
+    \"\"\"Pods of `new` take the places of pods of `old`, one for one.\"\"\"
+    waiting = [t for g in view.gangs if g.name == "new" for t in view.waiting[g.key]]
+    old = [t for g in view.snapshot.gangs if g.name == "old" for t in g.tasks if t.node]
+    for task, other in zip(waiting, old):
+        yield Displace(other.key, task.gang)
+        yield Place(task.key, other.node)
+
+
+ACTION = Action("swap", "gives places of old to new", build=lambda arguments: swap)
+"""
+
+
+def test_an_action_has_pods_evicted_where_plugins_vote_for_it(site: Site) -> None:
+    """A14: pods leave for a more important gang, and only for such a one."""
+    (node,) = site.nodes(1)
+    folder = site.file("swap.conf", "").parent / "plugins"
+    folder.mkdir()
+    (folder / "swap.py").write_text(SWAP)
+    conf = STAGE.format(folder=folder).replace("stage, allocate", "allocate, swap")
+    config = site.file("swap.conf", conf)
+    scheduler = site.scheduler("--solver", "none", "--config", str(config))
+    site.gang("old", 4, 1)
+    site.await_bound("old", 4)
+    high = site.priority("high", 1000)
+    site.gang("new", 2, priorityClassName=high)
+    site.await_bound("new", 2)
+    assert nodes_of(site, "new", 2) == [node, node]
+    assert scheduler.metric("optsched_evictions_total", action="swap") == 2
+    assert site.story.num_bound("old") == 2
+
+
 def container(gpus: str) -> dict[str, object]:
     """A container with a CPU and some GPUs."""
     return {
