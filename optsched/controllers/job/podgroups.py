@@ -30,6 +30,9 @@ GENERATION: Final = "optsched.io/job-generation"
 """On a PodGroup: the version of the job's spec for which it was made."""
 
 
+_NO_PODS: Final = "NotEnoughTasks"
+
+
 def wanted_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
     """The PodGroup that a job should have; manifest: the job as JSON has it."""
     meta = job.meta
@@ -95,10 +98,14 @@ def is_admitted(group: Manifest | None) -> bool:
 
 
 def why_waiting(group: Manifest | None) -> tuple[str, str]:
-    """Reason and message of a gang that cannot be placed; empty without one."""
+    """Reason and message of a gang that cannot be placed; empty without one.
+
+    That pods do not exist yet is no reason: who asks is about to make them.
+    """
     conditions = (group or {}).get("status", {}).get("conditions") or ()
     for each in conditions:
-        if each.get("type") == "Unschedulable" and each.get("status", "True") == "True":
+        is_true = each.get("type") == "Unschedulable" and each.get("status", "True") == "True"
+        if is_true and each.get("reason") != _NO_PODS:
             return str(each.get("reason") or ""), str(each.get("message") or "")
     return "", ""
 

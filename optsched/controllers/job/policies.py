@@ -23,7 +23,7 @@ from optsched.controllers.manifests import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from optsched.api.job import Job, LifecyclePolicy, TaskSpec
     from optsched.controllers.effects import Manifest
@@ -87,7 +87,7 @@ def judge(scene: Scene) -> Judgement:
     Tasks that are completed come first, then pods that failed and pods that are gone.
     """
     waits = []
-    for happening in happenings(scene):
+    for happening in happenings(scene, answered(scene.job)):
         policy = policy_for(scene.job, happening)
         if policy is None or policy.action is None:
             continue
@@ -97,6 +97,15 @@ def judge(scene: Scene) -> Judgement:
             continue
         return Judgement(Verdict(policy.action, happening))
     return Judgement(wait_ms=min(waits, default=None))
+
+
+def answered(job: Job) -> frozenset[JobEvent]:
+    """Events to which some policy of a job may answer."""
+    policies = [*job.spec.policies, *(each for task in job.spec.tasks for each in task.policies)]
+    found = {event for policy in policies for event in policy.events}
+    if any(policy.exit_code is not None for policy in policies):
+        found.add(JobEvent.POD_FAILED)
+    return frozenset(JobEvent if JobEvent.ANY in found else found)
 
 
 def policy_for(job: Job, happening: Happening) -> LifecyclePolicy | None:
@@ -125,10 +134,11 @@ def _wait_ms(policy: LifecyclePolicy, happening: Happening, now_ms: int) -> int:
 # --- what has happened ---------------------------------------------------------------------------
 
 
-def happenings(scene: Scene) -> Iterator[Happening]:
-    """All that has happened to a job and still lasts."""
-    for look in _LOOKS:
-        yield from look(scene)
+def happenings(scene: Scene, events: Container[JobEvent]) -> Iterator[Happening]:
+    """All that has happened to a job and still lasts, of some events."""
+    for event, look in _LOOKS:
+        if event in events:
+            yield from look(scene)
 
 
 def _completed(scene: Scene) -> Iterator[Happening]:
@@ -227,14 +237,14 @@ def _pending(scene: Scene) -> Iterator[Happening]:
             yield Happening(JobEvent.POD_PENDING, what, task, pod.index, since_ms=since)
 
 
-_LOOKS: Final[tuple[Callable[[Scene], Iterator[Happening]], ...]] = (
-    _completed,
-    _failed,
-    _evicted,
-    _restarted_too_often,
-    _unknown,
-    _updated,
-    _pending,
+_LOOKS: Final[tuple[tuple[JobEvent, Callable[[Scene], Iterator[Happening]]], ...]] = (
+    (JobEvent.TASK_COMPLETED, _completed),
+    (JobEvent.POD_FAILED, _failed),
+    (JobEvent.POD_EVICTED, _evicted),
+    (JobEvent.TASK_FAILED, _restarted_too_often),
+    (JobEvent.UNKNOWN, _unknown),
+    (JobEvent.JOB_UPDATED, _updated),
+    (JobEvent.POD_PENDING, _pending),
 )
 
 
