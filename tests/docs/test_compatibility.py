@@ -23,6 +23,10 @@ PROMISED = {
     *(f"S{i}" for i in range(1, 23)),
     *(f"E{i}" for i in range(1, 8)),
     *(f"X{i}" for i in range(1, 7)),
+    *(f"J{i}" for i in range(1, 28)),
+    *(f"J11{part}" for part in "abcdefg"),
+    *(f"L{i}" for i in range(13)),
+    *(f"JP{i}" for i in range(6)),
     *("S1b", "E3b", "T5"),
 }
 

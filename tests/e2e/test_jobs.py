@@ -275,3 +275,63 @@ def test_controllers_that_are_killed_go_on_where_they_were(site: Site) -> None:
         assert one.status["version"] == 1
     controllers.stop()
     scheduler.stop()
+
+
+SEEDS = (
+    "seeds/s001-L152-vcjob-tf-training.yaml",
+    "seeds/s001-L300-vcjob-mpi-job.yaml",
+    "seeds/s001-L381-vcjob-pytorch-ddp.yaml",
+    "seeds/s001-L410-vcjob-spark-job.yaml",
+    "seeds/s002-L082-vcjob-distributed-training.yaml",
+)
+CRATER = tuple(f"crater/{n}.yaml" for n in ("jupyter", "webide", "custom", "tensorflow", "pytorch"))
+EXAMPLES = tuple(
+    f"volcano/example/{name}.yaml"
+    for name in (
+        "job",
+        "job-plugin",
+        "integrations/mpi/mpi-example",
+        "integrations/ray/ray-example",
+        "integrations/mxnet/train/train-mnist-cpu",
+        "integrations/tensorflow/dist-mnist/tf-dist-mnist-example",
+        "task-start-dependency/mpi",
+    )
+)
+
+
+def as_admitted(body: dict[str, Any], site: Site) -> dict[str, Any]:
+    """A job of a guide for a site: in its queue, and as the webhook would have let it in."""
+    spec = body["spec"]
+    spec |= {"schedulerName": site.name, "queue": "default"}
+    spec.pop("priorityClassName", None)
+    for one in spec["tasks"]:
+        for container in one["template"]["spec"]["containers"]:
+            amounts = container.get("resources", {})
+            for name in [n for n in amounts.get("requests", {}) if "/" in n]:
+                amounts.setdefault("limits", {}).setdefault(name, amounts["requests"][name])
+    return body
+
+
+@pytest.mark.parametrize("names", [SEEDS, CRATER, EXAMPLES], ids=["guides", "crater", "examples"])
+def test_jobs_of_guides_run_and_are_found_by_their_names(
+    site: Site, names: tuple[str, ...]
+) -> None:
+    shared("manifests")
+    site.nodes(4, cpus=128, gpus=16, memory="2Ti")
+    scheduler, controllers = site.scheduler(), site.controllers()
+    bodies = [b for name in names for b in jobs_in(shared("manifests", *name.split("/")))]
+    for number, body in enumerate(bodies):  # two of the examples have the same name
+        body["metadata"]["name"] += f"-{number}"
+    jobs = [LiveJob(site, as_admitted(body, site)) for body in bodies]
+    for one in jobs:
+        one.await_phase("Running")
+    for one in jobs:
+        spec = one.raw["spec"]
+        everyone = {
+            f"{task.get('name') or f'default{i}'}-{index}"
+            for i, task in enumerate(spec["tasks"])
+            for index in range(task["replicas"])
+        }
+        until(lambda one=one, names=everyone: set(one.pods()) == names, f"pods of {one.name}")
+    controllers.stop()
+    scheduler.stop()
