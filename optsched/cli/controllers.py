@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from optsched.kube.controlling import Settings
 
 OWN_NAME: Final = "optsched"
+CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
+"""Where Volcano's chart puts what its controllers are told."""
+
 LOCK_NAME: Final = "vc-controller-manager"
 
 GRAMMAR: Final = Grammar(
@@ -93,6 +96,11 @@ GRAMMAR: Final = Grammar(
 )
 @click.option("--default-queue", default=DEFAULT_QUEUE, help="For pods without any queue.")
 @click.option(
+    "--config-map",
+    default="/".join(CONFIG),
+    help="NAMESPACE/NAME of the ConfigMap that says how HyperNodes are found.",
+)
+@click.option(
     "--inherit-owner-annotations/--no-inherit-owner-annotations",
     default=True,
     help="PodGroups have the annotations of the owners of their pods, and their minimum.",
@@ -147,7 +155,15 @@ def _options(given: Mapping[str, Any]) -> Options:
     return Options(
         job.Options(new_rsa_keys, given["evictions_are_retries"]),
         podgroup.Options(tuple(given["names"]), given["default_queue"], inherits),
+        _config_map(given["config_map"]),
     )
+
+
+def _config_map(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name):
+        raise click.BadParameter(f"{text!r}: write NAMESPACE/NAME", param_hint="--config-map")
+    return namespace, name
 
 
 if __name__ == "__main__":

@@ -39,6 +39,9 @@ class Controller:
         Those that it asks `World.by` for.
     reads
         Further kinds that it looks at, and that wake nothing.
+    facets
+        By kind, what of an object matters, where not all of it does: changes of the rest wake
+        nothing. Nodes, for one, say every few seconds that they are alive.
 
     """
 
@@ -48,6 +51,7 @@ class Controller:
     wakes: Mapping[Kind, Wakes] = field(default_factory=dict)
     indexes: tuple[Index, ...] = ()
     reads: tuple[Kind, ...] = ()
+    facets: Mapping[Kind, Callable[[Manifest], object]] = field(default_factory=dict)
 
     @property
     def kinds(self) -> frozenset[Kind]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from optsched.controllers.cronjob import CronJobs
+from optsched.controllers.hypernode import CONFIG, NODE_COUNTS, Discovery
 from optsched.controllers.job.controller import job_controller
 from optsched.controllers.jobflow import JOB_FLOWS, JOB_TEMPLATES
 from optsched.controllers.podgroup import Options as PodGroupOptions
@@ -25,10 +26,11 @@ EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What controllers are told."""
+    """What controllers are told; config: namespace and name of their ConfigMap."""
 
     jobs: JobOptions
     podgroups: PodGroupOptions = field(default_factory=PodGroupOptions)
+    config: tuple[str, str] = CONFIG
 
 
 def all_controllers(options: Options) -> tuple[Controller, ...]:
@@ -40,6 +42,8 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
         CronJobs(ZoneInfo).controller,
         JOB_FLOWS,
         JOB_TEMPLATES,
+        Discovery(options.config).controller,
+        NODE_COUNTS,
     )
 
 

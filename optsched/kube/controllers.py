@@ -175,9 +175,13 @@ class Controllers:
         if self._leads:
             self._wake(kind, [obj for obj in (before, after) if obj is not None])
 
-    def _wake(self, kind: Kind, objs: Iterable[Raw]) -> None:
+    def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
+        """objs: an object as it is, or before and after a change."""
         for number in self._interested[kind]:
             controller = self._controllers[number]
+            facet = controller.facets.get(kind)
+            if facet is not None and len(objs) > 1 and facet(objs[0]) == facet(objs[1]):
+                continue
             wakes = controller.wakes.get(kind)
             for obj in objs:
                 if kind == controller.kind:

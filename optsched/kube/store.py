@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.api.kinds import NODE
 from optsched.controllers.manifests import controller_of, name_of, namespace_of, uid_of, version_of
 from optsched.formats.recent import Recent
 from optsched.kube.watch import Deleted, Listed
@@ -216,6 +217,9 @@ class Store:
         meta: dict[str, Any] = obj["metadata"]
         # Half of an object, and nobody looks at it.
         meta.pop("managedFields", None)
+        if kind == NODE:
+            # Names of images make up most of a node.
+            obj.pop("status", None)
         if uid_of(obj) in objects.deleted:
             return
         known = objects.get(namespace_of(obj), name_of(obj))

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from optsched.cli.controllers import GRAMMAR
+from optsched.cli.controllers import CONFIG, GRAMMAR
 from optsched.cli.flags import translate
 from optsched.cli.main import main
+from optsched.controllers import hypernode
 from optsched.kube import controlling
 from optsched.kube.lease import Election, LeaseTimes
 
@@ -60,6 +61,14 @@ def test_controllers_are_chosen(ran: list[Settings]) -> None:
     code, output = call("--controllers", "quue")
     assert code == 2
     assert "'quue' is no controller" in output
+
+
+def test_the_config_map_is_volcanos_unless_told_otherwise(ran: list[Settings]) -> None:
+    assert CONFIG == hypernode.CONFIG
+    assert call("--config-map", "ns/name")[0] == 0
+    for text in ("name", "/name", "ns/"):
+        assert call("--config-map", text)[0] == 2
+    assert len(ran) == 1
 
 
 def test_owners_may_be_passed_over() -> None:

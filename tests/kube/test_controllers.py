@@ -363,6 +363,29 @@ async def test_events_and_times_are_carried_out() -> None:
     assert [(n.about.name, n.reason) for n in process.events.notes] == [("a", "Looked")]
 
 
+async def test_changes_of_what_does_not_matter_wake_nobody() -> None:
+    server, seen = play(num_sets=0), 0
+
+    def look(_: Ref, world: Any) -> tuple[()]:
+        nonlocal seen
+        seen += 1
+        return ()
+
+    labels = lambda obj: obj["metadata"].get("labels")  # noqa: E731
+    every = Controller("every", QUEUE, look, facets={QUEUE: labels})
+    async with Process(server, every).running() as process:
+        await process.until_idle()
+        before = seen
+        server.world.change(Ref(QUEUE, "", "a"), lambda queue: queue.update(status={"running": 1}))
+        await server.news()
+        ref = Ref(QUEUE, "", "b")
+        server.world.change(ref, lambda queue: queue["metadata"].update(labels={"a": "b"}))
+        await server.news()
+        await process.until(lambda: seen > before)
+        await process.until_idle()
+    assert seen == before + 1
+
+
 async def test_a_kind_that_is_not_installed_has_no_objects() -> None:
     server = play()
     server.absent.add(COMMAND)

@@ -8,15 +8,17 @@ import pytest
 
 from optsched.api.kinds import (
     COMMAND,
+    CONFIG_MAP,
     CRON_JOB,
     JOB,
     JOB_FLOW,
     JOB_TEMPLATE,
+    NODE,
     POD_GROUP,
     REPLICA_SET,
     Ref,
 )
-from optsched.cli.controllers import LOCK_NAME
+from optsched.cli.controllers import CONFIG, LOCK_NAME
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
 from optsched.formats.text import Document, read_yaml
@@ -93,6 +95,18 @@ async def everything() -> MemoryServer:
         server.world.put(JOB_FLOW, {"metadata": {"name": "f"}, "spec": {"flows": [{"name": "a"}]}})
         await server.news()
         await process.until_idle()
+        # HyperNodes are made of labels, changed and deleted.
+        text = (
+            "networkTopologyDiscovery: [{source: label, enabled: true, config: "
+            "{networkTopologyTypes: {t: [{nodeLabel: l}]}}}]"
+        )
+        meta = {"name": CONFIG[1], "namespace": CONFIG[0]}
+        data = {"volcano-controller.conf": text}
+        server.world.put(CONFIG_MAP, {"metadata": meta, "data": data})
+        for name, label in (("a", "x"), ("b", "y"), ("b", "x")):
+            server.world.put(NODE, {"metadata": {"name": name, "labels": {"l": label}}})
+            await server.news()
+            await process.until_idle()
     return server
 
 

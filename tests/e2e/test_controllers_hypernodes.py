@@ -1,0 +1,77 @@
+"""HyperNodes of a real cluster follow the labels of its nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.api import until
+
+if TYPE_CHECKING:
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+HYPER_NODES = "/apis/topology.volcano.sh/v1alpha1/hypernodes"
+TEXT = """
+networkTopologyDiscovery:
+- source: label
+  enabled: true
+  config:
+    networkTopologyTypes:
+      fabric:
+      - nodeLabel: {0}/spine
+      - nodeLabel: {0}/leaf
+      - nodeLabel: kubernetes.io/hostname
+"""
+
+
+def found(site: Site) -> dict[str, tuple[int, int]]:
+    """Tier and number of nodes by the value of the label."""
+
+    def value(hypernode: dict[str, Any]) -> str:
+        labels = hypernode["metadata"].get("labels", {})
+        return next((v for k, v in labels.items() if k.startswith(f"{site.name}/")), "")
+
+    return {
+        value(h): (h["spec"]["tier"], h.get("status", {}).get("nodeCount", 0))
+        for h in site.api.items(HYPER_NODES)
+        if value(h)
+    }
+
+
+def label(site: Site, node: str, **labels: str | None) -> None:
+    full = {f"{site.name}/{name}": value for name, value in labels.items()}
+    site.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": full}})
+
+
+def test_leaves_and_spines_follow_the_labels(site: Site) -> None:
+    names = site.nodes(4)
+    for name, leaf in zip(names, "aabb", strict=True):
+        label(site, name, leaf=leaf, spine="s")
+    controllers = site.controllers("--config-map", f"{site.name}/topology")
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "topology"},
+        "data": {"volcano-controller.conf": TEXT.format(site.name)},
+    }
+    path = f"/api/v1/namespaces/{site.name}/configmaps"
+    site.api.post(path, config)
+    until(lambda: found(site) == {"a": (1, 2), "b": (1, 2), "s": (2, 4)}, "a tree")
+    site.api.patch(
+        f"/api/v1/nodes/{names[0]}", {"metadata": {"labels": {f"{site.name}/leaf": "b"}}}
+    )
+    until(lambda: found(site) == {"a": (1, 1), "b": (1, 3), "s": (2, 4)}, "a node moves")
+    site.api.patch(
+        f"/api/v1/nodes/{names[1]}", {"metadata": {"labels": {f"{site.name}/leaf": None}}}
+    )
+    until(lambda: found(site) == {"b": (1, 3), "s": (2, 3)}, "a leaf goes")
+    broken = TEXT.format(site.name).replace("label\n", "ufm\n", 1)
+    site.api.patch(f"{path}/topology", {"data": {"volcano-controller.conf": broken}})
+    until(lambda: site.events("topology", "InvalidTopologyDiscovery"), "it is told")
+    assert found(site) == {"b": (1, 3), "s": (2, 3)}
+    controllers.stop()
+    for hypernode in site.api.items(HYPER_NODES):
+        site.api.delete(f"{HYPER_NODES}/{hypernode['metadata']['name']}")
