@@ -1,0 +1,69 @@
+"""Whole sessions that evict where pods look at what stands beside them, against trying everything.
+
+What the search for victims says is carried through: the gang sits where room was made for it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import parse_policy
+from optsched.problem.compile import compile_problem
+from optsched.session.session import Surroundings, run_session
+from tests.engines.test_victims import (
+    CARDS_GUARDED,
+    CELLS_GUARDED,
+    CLAIMS_GUARDED,
+    RELATED_GUARDED,
+    fewest,
+    random_cluster,
+    with_cards,
+    with_cells,
+    with_claims,
+    with_relations,
+)
+from tests.support.effort import EFFORT
+
+MODEL = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: test
+meaning: For tests.
+actions: [enqueue, allocate, preempt, reclaim, backfill]
+tiers:
+- rules: [{name: priority}, {name: gang}, {name: conformance}]
+- rules:
+  - name: predicates
+  - name: capacity
+  - {name: deviceshare, arguments: {deviceshare.VGPUEnable: true}}
+  - name: numa-aware
+levels: [guarantee, admission, tasks]
+solver: {engine: cpsat, budget: 400ms}
+"""
+POLICY = parse_policy(MODEL, "test.yaml")
+WORLDS = {
+    "relations": (with_relations, RELATED_GUARDED),
+    "cards": (with_cards, CARDS_GUARDED),
+    "cells": (with_cells, CELLS_GUARDED),
+    "claims": (with_claims, CLAIMS_GUARDED),
+}
+
+
+@pytest.mark.parametrize("seed", range(40 * EFFORT))
+@pytest.mark.parametrize("world", WORLDS)
+def test_room_is_made_and_taken(world: str, seed: int) -> None:
+    rng = np.random.default_rng(70_000 + seed)
+    make, guarded = WORLDS[world]
+    snapshot = make(rng, random_cluster(rng))
+    limits = Limits(budget_ms=None, num_workers=1)
+    report = run_session(snapshot, POLICY, Surroundings(solver=InProcess(), limits=limits))
+    assert report.trace.violations == ()
+    least = fewest(snapshot, compile_problem(snapshot), guarded)
+    actions = report.plan.actions
+    assert sum(isinstance(a, Evict) for a in actions) == (least or 0)
+    seated = [a for a in actions if isinstance(a, Allocate | Nominate)]
+    assert bool(seated) is (least is not None)
