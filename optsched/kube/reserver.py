@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.domain.devices import DeviceAllocation
 from optsched.formats.deviceclaims import FINALIZER, granted_fields
 from optsched.kube.devices import on_node
-from optsched.kube.errors import Conflict, KubeError, NotFound
+from optsched.kube.errors import Conflict, KubeError, NotFound, Rejected
 from optsched.kube.ports import Ref
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Reserver:
             ref = self._ref(grant.claim)
             if ref is None:
                 return f"resource claim {grant.claim} does not exist any more"
+            claim: Raw = {}
             try:
                 claim = await self._api.read(ref)
                 refusal = _refusal(claim, grant)
@@ -62,6 +63,10 @@ class Reserver:
                 return f"resource claim {grant.claim} does not exist any more"
             except Conflict:
                 continue
+            except Rejected as e:
+                if _has_parameters(claim):
+                    return f"resource claim {grant.claim} {_NOT_COMPACT}: {e.message}"
+                raise
             return ""
         return f"resource claim {grant.claim} is being changed by others all the time"
 
@@ -100,6 +105,17 @@ class Reserver:
         reserved.append({"resource": "pods", "name": pod.name, "uid": uid})
         body = {"metadata": _version(claim), "status": {**fresh, "reservedFor": reserved}}
         await self._api.patch(ref, body, "status")
+
+
+_NOT_COMPACT: Final = (
+    "can not be changed by whoever writes JSON: its parameters for drivers stand with spaces "
+    "between them; create it again without these"
+)
+"""The server writes parameters anew without spaces, and then takes them for changed."""
+
+
+def _has_parameters(claim: Raw) -> bool:
+    return bool(((claim.get("spec") or {}).get("devices") or {}).get("config"))
 
 
 def _status(claim: Raw) -> dict[str, Any]:

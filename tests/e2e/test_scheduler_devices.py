@@ -142,7 +142,7 @@ def test_a_claim_gets_two_devices_of_one_kind_by_the_first_alternative_that_ther
             {"name": "two", **asked, "count": 2},
         ],
     }
-    told = {"opaque": {"driver": driver(site), "parameters": {"mode": "fast"}}}
+    told = {"opaque": {"driver": driver(site), "parameters": {}}}
     devices = {
         "requests": [want],
         "constraints": [{"matchAttribute": kind, "requests": ["gpu"]}],

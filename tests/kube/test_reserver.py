@@ -11,7 +11,7 @@ import pytest
 from optsched.api.kinds import POD, RESOURCE_CLAIMS
 from optsched.domain.devices import DeviceClass, DeviceGrant, DeviceId
 from optsched.formats.deviceclaims import FINALIZER
-from optsched.kube.errors import Conflict, Unreachable
+from optsched.kube.errors import Conflict, Rejected, Unreachable
 from optsched.kube.ports import Ref
 from optsched.kube.reserver import Reserver
 from tests.formats.objects import DRIVER, allocated, device_claim
@@ -90,6 +90,21 @@ def test_drivers_are_told_what_class_and_claim_have_for_them() -> None:
         {"source": "FromClaim", **opaque("all")},
         {"source": "FromClaim", "requests": ["gpu/a"], **opaque("big")},
     ]
+
+
+def test_a_claim_that_nobody_can_change_is_named() -> None:
+    no = Rejected(422, "Invalid", "spec: field is immutable")
+    claim = device_claim("c")
+    api = FakeApi(claim)
+    api.refuse("patch", no)
+    with pytest.raises(Rejected):
+        reserve(api)
+    claim["spec"]["devices"]["config"] = [{"opaque": {"driver": DRIVER, "parameters": {"a": 1}}}]
+    api = FakeApi(claim)
+    api.refuse("patch", no)
+    why = reserve(api)
+    assert "resource claim ns/c can not be changed by whoever writes JSON" in why
+    assert "spec: field is immutable" in why
 
 
 def test_a_second_pod_is_added() -> None:
