@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from optsched.domain.shards import Sharding
     from optsched.domain.task import Task
     from optsched.domain.topology import SubGroupRule, Topology, TopologyRequest
+    from optsched.domain.usage import Usage
 
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
@@ -443,6 +444,8 @@ class Snapshot:
         Value by name of PriorityClass; plays no part in whether snapshots are equal.
     shuffled_ms
         When pods were last evicted because a plugin wanted them elsewhere, by plugin.
+    usage
+        What queues have used lately, by name, where somebody has kept it.
     """
 
     taken_ms: int
@@ -460,6 +463,7 @@ class Snapshot:
     devices: Devices = NO_DEVICES
     priority_classes: Mapping[str, int] = field(default_factory=dict, compare=False)
     shuffled_ms: Mapping[str, int] = field(default_factory=dict)
+    usage: Mapping[str, Usage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_order("nodes", [n.name for n in self.nodes])

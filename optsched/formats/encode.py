@@ -37,6 +37,7 @@ from optsched.formats.shards import sharding_fields
 from optsched.formats.stores import image_fields, store_marks
 from optsched.formats.text import write_yaml
 from optsched.formats.upstream import group_name, is_upstream, scheduling_group_spec
+from optsched.formats.usage import USAGE, usage_text
 from optsched.formats.volumes import WAITS
 from optsched.units import format_resource_list
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from optsched.domain.selectors import NodeSelector
     from optsched.domain.shards import Shard
     from optsched.domain.topology import HyperNode, Topology
+    from optsched.domain.usage import Usage
 
 Manifest = dict[str, Any]
 
@@ -73,7 +75,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         },
         *(_namespace(name, labels) for name, labels in snapshot.namespaces.items()),
         *_priority_classes(snapshot),
-        *(_queue(queue) for queue in snapshot.queues),
+        *(_queue(queue, snapshot.usage.get(queue.name)) for queue in snapshot.queues),
         *(node_manifest(node) for node in snapshot.nodes),
         *(_numatopology(node.name, node.numa) for node in snapshot.nodes if node.numa),
         *_claims(snapshot.claims.values()),
@@ -222,13 +224,14 @@ def _shard(shard: Shard) -> Manifest:
     )
 
 
-def _queue(queue: Queue) -> Manifest:
+def _queue(queue: Queue, usage: Usage | None) -> Manifest:
     affinity = affinity_fields(queue.node_groups)
+    used = {} if usage is None else {USAGE: usage_text(usage)}
     return _manifest(
         kinds.QUEUE,
         {
             "name": queue.name,
-            "annotations": _marked(queue.annotations, queue.problem),
+            "annotations": _marked({**queue.annotations, **used}, queue.problem),
             "creationTimestamp": time_text(queue.created_ms),
         },
         spec={

@@ -38,6 +38,7 @@ from optsched.formats.stores import IMAGES
 from optsched.formats.tolerance import tolerance
 from optsched.formats.topology import sub_group_rule, topology_request
 from optsched.formats.upstream import PREFIX
+from optsched.formats.usage import USAGE, read_usage
 from optsched.rules.task_topology import read_roles
 from optsched.units import DurationError, FieldError, parse_duration_ms
 
@@ -48,11 +49,13 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
     from optsched.domain.task import Task
+    from optsched.domain.usage import Usage
     from optsched.formats.priorities import Priorities
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
 _GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE})
 _AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
+_QUEUE_MARKS: Final = _GROUP_MARKS | {USAGE}
 POD_MARKS: Final = frozenset(
     {
         wellknown.PREEMPTABLE,
@@ -223,11 +226,17 @@ def queue_of(queue: ApiQueue) -> Queue:
         created_ms=queue.meta.creation_ms,
         state=QueueState(queue.status.state.value),
         is_fifo=queue.dequeue_strategy is DequeueStrategy.FIFO,
-        annotations=without(queue.meta.annotations, _GROUP_MARKS),
+        annotations=without(queue.meta.annotations, _QUEUE_MARKS),
         node_groups=node_groups(queue),
         tolerance=tolerance(queue)[0],
         problem=_queue_problem(queue),
     )
+
+
+def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
+    """What queues have used lately, by name, as far as they tell."""
+    found = ((queue.name, read_usage(queue.meta.annotations)[0]) for queue in queues)
+    return {name: usage for name, usage in sorted(found) if usage is not None}
 
 
 def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:

@@ -31,6 +31,7 @@ from optsched.formats.groups import (
     implicit_gang,
     missing_gang,
     queue_of,
+    usage_of,
     with_builtin_queues,
 )
 from optsched.formats.index import NAMESPACE_LABEL, READ_KINDS, ObjectIndex
@@ -51,13 +52,15 @@ from optsched.formats.shards import with_shards
 from optsched.formats.shuffled import shuffled_ms
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
+from optsched.formats.usage import read_usage
 from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_nodes
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
+    from optsched.api.queue import Queue as ApiQueue
+    from optsched.domain.cluster import Budget, Claim, Gang, Node, Quota
     from optsched.domain.numa import Numa
     from optsched.domain.shards import Sharding
     from optsched.domain.task import Task
@@ -136,7 +139,9 @@ class _Assembly:
         devices = self._devices()
         self._note_claims(devices)
         self._tasks = self._read_tasks()
-        queues = with_builtin_queues(self._queues())
+        listed = self._parsed(kinds.QUEUE, parse_queue)
+        self._report_usage(listed)
+        queues = with_builtin_queues(map(queue_of, listed))
         gangs = self._gangs(table)
         if taken_ms is None:
             taken_ms = self._index.taken_ms
@@ -157,6 +162,7 @@ class _Assembly:
             devices=devices,
             priority_classes=table.values,
             shuffled_ms=shuffled_ms(gang.annotations for gang in gangs),
+            usage=usage_of(listed),
         )
         return Assembled(
             snapshot,
@@ -182,8 +188,13 @@ class _Assembly:
     def _priorities(self) -> Priorities:
         return priorities(self._parsed(kinds.PRIORITY_CLASS, parse_priority_class))
 
-    def _queues(self) -> list[Queue]:
-        return [queue_of(queue) for queue in self._parsed(kinds.QUEUE, parse_queue)]
+    def _report_usage(self, queues: Iterable[ApiQueue]) -> None:
+        for queue in queues:
+            entry, (_, errors) = (
+                self._index.get(kinds.QUEUE, queue.name),
+                read_usage(queue.meta.annotations),
+            )
+            self._report(kinds.QUEUE, queue.name, errors, entry.where if entry else "")
 
     def _namespaces(self) -> dict[str, Mapping[str, str]]:
         """Labels by namespace; one that objects are in exists, whether it is listed or not."""

@@ -30,6 +30,7 @@ from optsched.formats.groups import (
     implicit_gang,
     missing_gang,
     queue_of,
+    usage_of,
     with_builtin_queues,
 )
 from optsched.formats.index import NAMESPACE_LABEL, READ_KINDS
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from optsched.domain.numa import Numa, NumaPart
     from optsched.domain.reasons import Reason
     from optsched.domain.task import Task
+    from optsched.domain.usage import Usage
     from optsched.formats.geometries import DeviceTable
     from optsched.kube.ports import Raw
     from optsched.kube.watch import WatchEvent
@@ -114,6 +116,7 @@ class ClusterCache:
         self._moves: dict[str, str] = {}
         self._classes: dict[str, PriorityClass] = {}
         self._shuffled_ms: dict[str, int] = {}
+        self._usage: Mapping[str, Usage] = {}
         self._table = Priorities()
         self._queues: dict[str, ApiQueue] = {}
         self._topology = TopologyIndex()
@@ -312,6 +315,7 @@ class ClusterCache:
             priority_classes=self._table.values,
             # By another's clock it may not have been yet: that would stop a plugin until then.
             shuffled_ms={p: at_ms for p, at_ms in self._shuffled_ms.items() if at_ms <= now_ms},
+            usage=self._usage,
         )
 
     # --- events ----------------------------------------------------------------------------------
@@ -544,6 +548,7 @@ class ClusterCache:
         queues = tuple(known[q.name] if known.get(q.name) == q else q for q in fresh)
         if queues != self._shown_queues:
             self._shown_queues = queues
+        self._usage = usage_of(self._queues.values())
 
     def _refresh_budgets(self) -> None:
         if kinds.POD_DISRUPTION_BUDGET not in self._stale:

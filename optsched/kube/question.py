@@ -1,9 +1,10 @@
 """Whether a snapshot asks anything that the last session has not answered.
 
 A session that bound nothing leaves the cluster as it was, so the same question would get the same
-answer. What may differ without a new question: that bound tasks have begun to run, and the time, as
-long as nobody has waited past the limit after which he comes first. Everything else counts as new,
-whatever its direction: a rule that compares pods may well be met by room that was lost.
+answer. What may differ without a new question: that bound tasks have begun to run, what queues have
+used lately, which changes with every second, and the time, as long as nobody has waited past the
+limit after which he comes first. Everything else counts as new, whatever its direction: a rule that
+compares pods may well be met by room that was lost.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ OTHERS_MS: Final = 1_000
 """The same where somebody outside was asked, who may change his mind without a sign."""
 
 _PARTS: Final = tuple(
-    part.name for part in fields(Snapshot) if part.name not in ("taken_ms", "nodes", "gangs")
+    part.name
+    for part in fields(Snapshot)
+    if part.name not in ("taken_ms", "usage", "nodes", "gangs")
 )
 """What is compared as it is."""
 

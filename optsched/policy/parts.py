@@ -28,8 +28,9 @@ from optsched.policy.catalogue import BUILT_IN, proposer_of, rules_of
 from optsched.policy.policy import SolverKind, TierPlugin
 from optsched.policy.problem import nearest
 from optsched.rules.faces import DEFAULT_FACES, Face
-from optsched.rules.plugins import ALIASES, JOB_PLUGINS, Kind
+from optsched.rules.plugins import ALIASES, HALF_LIFE, JOB_PLUGINS, Kind
 from optsched.rules.proposals import Action
+from optsched.units import parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -244,6 +245,7 @@ class TierReader:
         if not tiers:
             self.findings.error(node.spot, f"names no {self.word}")
         self._check_company(tiers)
+        self._check_half_lives(tiers)
         return tiers
 
     def _tier(self, node: Node) -> tuple[TierPlugin, ...]:
@@ -377,6 +379,16 @@ class TierReader:
                     f"drf with {Face.HIERARCHY.value} can not be used together with proportion"
                 )
                 self.findings.error(self.spots["drf"], message)
+
+    def _check_half_lives(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
+        """What queues have used is kept once, and fades at one speed."""
+        told = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
+        found = [(name, str(said[HALF_LIFE])) for name, said in told if HALF_LIFE in said]
+        for name, text in found[1:]:
+            first, other = found[0]
+            if parse_duration_ms(text) != parse_duration_ms(other):
+                message = f"{HALF_LIFE} is {text} here, {other} with {first}; it can only be one"
+                self.findings.error(self.spots[name], message)
 
 
 # --- levels --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from optsched.domain.decisions import PPM, QueueShare
 from optsched.domain.reasons import ReasonCode
 from optsched.problem.arrays import UNLIMITED
 from optsched.rules.hdrf import HierarchicalDrf
+from optsched.rules.over_time import OverTime
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -81,10 +82,11 @@ def queue_shares(
 
 
 def _ideal_shares(problem: Problem, rules: RuleSet, asked: I64) -> F64:
-    """(Q,) shares in the ideal, over the tree of departments where the policy shares by one."""
-    view, drf = _view(problem, asked), rules.find("drf")
-    if drf is not None and isinstance(drf.rule, HierarchicalDrf):
-        return _dominant(view.total, drf.rule.ideal(problem))
+    """(Q,) shares in the ideal: over time, or over a tree of departments, if the policy says so."""
+    view = _view(problem, asked)
+    for active in sorted(rules.active, key=lambda a: not isinstance(a.rule, OverTime)):
+        if isinstance(active.rule, OverTime | HierarchicalDrf):
+            return _dominant(view.total, active.rule.ideal(problem))
     shares: F64 = ideal_parts(problem, rules, asked) * view.dominant
     return shares
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.problem.running import running_tasks
-from optsched.rules.base import KeyReach
+from optsched.rules.base import Greedy, KeyReach
 from optsched.rules.drf import GRID, Drf, DrfOrder
+from optsched.rules.past import past_of
 from optsched.rules.shortfall import Shortfall
 from optsched.rules.tree_shares import contest_in, contest_of, quotas
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import GangLevel, Greedy
+    from optsched.rules.base import GangLevel
     from optsched.rules.ledger import Ledger
     from optsched.rules.tree_shares import Contest, Path
     from optsched.rules.world import World
@@ -37,18 +38,26 @@ if TYPE_CHECKING:
 class HierarchicalDrf(Drf):
     """Queues in the order of weighted shares where their paths part; full ones come last."""
 
-    def __init__(self, *, reclaims: bool = True) -> None:
-        """`reclaims`: whether queues claim back what the tree gives them."""
+    def __init__(self, *, reclaims: bool = True, half_life_ms: int = 0) -> None:
+        """`reclaims`: whether queues claim back what the tree gives them.
+
+        `half_life_ms`: after how long what was used counts half; 0 where it does not count.
+        """
         self._reclaims = reclaims
+        self.half_life_ms = half_life_ms
 
     def ideal(self, problem: Problem) -> F64:
         """(Q, R) what each queue would hold of each resource if tasks could be cut."""
         return problem.derived(self._contest).ideal
 
     def _contest(self, problem: Problem) -> Contest:
-        queues = problem.snapshot.queues
-        past = np.zeros((len(queues), len(problem.resources)))
-        return contest_of(problem, [hierarchy(q) for q in queues], past)
+        return contest_of(problem, _paths(problem), past_of(problem, self.half_life_ms))
+
+    def _timeless(self, problem: Problem) -> Contest:
+        """The same as if nobody had used anything: nobody is evicted for what he once had."""
+        if not self.half_life_ms:
+            return problem.derived(self._contest)
+        return contest_of(problem, _paths(problem), past_of(problem, 0))
 
     def tells_apart(self, problem: Problem) -> Bool | None:
         """See `Rule`: shares of queues are all that counts."""
@@ -66,7 +75,7 @@ class HierarchicalDrf(Drf):
         """See `Rule`: the ideal of queues with all below them."""
         if not self._reclaims:
             return None
-        due: I64 = problem.queues.subtree.astype(np.int64) @ problem.derived(self._contest).due
+        due: I64 = problem.queues.subtree.astype(np.int64) @ problem.derived(self._timeless).due
         return due
 
     def deserved_by_name(self, world: World) -> dict[str, dict[str, int]] | None:
@@ -83,7 +92,12 @@ class HierarchicalDrf(Drf):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _TreeOrder(problem, ledger)
+        past = past_of(problem, self.half_life_ms)
+        return _TreeOrder(problem, ledger, TreeOfTurns(problem, ledger, _paths(problem), past))
+
+
+def _paths(problem: Problem) -> list[Path]:
+    return [hierarchy(queue) for queue in problem.snapshot.queues]
 
 
 def hierarchy(queue: Queue) -> Path:
@@ -116,6 +130,8 @@ class _Node:
     ----------
     gang
         Of a gang's node; -1 for departments.
+    past
+        What counts as held besides; empty for nothing.
     is_full
         Whether more can do nothing for it, or for anybody below it.
 
@@ -126,15 +142,16 @@ class _Node:
     above: _Node | None = None
     below: dict[str, _Node] = field(default_factory=dict)
     held: list[float] = field(default_factory=list)
+    past: list[float] = field(default_factory=list)
     share: float = 0.0
     is_full: bool = False
     is_stale: bool = True
 
 
-class _Tree:
+class TreeOfTurns:
     """Shares of all departments, brought up to date where something has changed."""
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+    def __init__(self, problem: Problem, ledger: Ledger, paths: Sequence[Path], past: F64) -> None:
         self._ledger = ledger
         self._inverse = [1.0 / t if t else 0.0 for t in problem.total.tolist()]
         self._top = _Node(1.0)
@@ -143,16 +160,18 @@ class _Tree:
             [row.requested.get(name, 0) for name in problem.resources] for row in problem.rows
         ]
         self._open: list[bool] = []
-        self.paths = [self._path(queue) for queue in problem.snapshot.queues]
+        self.paths = [self._path(path) for path in paths]
+        for q in np.flatnonzero(past.any(axis=1)).tolist():
+            self.paths[q][-1].past = past[q].tolist()
         for gang, queue in enumerate(problem.queue_of.tolist()):
             if queue >= 0 and any(self._asked[gang]):
                 home = self.paths[queue][-1]
                 node = _Node(1.0, gang, home)
                 home.below[f" {gang}"] = self._gangs[gang] = node
 
-    def _path(self, queue: Queue) -> list[_Node]:
+    def _path(self, path: Path) -> list[_Node]:
         node, found = self._top, []
-        for name, weight in hierarchy(queue):
+        for name, weight in path:
             if name not in node.below:
                 node.below[name] = _Node(weight, above=node)
             node = node.below[name]
@@ -198,7 +217,7 @@ class _Tree:
 
     def _join(self, node: _Node, parts: list[_Node]) -> None:
         """Add up the parts, those that could grow scaled down to the least of them."""
-        node.held = [0.0] * len(self._inverse)
+        node.held = list(node.past) or [0.0] * len(self._inverse)
         node.is_full = all(part.is_full for part in parts)
         growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
         least = min(growing, default=1.0)
@@ -215,15 +234,19 @@ class _Tree:
         )
 
 
-class _TreeOrder(DrfOrder):
+class TurnsByTree(Greedy):
+    """Order of queues down a tree."""
+
     queue_key_reach = KeyReach.ANY
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
-        super().__init__(problem, ledger)
-        self._tree = _Tree(problem, ledger)
+    def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
+        self._problem = problem
+        self._ledger = ledger
+        self._tree = tree
         self._num_evicted = 0
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
+        """See `Greedy`."""
         self._note_evictions()
         return self._tree.key(queue)
 
@@ -234,7 +257,18 @@ class _TreeOrder(DrfOrder):
             self._note(*range(self._problem.num_gangs))
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
+        """See `Greedy`."""
         self._tree.changed(gang)
+
+    def _note(self, *gangs: int) -> None:
+        for gang in gangs:
+            self._tree.changed(gang)
+
+
+class _TreeOrder(TurnsByTree, DrfOrder):
+    def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
+        TurnsByTree.__init__(self, problem, ledger, tree)
+        DrfOrder.__init__(self, problem, ledger)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Tasks of queues that stay behind the claimer's once the room has changed hands."""
@@ -253,7 +287,3 @@ class _TreeOrder(DrfOrder):
             ledger.evict(of, held, -1)
             self._note(of, gang)
         return np.array(chosen, np.int64)
-
-    def _note(self, *gangs: int) -> None:
-        for gang in gangs:
-            self._tree.changed(gang)

@@ -10,6 +10,7 @@ import numpy as np
 from optsched.domain.decisions import Sense
 from optsched.rules.admission import admission_levels, task_levels
 from optsched.rules.base import NodeLevel
+from optsched.rules.over_time import OverTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +42,16 @@ def _of_rule(*names: str) -> Callable[[Problem, RuleSet, Tiers], Sequence[AnyLev
     return levels
 
 
+def _fair_shares(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[AnyLevel]:
+    """What queues deserve comes before fairness over time, and that before gangs."""
+    named = [a.rule for a in rules.active if a.rule.name in ("proportion", "capacity", "drf")]
+    over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
+    if over_time is not None:
+        ends = [i for i, rule in enumerate(named, 1) if rule.name != "drf"]
+        named.insert(max(ends, default=0), over_time)
+    return [level for rule in named for level in rule.levels(problem, tiers)]
+
+
 def _node_score(problem: Problem, rules: RuleSet, tiers: Tiers) -> Sequence[NodeLevel]:
     return [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
 
@@ -59,7 +70,7 @@ _KINDS = (
     LevelKind(
         "fair-share",
         "what queues and gangs miss of their fair shares",
-        _of_rule("proportion", "capacity", "drf"),
+        _fair_shares,
     ),
     LevelKind(
         "tasks",

@@ -32,6 +32,7 @@ from optsched.rules.nodegroup import NodeGroup
 from optsched.rules.nodeorder import NodeOrder
 from optsched.rules.numa_aware import NumaAware, NumaPolicies
 from optsched.rules.outside import Verb
+from optsched.rules.over_time import OverTime
 from optsched.rules.overcommit import Overcommit
 from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
@@ -180,14 +181,34 @@ def _nodeorder(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    rules = (Capacity(_whole(arguments, "ancestorReclaimLevel", 0)), Capability(), Guarantee())
+    rules = (
+        *_over_time(arguments, keeps_deserved=True),
+        Capacity(_whole(arguments, "ancestorReclaimLevel", 0)),
+        Capability(),
+        Guarantee(),
+    )
     return (*rules, LeafQueues()) if arguments.get(Face.HIERARCHY.value, False) else rules
 
 
 def _drf(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     if not arguments.get(Face.HIERARCHY.value, False):
-        return (Drf(),)
-    return (HierarchicalDrf(reclaims=bool(arguments.get(Face.RECLAIMABLE.value, True))),)
+        return (*_over_time(arguments), Drf())
+    return (
+        HierarchicalDrf(
+            reclaims=bool(arguments.get(Face.RECLAIMABLE.value, True)),
+            half_life_ms=_duration_ms(arguments, HALF_LIFE) or 0,
+        ),
+    )
+
+
+HALF_LIFE = "usage.halfLife"
+
+
+def _over_time(arguments: Mapping[str, Value], *, keeps_deserved: bool = False) -> tuple[Rule, ...]:
+    half_life_ms = _duration_ms(arguments, HALF_LIFE)
+    if half_life_ms is None:
+        return ()
+    return (OverTime(half_life_ms, keeps_deserved=keeps_deserved),)
 
 
 def _nodegroup(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
@@ -416,6 +437,8 @@ def _extender(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     )
 
 
+_HALF_LIFE = _duration(HALF_LIFE, "", "what queues have used counts, half as much after so long")
+
 _STRATEGY = (
     _choice("name", _LOW_NODES, "has no effect: there is this one", (_LOW_NODES,)),
     _mapping(
@@ -444,17 +467,18 @@ _AVAILABLE = (
     ),
     Plugin("cdp", "a cooldown before eviction", (), lambda _: (Cooldown(),)),
     Plugin("pdb", "disruption budgets", (), lambda _: (Budgets(),)),
-    Plugin("drf", "gangs with a small dominant share first", (), _drf),
+    Plugin("drf", "gangs with a small dominant share first", (_HALF_LIFE,), _drf),
     Plugin(
         "proportion",
         "queues share the cluster by weight",
-        (),
-        lambda _: (Proportion(), Capability(), Guarantee()),
+        (_HALF_LIFE,),
+        lambda a: (*_over_time(a), Proportion(), Capability(), Guarantee()),
     ),
     Plugin(
         "capacity",
         "queues deserve fixed parts and may borrow beyond them",
         (
+            _HALF_LIFE,
             _weight("ancestorReclaimLevel", 0, "levels of ancestors that reclaim looks at"),
             _switch(
                 "capacity.DynamicResourceAllocationEnable",

@@ -174,8 +174,10 @@ def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
     return homes, Tree(np.array(parents, np.int64), np.array(weights), held)
 
 
-def contest_of(problem: Problem, paths: Sequence[Path], past: F64) -> Contest:
-    """The contest of a problem."""
+def contest_of(
+    problem: Problem, paths: Sequence[Path], past: F64, floor: I64 | None = None
+) -> Contest:
+    """The contest of a problem; `floor` (Q, R) instead of what queues are guaranteed."""
     queues = problem.queues
     known = np.flatnonzero(problem.queue_of >= 0)
     rows = [problem.rows[g] for g in known.tolist()]
@@ -190,7 +192,7 @@ def contest_of(problem: Problem, paths: Sequence[Path], past: F64) -> Contest:
         free=np.maximum(problem.total - problem.foreign[problem.ready].sum(axis=0), 0),
         subtree=queues.subtree,
         capability=queues.capability,
-        guarantee=queues.guarantee,
+        guarantee=queues.guarantee if floor is None else floor,
         pods=problem.index(PODS),
     )
 
@@ -201,7 +203,7 @@ def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]
     Members are (K, Q), amounts (K, R). The deepest are the queues themselves.
     """
     due = np.minimum(contest.due, problem.queues.requested)
-    asking = np.flatnonzero(due.any(axis=1)).tolist()
+    asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()
     names = {q: tuple(name for name, _ in contest.paths[q]) for q in asking}
     before: list[list[int]] = [asking]
     for depth in range(1, max(map(len, names.values()), default=0) + 1):

@@ -24,6 +24,7 @@ from optsched.domain.decisions import (
 )
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
+from optsched.domain.usage import Usage
 from optsched.kube.question import (
     AT_LATEST_MS,
     SOON_MS,
@@ -109,7 +110,14 @@ SAMPLE = cluster(
 )
 
 
-@pytest.mark.parametrize("part", [f.name for f in fields(Snapshot) if f.name != "taken_ms"])
+PARTS = [f.name for f in fields(Snapshot) if f.name not in ("taken_ms", "usage")]
+
+
+def test_what_queues_have_used_changes_all_the_time() -> None:
+    assert asks_the_same(SAMPLE, replace(SAMPLE, usage={"default": Usage((("cpu", 1.0),), 1)}))
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_every_part_of_a_snapshot_counts(part: str) -> None:
     other = copy(SAMPLE)
     object.__setattr__(other, part, getattr(SAMPLE, part)[:1] if part in ("nodes", "gangs") else 0)

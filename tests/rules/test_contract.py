@@ -30,6 +30,7 @@ from optsched.rules.ledger import Ledger
 from optsched.rules.levels import LEVELS, build_levels
 from optsched.rules.outcome import Outcome
 from optsched.rules.outside import Question, Reply, Verb
+from optsched.rules.over_time import OverTime
 from optsched.rules.plugins import PLUGINS
 from optsched.rules.ruleset import RuleSet
 from optsched.rules.verify import verify_actions
@@ -95,7 +96,7 @@ OF_USERS = {
     "extender-asked": ASKED,
     "deviceshare-on": SHARING,
 }
-OWN = {**ALWAYS, **OF_PLUGINS, "drf-tree": TREE}
+OWN = {**ALWAYS, **OF_PLUGINS, "drf-tree": TREE, "over-time": OverTime(3_600_000)}
 RULES = {**OWN, **OF_USERS}
 GANG = RULES["gang"]
 

@@ -47,6 +47,7 @@ from optsched.domain.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, 
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
 from optsched.domain.shards import NO_SHARDING, Shard, Sharding, ShardMode
 from optsched.domain.task import PodTerm, SpreadTerm, Task, TaskStatus
+from optsched.domain.usage import Usage
 from tests.support.strategies import (
     CPU,
     GPU,
@@ -105,6 +106,7 @@ _PLACES = {
     ("q1", 3): {HIERARCHY: "root/y/q1", HIERARCHY_WEIGHTS: "1/3/1"},
 }
 """Places in a tree of departments, by queue and weight."""
+_USED = {"q0": Usage(((CPU, 4e6), (GPU, 3e3)), 0)}
 _MARKS = ((), (), ("app", "x"), ("app", "3"))
 
 
@@ -321,6 +323,7 @@ class _Contest:
             nodes=tuple(self._node(name) for name in self._nodes),
             gangs=tuple(sorted(gangs, key=lambda gang: gang.key)),
             queues=tuple(queues),
+            usage=_USED,
             claims={key: self._claim(key) for key in self._used_claims()},
             namespaces={name: {"app": "x"} if name == "a" else {} for name in NAMESPACES},
             sharding=self._sharding() if "sharding" in self._about else NO_SHARDING,
