@@ -19,11 +19,13 @@ from optsched.kube import question
 from optsched.kube.extender import Extenders
 from optsched.kube.notices import Notices
 from optsched.kube.shards import shard_patch
-from optsched.kube.status import Outcome, StatusBook
-from optsched.kube.writes import BUILTIN_QUEUES
+from optsched.kube.status import Outcome, StatusBook, usage_patch
+from optsched.kube.writes import BUILTIN_QUEUES, beside
 from optsched.policy.policy import SolverKind, without_solver
 from optsched.rules.moves import SHUFFLE
+from optsched.rules.past import half_life_of
 from optsched.session.session import Surroundings, run_session
+from optsched.session.usage import UsageKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -141,6 +143,7 @@ class Scheduler:
         self._was_leading = False
         self._lacks_shard = False
         self._is_advised = False
+        self._usage = UsageKeeper()
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -164,7 +167,7 @@ class Scheduler:
 
     def dump(self) -> None:
         """Write the cluster as it is known now into a file, in a thread."""
-        snapshot = self._parts.cache.snapshot(self._parts.clock.now_ms())
+        snapshot = self._snapshot(self._parts.policies.current(), self._parts.clock.now_ms())
         recorded = replace(snapshot, answers=self._answers)
         self._executor.submit(self._parts.dumps.keep, recorded, "snapshot")
 
@@ -181,6 +184,8 @@ class Scheduler:
             period_s = self._parts.policies.period_s
             await self._pause(began + period_s - clock.monotonic())
             await self._calm(period_s)
+        if self._leads():
+            self._write_usage(at_last=True)
         self._executor.shutdown()
         self._extenders.close()
 
@@ -191,7 +196,7 @@ class Scheduler:
         if leads == self._was_leading:
             return leads
         self._was_leading = leads
-        self._answer, self._book = None, StatusBook()
+        self._answer, self._book, self._usage = None, StatusBook(), UsageKeeper()
         if leads:
             log.info("this process schedules")
         else:
@@ -233,16 +238,28 @@ class Scheduler:
         parts.metrics.passed(parts.clock.monotonic())
         parts.binder.release_due()
         now_ms = parts.clock.now_ms()
+        self._write_usage()
         if parts.cache.version == self._version and self._is_fresh(policy, now_ms):
             return
         self._version = parts.cache.version
-        snapshot = parts.cache.snapshot(now_ms)
+        snapshot = self._snapshot(policy, now_ms)
         self._look_at_shard(snapshot.sharding)
         if self._is_answered(snapshot, policy):
             parts.metrics.skipped()
         else:
             await self._session(snapshot, policy)
         self._tell(now_ms)
+
+    def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
+        """The cluster, with what queues have used if the policy looks at it."""
+        return self._usage.noted(self._parts.cache.snapshot(now_ms), half_life_of(policy.rules))
+
+    def _write_usage(self, *, at_last: bool = False) -> None:
+        """Have written down what queues have used, so that whoever schedules next knows."""
+        for name, usage in self._usage.to_write(self._parts.clock.now_ms(), at_last=at_last):
+            if name in self._parts.cache.queues:
+                patch = usage_patch(name, usage)
+                self._parts.writes.put(beside(patch.ref, "usage"), patch)
 
     def _look_at_shard(self, sharding: Sharding) -> None:
         if sharding.is_missing and not self._lacks_shard:

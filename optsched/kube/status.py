@@ -16,6 +16,7 @@ from optsched.api.queue import QueueCounts
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch
 from optsched.domain.amounts import total
 from optsched.domain.cluster import GangPhase
+from optsched.formats.usage import USAGE, usage_text
 from optsched.kube.ports import Ref
 from optsched.session.status import gang_status
 from optsched.units import CPU, MEMORY, PODS
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from optsched.api.queue import Queue as ApiQueue
     from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.reasons import Reason
+    from optsched.domain.usage import Usage
     from optsched.kube.ports import Raw
     from optsched.session.status import GangStatus
 
@@ -215,6 +217,12 @@ def queue_patch(
         return None
     body = queue_status_patch(wanted, counts, previous=queue.status.allocated)
     return StatusPatch(Ref(QUEUE, "", queue.name), body, "status")
+
+
+def usage_patch(queue: str, usage: Usage) -> StatusPatch:
+    """The patch by which a queue keeps what it has used."""
+    marks = {USAGE: usage_text(usage)}
+    return StatusPatch(Ref(QUEUE, "", queue), {"metadata": {"annotations": marks}}, "")
 
 
 # --- all of them ---------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from optsched.domain.decisions import Allocate
 from optsched.formats.marks import time_text
 from optsched.formats.snapshot import assemble
+from optsched.rules.past import half_life_of
 from optsched.session.session import Surroundings, run_session
+from optsched.session.usage import UsageKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -50,6 +52,7 @@ class EmulatedCluster:
         self._options = options
         self._objects: dict[tuple[str, str], dict[str, Any]] = {}
         self._problem: Problem | None = None
+        self._usage = UsageKeeper()
 
     def apply(self, manifests: Iterable[Mapping[str, Any]]) -> None:
         """Create objects, or replace those that exist."""
@@ -78,8 +81,9 @@ class EmulatedCluster:
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
             _end_if_told(pod)
+        snapshot = assemble(self._objects.values(), self._options, self.now_ms).snapshot
         report = run_session(
-            assemble(self._objects.values(), self._options, self.now_ms).snapshot,
+            self._usage.noted(snapshot, half_life_of(self._policy.rules)),
             self._policy,
             self._surroundings,
             self._problem,

@@ -17,6 +17,7 @@ from optsched.api.kinds import (
     SCHEDULING_POD_GROUPS,
 )
 from optsched.domain.devices import DeviceGrant, DeviceId
+from optsched.domain.usage import Usage
 from optsched.formats.index import READ_KINDS
 from optsched.formats.text import Document, read_yaml
 from optsched.kube.errors import Unreachable
@@ -26,7 +27,7 @@ from optsched.kube.lease import Elector, LeaseTimes
 from optsched.kube.nodelock import NodeLocks
 from optsched.kube.ports import Api, Ref
 from optsched.kube.reserver import Reserver
-from optsched.kube.status import StatusPatch
+from optsched.kube.status import StatusPatch, usage_patch
 from optsched.kube.writes import BUILTIN_QUEUES, writer
 from optsched.local.files import shipped
 from tests.formats.objects import device_claim, group, pod, thing
@@ -141,6 +142,7 @@ async def writes() -> FakeApi:
     for creation in BUILTIN_QUEUES:
         await write(creation.ref, creation)
         await write(creation.ref, StatusPatch(creation.ref, {"status": {}}, "status"))
+        await write(creation.ref, usage_patch(creation.ref.name, Usage()))
     patch = StatusPatch(Ref(POD_GROUP, "ns", "g"), {"status": {}}, "")
     await write(patch.ref, patch)
     shard = StatusPatch(Ref(NODE_SHARD, "", "volcano"), {"status": {}}, "status")

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE
+from optsched.formats.usage import read_usage
 from optsched.kube import scheduler as module
 from optsched.kube.binder import LiveBinder, Surroundings
 from optsched.kube.cache import ClusterCache
@@ -405,3 +406,55 @@ async def test_metrics_of_a_queue_end_with_its_jobs_and_with_the_queue(tmp_path:
 def running_pod(name: str, phase: str = "Running") -> dict[str, Any]:
     mark = {"scheduling.k8s.io/group-name": "g"}
     return pod(name, {"nodeName": "n1"}, {"phase": phase}, annotations=mark)
+
+
+REMEMBERS = (
+    "actions: allocate\n"
+    "tiers: [{plugins: [{name: gang}, {name: predicates}, "
+    "{name: capacity, arguments: {usage.halfLife: 1h}}]}]\n"
+)
+
+
+def used(plant: Plant, name: str) -> dict[str, float]:
+    """What a queue says that it has used."""
+    meta = plant.api.objects[Ref(QUEUE, "", name)]["metadata"]
+    usage, errors = read_usage(meta.get("annotations", {}))
+    assert errors == ()
+    return {} if usage is None else dict(usage.seconds)
+
+
+def later(plant: Plant) -> bool:
+    """Let a second pass."""
+    plant.clock.seconds += 1
+    return True
+
+
+@pytest.mark.asyncio
+async def test_what_queues_have_used_is_written_and_read_again(tmp_path: Path) -> None:
+    there = [node(), group("g", {"minMember": 2, "queue": "q"}), queue("q"), *members("a", "b")]
+    plant = Plant(tmp_path, *there)
+    plant.policy = REMEMBERS
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") == plant.node_of("b") == "n1")
+        plant.tell()
+        await plant.skip()
+        await until(lambda: later(plant) and used(plant, "q").get("cpu", 0) > 0)
+    before = used(plant, "q")
+    again = Plant(tmp_path, *plant.api.objects.values())
+    again.policy = REMEMBERS
+    again.clock.seconds = plant.clock.seconds + 100
+    async with again.at_work():
+        await again.sessions(1)
+    assert used(again, "q")["cpu"] > 1.5 * before["cpu"]
+
+
+@pytest.mark.asyncio
+async def test_without_a_half_life_queues_are_left_alone(tmp_path: Path) -> None:
+    there = [node(), group("g", {"minMember": 2, "queue": "q"}), queue("q"), *members("a", "b")]
+    plant = Plant(tmp_path, *there)
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") == plant.node_of("b") == "n1")
+        plant.tell()
+        plant.clock.seconds += 100
+        await plant.skip()
+    assert used(plant, "q") == {}

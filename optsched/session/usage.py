@@ -1,0 +1,101 @@
+"""Keeps what queues use from one session to the next, where a policy looks at it.
+
+Neither I/O nor a clock: snapshots come in with their times, and go out with the usage of that time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.domain.amounts import total
+from optsched.domain.usage import Usage
+from optsched.rules.world import add_into
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.domain.cluster import Gang, Snapshot
+
+WRITTEN_EVERY_MS: Final = 30_000
+"""How often what a queue has used is written down at most."""
+
+MATTERS: Final = 0.01
+"""The part by which a usage has to differ from what is written, faded, to be written again."""
+
+
+class UsageKeeper:
+    """What queues have used, by name; what they hold counts until the next snapshot."""
+
+    def __init__(self) -> None:
+        self._half_life_ms = 0
+        self._usage: dict[str, Usage] = {}
+        self._held: dict[str, dict[str, int]] = {}
+        self._written: dict[str, Usage] = {}
+        self._shares: dict[str, tuple[Gang, dict[str, int]]] = {}
+
+    def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
+        """The snapshot with what queues have used until then; as it is without a half-life.
+
+        What the snapshot itself says counts for queues of which nothing is known yet. Since it was
+        written they are taken to have held what they hold now.
+        """
+        if not half_life_ms:
+            self._usage.clear()
+            return snapshot
+        self._half_life_ms = half_life_ms
+        held, now_ms = self._held_in(snapshot), snapshot.taken_ms
+        for queue in snapshot.queues:
+            if queue.name not in self._usage:
+                known = snapshot.usage.get(queue.name)
+                self._usage[queue.name] = known or Usage(at_ms=now_ms)
+                self._held[queue.name] = held[queue.name]
+                if known is not None:
+                    self._written[queue.name] = known
+        self._usage = {
+            q.name: self._usage[q.name].advanced(self._held[q.name], now_ms, half_life_ms)
+            for q in snapshot.queues
+        }
+        self._held = held
+        return replace(snapshot, usage=dict(self._usage))
+
+    def _held_in(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
+        """What each queue's own tasks hold; gangs that did not change are not counted again."""
+        held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
+        before, self._shares = self._shares, {}
+        for gang in snapshot.gangs:
+            known = before.get(gang.key)
+            share = known[1] if known is not None and known[0] is gang else _share(gang)
+            self._shares[gang.key] = gang, share
+            if gang.queue in held:
+                add_into(held[gang.queue], share)
+        return held
+
+    def to_write(self, now_ms: int, *, at_last: bool = False) -> Iterator[tuple[str, Usage]]:
+        """What should be written down now, and counts as written from then on.
+
+        `at_last`: whatever differs, for there is no later.
+        """
+        for name, usage in self._usage.items():
+            usage_now = usage.advanced(self._held[name], now_ms, self._half_life_ms)
+            written = self._written.get(name)
+            if written is None:
+                is_due, faded = True, {}
+            else:
+                is_due = at_last or now_ms - written.at_ms >= WRITTEN_EVERY_MS
+                faded = dict(written.advanced({}, now_ms, self._half_life_ms).seconds)
+            if is_due and _differs(dict(usage_now.seconds), faded):
+                self._written[name] = usage_now
+                yield name, usage_now
+
+
+def _share(gang: Gang) -> dict[str, int]:
+    """What the tasks of a gang hold."""
+    holding = (t.shape.request for t in gang.tasks if t.status.counts_for_queue)
+    return dict(total(holding))
+
+
+def _differs(usage: Mapping[str, float], faded: Mapping[str, float]) -> bool:
+    return any(
+        abs(amount - faded.get(name, 0.0)) > MATTERS * amount for name, amount in usage.items()
+    )
