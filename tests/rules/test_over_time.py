@@ -13,6 +13,7 @@ from optsched.domain.cluster import Queue
 from optsched.domain.decisions import Allocate
 from optsched.domain.usage import Usage
 from optsched.policy.load import parse_policy
+from optsched.policy.problem import PolicyError
 from optsched.problem.compile import compile_problem
 from optsched.rules.capability import Capability
 from optsched.rules.capacity import Capacity
@@ -191,3 +192,18 @@ def test_with_a_tree_drf_needs_no_other_rule():
     policy = parse_policy(text, "x.conf")
     assert half_life_of(policy.rules) == 36 * HOUR
     assert policy.rules.find("over-time") is None
+
+
+@pytest.mark.parametrize("text", ["0s", "-1h", "24", "long"])
+def test_a_half_life_that_is_none_is_refused_with_its_place(text):
+    with pytest.raises(PolicyError, match=r"x\.conf:6:\d+: .*usage\.halfLife"):
+        parse_policy(CONF.format(plugin="drf", text=text, more=""), "x.conf")
+
+
+def test_there_is_one_half_life():
+    more = "  - {name: drf, arguments: {usage.halfLife: 2h}}\n"
+    with pytest.raises(PolicyError, match=r"usage\.halfLife is 2h here, 1h with capacity"):
+        parse_policy(CONF.format(plugin="capacity", text="1h", more=more), "x.conf")
+    same = more.replace("2h", "60m")
+    policy = parse_policy(CONF.format(plugin="capacity", text="1h", more=same), "x.conf")
+    assert half_life_of(policy.rules) == HOUR
