@@ -74,7 +74,16 @@ class PatchStatus(Patch):
     """Merge into an object's status; body: `{"status": ...}`.
 
     It goes to the subresource where the kind has one, else to the object itself.
+
+    Attributes
+    ----------
+    may_wait
+        Nobody acts on what has changed, such as numbers of pods, and more of it is likely on its
+        way: it is left out if the object has been written shortly before, and decided on again.
+
     """
+
+    may_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.manifests import ref_of
+from optsched.formats.recent import Recent
 from optsched.kube.asking import is_answered
 from optsched.kube.effects import Executor, Stale, Surroundings
 from optsched.kube.errors import KubeError, NotFound
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind, Ref
     from optsched.controllers.controller import Controller
-    from optsched.controllers.effects import Question
+    from optsched.controllers.effects import Effect, Effects, Question
     from optsched.kube.controller_metrics import ControllerMetrics
     from optsched.kube.events import EventRecorder, Note
     from optsched.kube.ports import DeletingApi, Raw, Source
@@ -39,8 +41,14 @@ WORKERS: Final = 64
 LOOK_S: Final = 0.2
 """How often it is asked whether this process leads."""
 
+NUMBERS_EVERY_S: Final = 1.0
+"""How often a status is written of which nothing but numbers has changed."""
+
 TELL_AFTER: Final = 5
 """Failures in a row of one key after which the log says so."""
+
+_REMEMBERED: Final = 8192
+"""Objects of which it is known when their status was written last."""
 
 Key: TypeAlias = "tuple[int, Ref]"
 """Which controller, and which of its objects."""
@@ -83,6 +91,7 @@ class Controllers:
         self._executor = Executor(parts.api, self.store, around)
         self._queue: WorkQueue[Key] = WorkQueue(parts.waiting.chance)
         self._leads = False
+        self._written_s: Recent[Ref, float] = Recent(_REMEMBERED)
         self._stopping = asyncio.Event()
         self._broken: set[Kind] = set()
         parts.metrics.watch_depth(lambda: len(self._queue))
@@ -206,7 +215,7 @@ class Controllers:
         controller, ref = self._controllers[key[0]], key[1]
         began_s = self._parts.clock.monotonic()
         try:
-            effects = controller.decide(ref, self.store)
+            effects = self._due(controller.decide(ref, self.store), began_s)
             agains = await self._executor.carry_out(effects)
         except Stale as e:
             log.debug("%s %s: %s", controller.name, ref, e)
@@ -225,6 +234,19 @@ class Controllers:
             self._queue.add_after((key[0], again.key or ref), again.after_s)
         seconds = self._parts.clock.monotonic() - began_s
         self._parts.metrics.looked(controller.name, "done", seconds)
+
+    def _due(self, effects: Effects, now_s: float) -> Effects:
+        """The effects, but for a status that may wait and was written a moment ago."""
+        return tuple(self._due_or_again(effect, now_s) for effect in effects)
+
+    def _due_or_again(self, effect: Effect, now_s: float) -> Effect:
+        if not isinstance(effect, PatchStatus):
+            return effect
+        written_s = self._written_s.get(effect.ref)
+        if effect.may_wait and written_s is not None and now_s < written_s + NUMBERS_EVERY_S:
+            return Again(written_s + NUMBERS_EVERY_S - now_s)
+        self._written_s.add(effect.ref, now_s)
+        return effect
 
     def _report(self, key: Key, error: KubeError) -> None:
         failures = self._again(key, "refused")

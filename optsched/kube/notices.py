@@ -35,7 +35,7 @@ _WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 _AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
 
 MADE_WITHIN_MS: Final = 5_000
-"""How long controllers may take to make a PodGroup before its pods are told that it is missing."""
+"""How long controllers may take to make a PodGroup, or the next pod of a gang, unremarked."""
 
 
 def scheduled(bind: Bind) -> Note:
@@ -112,11 +112,14 @@ def _waits(about: Ref, uid: str, reason: Reason) -> Note:
 
 
 def _is_too_soon(gang: Gang, reason: Reason, now_ms: int) -> bool:
-    """Whether controllers are only about to make the PodGroup that is missing."""
-    if reason.code is not ReasonCode.POD_GROUP_NOT_FOUND:
-        return False
-    is_made = gang.name.startswith(MADE_GROUP_PREFIX)
-    return is_made and now_ms - gang.created_ms < MADE_WITHIN_MS
+    """Whether controllers are only about to make the PodGroup, or the pods, that are missing."""
+    if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
+        is_made = gang.name.startswith(MADE_GROUP_PREFIX)
+        return is_made and now_ms - gang.created_ms < MADE_WITHIN_MS
+    if reason.code is ReasonCode.NOT_ENOUGH_TASKS:
+        newest_ms = max((task.created_ms for task in gang.tasks), default=gang.created_ms)
+        return now_ms - max(newest_ms, gang.created_ms) < MADE_WITHIN_MS
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 
 from optsched.api.kinds import COMMAND, NAMESPACE, POD, POD_GROUP, QUEUE, REPLICA_SET, Ref
 from optsched.controllers.controller import Controller, existing
-from optsched.controllers.effects import Again, Create, Delete, Emit, Patch
+from optsched.controllers.effects import Again, Create, Delete, Emit, Patch, PatchStatus
 from optsched.controllers.manifests import name_of, owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from optsched.controllers.queue import QUEUES
@@ -51,7 +51,8 @@ class Process:
     def __init__(self, server: MemoryServer, *controllers: Controller) -> None:
         self.events, self.metrics, self.leader = Recorder(), ControllerMetrics(), Leader()
         waiting = Waiting(lambda seconds: asyncio.sleep(min(seconds, 0.001)), lambda: 0.5)
-        parts = Parts(server, server, self.events, self.metrics, self.leader, FakeClock(), waiting)
+        self.clock = FakeClock()
+        parts = Parts(server, server, self.events, self.metrics, self.leader, self.clock, waiting)
         self.shell = Controllers(controllers, parts)
 
     @asynccontextmanager
@@ -237,6 +238,39 @@ async def test_what_was_just_written_is_known_before_any_watch_tells() -> None:
         await server.catch_up()
         await process.until_idle()
     assert [n for name, n in rounds if name == "a"] == [0, 1, 2, 3]
+
+
+async def test_numbers_are_written_once_a_second_and_all_else_at_once() -> None:
+    """What the queue says it has, one after the other; its state is no number."""
+    server = play(num_sets=0)
+
+    def follow(queue: Any, _: Any) -> tuple[PatchStatus, ...]:
+        spec, status = queue["spec"], queue.get("status") or {}
+        known = {"state": status.get("state"), "running": status.get("running")}
+        if name_of(queue) != "a" or known == spec["wanted"]:
+            return ()
+        may_wait = known["state"] == spec["wanted"]["state"]
+        return (PatchStatus(QUEUE, "", "a", {"status": spec["wanted"]}, may_wait=may_wait),)
+
+    def want(**wanted: Any) -> None:
+        server.world.put(QUEUE, {"metadata": {"name": "a"}, "spec": {"wanted": wanted}})
+
+    def said() -> Any:
+        found = server.world.get(QUEUE, "", "a")
+        return found and (found.get("status") or {}).get("running")
+
+    want(state="Open", running=1)
+    async with Process(server, lonely(follow)).running() as process:
+        await process.until(lambda: said() == 1)
+        done = server.num_writes
+        await server.patch(Ref(QUEUE, "", "a"), {"spec": {"wanted": {"running": 2}}})
+        await process.until_idle()
+        assert (said(), server.num_writes) == (1, done + 1)
+        await server.patch(Ref(QUEUE, "", "a"), {"spec": {"wanted": {"state": "Closed"}}})
+        await process.until(lambda: said() == 2)
+        process.clock.seconds += 1
+        await server.patch(Ref(QUEUE, "", "a"), {"spec": {"wanted": {"running": 3}}})
+        await process.until(lambda: said() == 3)
 
 
 async def test_a_mistake_in_one_object_does_not_keep_others_waiting(

@@ -135,6 +135,15 @@ def test_a_podgroup_that_is_about_to_be_made_is_not_missed_at_once() -> None:
     assert board.tell(named, named=missing) == pods
 
 
+def test_pods_that_are_about_to_be_made_are_not_missed_at_once() -> None:
+    lacks = Reason(ReasonCode.NOT_ENOUGH_TASKS, "1 of 3 pods does not exist yet")
+    newest = replace(GANG.tasks[1], created_ms=5_001)
+    board = Board()
+    young = replace(GANG, tasks=(GANG.tasks[0], newest))
+    assert board.tell(snapshot(young, second=10), g=lacks) == []
+    assert board.tell(snapshot(GANG, second=10), g=lacks) == ALL
+
+
 def test_binds_are_told_with_kubernetes_own_words() -> None:
     note = scheduled(BIND)
     assert (note.type, note.reason, note.message) == (

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 
 _SECOND_MS: Final = 1000
 _NOTHING: Final[tuple[object, ...]] = (0, "", [])
+_NUMBERS: Final = frozenset(
+    {
+        "pending",
+        "running",
+        "succeeded",
+        "failed",
+        "terminating",
+        "unknown",
+        "taskStatusCount",
+    }
+)
+"""Fields that every pod of a job changes, one after the other."""
 
 
 def moved(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
@@ -75,6 +87,7 @@ def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[Patch
             {"status": changes},
             uid_of(manifest),
             resource_version=version_of(manifest),
+            may_wait=changes.keys() <= _NUMBERS,
         ),
     )
 
