@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 MAX_LABEL: Final = 63
@@ -33,16 +34,19 @@ PORT_NAME_RULE: Final = (
 )
 
 
+@lru_cache(maxsize=4096)
 def is_label(text: str) -> bool:
     """Whether a text is a DNS label (RFC 1123)."""
     return len(text) <= MAX_LABEL and _LABEL.fullmatch(text) is not None
 
 
+@lru_cache(maxsize=4096)
 def is_subdomain(text: str) -> bool:
     """Whether a text is a DNS subdomain (RFC 1123)."""
     return len(text) <= MAX_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
 
 
+@lru_cache(maxsize=4096)
 def is_qualified(text: str) -> bool:
     """Whether a text is a name after an optional DNS name and a slash."""
     prefix, slash, name = text.rpartition("/")
@@ -53,6 +57,7 @@ def is_qualified(text: str) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
 def is_label_value(text: str) -> bool:
     """Whether a text may be the value of a label."""
     return not text or (len(text) <= MAX_LABEL and _NAME.fullmatch(text) is not None)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.units import QuantityError, parse_quantity_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from optsched.admission.findings import Findings
 
-_PYTHON = {"text": str, "integer": int, "boolean": bool}
-_SCALARS = {"text": (str, "a text: write it in quotes"), "boolean": (bool, "true or false")}
+_PYTHON: Final[dict[str, type]] = {"text": str, "integer": int, "boolean": bool}
+_SCALARS: Final = {"text": (str, "a text: write it in quotes"), "boolean": (bool, "true or false")}
 
 
 @cache
@@ -43,7 +43,7 @@ def pod_types() -> dict[str, dict[str, str]]:
 
 def check_types(value: object, kind: str, path: str, findings: Findings) -> bool:
     """Deny what a Go client cannot decode, warn of what has no meaning; whether all is well."""
-    if _fits(value, kind):
+    if value is None or _one_fits(value, _fit(kind)):
         return True
     problems = False
     for where, held, sentence, is_fatal in _strangers(value, kind, path):
@@ -55,22 +55,72 @@ def check_types(value: object, kind: str, path: str, findings: Findings) -> bool
     return not problems
 
 
-def _fits(value: Any, kind: str) -> bool:  # noqa: ANN401  JSON
-    """Whether there is nothing to tell: most pods are as they should be, and paths cost time."""
-    if value is None:
-        return True
-    if type(value) is _PYTHON.get(kind):
-        return True
-    fields = pod_types().get(kind)
-    if fields is not None:
-        return type(value) is dict and all(
-            name in fields and _fits(each, fields[name]) for name, each in value.items()
-        )
+Fit: TypeAlias = "Callable[[Any], bool]"
+"""Whether there is nothing to tell of a value that is there."""
+
+
+@cache
+def _fit(kind: str) -> type | Fit:
+    """The Python type that values of a kind have, or what else tells whether one fits.
+
+    Most pods are as they should be, and paths to what is not cost more than all the rest.
+    """
+    if kind in _PYTHON:
+        return _PYTHON[kind]
+    if kind == "any":
+        return lambda _: True
+    if kind == "quantity":
+        return lambda value: not _quantity_problem(value)
     if kind[0] == "[":
-        return type(value) is list and all(_fits(each, kind[1:-1]) for each in value)
-    if kind[0] == "{":
-        return type(value) is dict and all(_fits(each, kind[1:-1]) for each in value.values())
-    return kind == "any" or (kind == "quantity" and not _quantity_problem(value))
+        return _list_fit(kind[1:-1])
+    return _mapping_fit(kind[1:-1]) if kind[0] == "{" else _record_fit(kind)
+
+
+def _list_fit(kind: str) -> Fit:
+    def fits(value: Any) -> bool:  # noqa: ANN401  JSON
+        expected = _fit(kind)
+        if type(value) is not list:
+            return False
+        return all(each is None or _one_fits(each, expected) for each in value)
+
+    return fits
+
+
+def _mapping_fit(kind: str) -> Fit:
+    def fits(value: Any) -> bool:  # noqa: ANN401  JSON
+        expected = _fit(kind)
+        if type(value) is not dict:
+            return False
+        return all(each is None or _one_fits(each, expected) for each in value.values())
+
+    return fits
+
+
+def _record_fit(kind: str) -> Fit:
+    fields = pod_types()[kind]
+    known: dict[str, type | Fit] = {}
+
+    def fits(value: Any) -> bool:  # noqa: ANN401  JSON
+        if type(value) is not dict:
+            return False
+        for name, each in value.items():
+            expected = known.get(name)
+            if expected is None:
+                if name not in fields:
+                    return False
+                # Types hold one another, so each is looked up when it is first met.
+                expected = known[name] = _fit(fields[name])
+            if each is not None and not _one_fits(each, expected):
+                return False
+        return True
+
+    return fits
+
+
+def _one_fits(value: Any, expected: type | Fit) -> bool:  # noqa: ANN401  JSON
+    if isinstance(expected, type):
+        return type(value) is expected
+    return expected(value)
 
 
 def _strangers(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, str, bool]]:  # noqa: ANN401  JSON

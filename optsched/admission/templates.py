@@ -170,8 +170,12 @@ def _check_volumes(spec: Raw, path: str, findings: Findings) -> None:
 
 
 def _check_source(volume: Raw, path: str, findings: Findings) -> None:
-    known = pod_types()["Volume"].keys() - {"name"}
-    sources = sorted(name for name in known if volume.get(name) is not None)
+    known = pod_types()["Volume"]
+    sources = sorted(
+        name
+        for name, source in volume.items()
+        if source is not None and name != "name" and name in known
+    )
     for extra in sources[1:]:
         findings.deny(
             f"{path}.{extra}: Forbidden: may not specify more than 1 volume type: "
