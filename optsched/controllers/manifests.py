@@ -22,6 +22,12 @@ def part(obj: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else _NOTHING
 
 
+def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """A list of objects inside of an object; what of it is none is left out."""
+    found = obj.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
 def meta_of(obj: Manifest) -> Mapping[str, Any]:
     """`metadata`."""
     return part(obj, "metadata")

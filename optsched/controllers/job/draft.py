@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from optsched.controllers.job.names import template_spec
+from optsched.controllers.manifests import part, records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from optsched.api.job import Job, TaskSpec
 
@@ -40,24 +41,22 @@ class Draft:
 
     def add_volume(self, volume: dict[str, Any]) -> None:
         """Give the pod a volume."""
-        self.spec["volumes"] = [*(self.spec.get("volumes") or ()), volume]
+        self.spec["volumes"] = [*records(self.spec, "volumes"), volume]
 
 
 def draft_of(job: Job, task: TaskSpec, index: int, name: str) -> Draft:
     """The pod as its task's template has it."""
-    meta = task.template.get("metadata")
-    known = meta if isinstance(meta, dict) else {}
-    spec = dict(template_spec(task))
+    meta, spec = part(task.template, "metadata"), dict(template_spec(task))
     return Draft(
         job=job,
         task=task,
         index=index,
         name=name,
-        labels=dict(known.get("labels") or {}),
-        annotations=dict(known.get("annotations") or {}),
+        labels=dict(part(meta, "labels")),
+        annotations=dict(part(meta, "annotations")),
         spec=spec,
-        containers=[_open(each) for each in spec.get("containers") or ()],
-        init_containers=[_open(each) for each in spec.get("initContainers") or ()],
+        containers=[_open(each) for each in records(spec, "containers")],
+        init_containers=[_open(each) for each in records(spec, "initContainers")],
     )
 
 
@@ -89,8 +88,8 @@ def add_mount(containers: Iterable[Container], *mounts: dict[str, Any]) -> None:
         container["volumeMounts"] += mounts
 
 
-def _open(container: Container) -> Container:
-    return {**container, **{name: list(container.get(name) or ()) for name in _LISTS}}
+def _open(container: Mapping[str, Any]) -> Container:
+    return {**container, **{name: records(container, name) for name in _LISTS}}
 
 
 def _closed(container: Container) -> Container:

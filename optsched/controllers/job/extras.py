@@ -10,7 +10,7 @@ from optsched.controllers.effects import Again, Create, Patch
 from optsched.controllers.job.plugins.base import is_of_job
 from optsched.controllers.job.plugins.registry import plugins_of
 from optsched.controllers.job.volumes import claims_of, wanted_claims
-from optsched.controllers.manifests import controller_of, owner_reference, uid_of
+from optsched.controllers.manifests import controller_of, owner_reference, part, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,7 +62,7 @@ def _effects(
     changes = {
         name: merged
         for name, fields in extra.kept.items()
-        if (merged := _difference(known.get(name) or {}, fields))
+        if (merged := _difference(part(known, name), fields))
     }
     if changes:
         yield Patch(extra.kind, job.meta.namespace, extra.name, changes, uid_of(known))

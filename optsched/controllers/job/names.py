@@ -8,6 +8,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from optsched.controllers.manifests import part
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -55,5 +57,4 @@ def addresses(job: str, task: TaskSpec) -> list[str]:
 
 def template_spec(task: TaskSpec) -> Mapping[str, Any]:
     """The spec of the task's template; empty where it has none."""
-    spec = task.template.get("spec")
-    return spec if isinstance(spec, dict) else {}
+    return part(task.template, "spec")

@@ -13,7 +13,7 @@ from optsched.api import wellknown
 from optsched.api.fields import Fields
 from optsched.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS
 from optsched.controllers.job.names import group_name, template_spec
-from optsched.controllers.manifests import owner_reference, spec_of
+from optsched.controllers.manifests import owner_reference, part, records, spec_of, status_of
 from optsched.formats.requests import pod_request
 from optsched.formats.schemas import POD as POD_SCHEMA
 from optsched.units import format_resource_list
@@ -102,8 +102,7 @@ def why_waiting(group: Manifest | None) -> tuple[str, str]:
 
     That pods do not exist yet is no reason: who asks is about to make them.
     """
-    conditions = (group or {}).get("status", {}).get("conditions") or ()
-    for each in conditions:
+    for each in records(status_of(group or {}), "conditions"):
         is_true = each.get("type") == "Unschedulable" and each.get("status", "True") == "True"
         if is_true and each.get("reason") != _NO_PODS:
             return str(each.get("reason") or ""), str(each.get("message") or "")
@@ -111,7 +110,7 @@ def why_waiting(group: Manifest | None) -> tuple[str, str]:
 
 
 def _phase(group: Manifest) -> str:
-    return str((group.get("status") or {}).get("phase") or "")
+    return str(status_of(group).get("phase") or "")
 
 
 def _waits(task: TaskSpec) -> bool:
@@ -153,14 +152,13 @@ def _request(task: TaskSpec) -> dict[str, int]:
     """What a pod asks for by name; limits alone are not counted, as in Volcano."""
     spec = dict(template_spec(task))
     for name in ("containers", "initContainers"):
-        spec[name] = [_without_limits(each) for each in spec.get(name) or ()]
+        spec[name] = [_without_limits(each) for each in records(spec, name)]
     whole = Fields({"spec": spec}, POD_SCHEMA, "", [])
     return pod_request(whole.record("spec"), whole.record("status"))
 
 
 def _without_limits(container: Mapping[str, Any]) -> dict[str, Any]:
-    resources = container.get("resources")
-    asked = resources.get("requests") if isinstance(resources, dict) else None
+    asked = part(container, "resources").get("requests")
     return {**container, "resources": {"requests": asked}}
 
 

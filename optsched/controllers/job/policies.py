@@ -18,6 +18,7 @@ from optsched.controllers.manifests import (
     created_ms,
     meta_of,
     part,
+    records,
     status_of,
     time_ms,
 )
@@ -218,7 +219,7 @@ def _restarted_too_often(scene: Scene) -> Iterator[Happening]:
 def _unknown(scene: Scene) -> Iterator[Happening]:
     if scene.group is not None and status_of(scene.group).get("phase") == "Unknown":
         what = "some pods run although others of the minimum cannot"
-        conditions = status_of(scene.group).get("conditions") or ()
+        conditions = records(status_of(scene.group), "conditions")
         since = _latest(time_ms(each.get("lastTransitionTime")) for each in conditions)
         yield Happening(JobEvent.UNKNOWN, what, since_ms=since)
 
@@ -263,10 +264,9 @@ def _succeeded(pod: PodView) -> bool:
 
 
 def _ended_ms(pod: Manifest) -> int | None:
-    status = status_of(pod)
     ends = (
         part(part(each, "state"), "terminated").get("finishedAt")
-        for each in status.get("containerStatuses") or ()
+        for each in records(status_of(pod), "containerStatuses")
     )
     return _latest(time_ms(end) for end in ends)
 

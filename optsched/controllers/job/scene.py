@@ -23,6 +23,7 @@ from optsched.controllers.manifests import (
     meta_of,
     name_of,
     part,
+    records,
     status_of,
     uid_of,
 )
@@ -241,7 +242,7 @@ def container_statuses(pod: Manifest) -> Iterator[Mapping[str, Any]]:
     """What is known of every container, those that only start the pod too."""
     status = status_of(pod)
     for name in ("initContainerStatuses", "containerStatuses"):
-        yield from (each for each in status.get(name) or () if isinstance(each, dict))
+        yield from records(status, name)
 
 
 def exit_codes(pod: Manifest) -> frozenset[int]:
@@ -252,10 +253,10 @@ def exit_codes(pod: Manifest) -> frozenset[int]:
 
 def restarts(pod: Manifest) -> int:
     """How often containers of a pod were started again."""
-    return sum(int(each.get("restartCount") or 0) for each in container_statuses(pod))
+    counts = (each.get("restartCount") for each in container_statuses(pod))
+    return sum(number for number in counts if isinstance(number, int))
 
 
 def is_ready(pod: Manifest) -> bool:
     """Whether a running pod's containers all say that they are ready."""
-    statuses = status_of(pod).get("containerStatuses") or ()
-    return all(isinstance(each, dict) and each.get("ready") is True for each in statuses)
+    return all(each.get("ready") is True for each in records(status_of(pod), "containerStatuses"))
