@@ -390,8 +390,10 @@ def _template_wakes(template: Manifest, world: World) -> Iterator[Ref]:
 
 def _pod_wakes(pod: Manifest, world: World) -> Iterator[Ref]:
     """Pods matter to flows that wait for the states of tasks."""
+    if not world.by(_PROBING, namespace_of(pod)):
+        return
     owner = controller_of(pod)
-    if owner is None or not world.by(_PROBING, namespace_of(pod)):
+    if owner is None:
         return
     job = world.get(JOB, namespace_of(pod), str(owner.get("name")))
     if job is not None and uid_of(job) == owner.get("uid"):

@@ -149,13 +149,16 @@ class PodGroups:
 
     def _groups(self, pod: Manifest) -> Iterator[str]:
         """The PodGroup made for a pod, unless the pod has ended or names another one."""
+        named = first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS)
+        if named and not named.startswith(MADE_GROUP_PREFIX):
+            return
         spec = spec_of(pod)
         if spec.get("schedulerName") not in self._options.scheduler_names:
             return
         if is_leaving(pod) or status_of(pod).get("phase") in _ENDED or spec.get("schedulingGroup"):
             return
         made = group_name_of(pod)
-        if first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS) in ("", made):
+        if named in ("", made):
             yield f"{namespace_of(pod)}/{made}"
 
     def _queues(self, pod: Manifest) -> Iterator[str]:

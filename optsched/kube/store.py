@@ -8,7 +8,7 @@ the watch has told that it is gone.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import NODE
 from optsched.controllers.manifests import controller_of, name_of, namespace_of, uid_of, version_of
@@ -36,18 +36,27 @@ REMEMBERED: Final = 10_000
 """How many objects that are gone are remembered, of each kind; an answer is late by moments."""
 
 
+_Key: TypeAlias = tuple[str, str]
+"""Namespace and name."""
+
+_Place: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
+"""A way to find objects, and the word under which one is found."""
+
+
 class _Objects:
     """The objects of one kind, and the ways to find them."""
 
     def __init__(self, indexes: Iterable[Index]) -> None:
         self.by_namespace: dict[str, dict[str, Raw]] = {}
-        self.by_owner: dict[str, dict[tuple[str, str], Raw]] = {}
-        self.indexed: dict[Index, dict[str, dict[tuple[str, str], Raw]]] = {i: {} for i in indexes}
+        self.by_owner: dict[str, dict[_Key, Raw]] = {}
+        self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
+        self._found_by: dict[_Key, tuple[_Place, ...]] = {}
+        """Where each object is found, so that nothing is reckoned twice."""
         self.deleted: set[str] = set()
         """UIDs of what this process has deleted and a watch has not yet told to be gone."""
         self.ended: dict[str, None] = {}
         """UIDs of what a watch has told to be gone, the last ones: answers may come after it."""
-        self.listed: set[tuple[str, str]] = set()
+        self.listed: set[_Key] = set()
         """What is in the list that is being read."""
         self.is_synced = False
 
@@ -59,9 +68,10 @@ class _Objects:
         key = (namespace_of(obj), name_of(obj))
         before = self.get(*key)
         if before is not None:
-            self._leave(key, before)
+            self._leave(key)
         self.by_namespace.setdefault(key[0], {})[key[1]] = obj
-        for words, word in self._words(obj):
+        places = self._found_by[key] = tuple(self._places(obj))
+        for words, word in places:
             words.setdefault(word, {})[key] = obj
         return before
 
@@ -69,7 +79,7 @@ class _Objects:
         before = self.get(namespace, name)
         if before is None:
             return None
-        self._leave((namespace, name), before)
+        self._leave((namespace, name))
         del self.by_namespace[namespace][name]
         if not self.by_namespace[namespace]:
             del self.by_namespace[namespace]
@@ -82,18 +92,18 @@ class _Objects:
         if len(self.ended) > REMEMBERED:
             del self.ended[next(iter(self.ended))]
 
-    def names(self) -> list[tuple[str, str]]:
+    def names(self) -> list[_Key]:
         return [(space, name) for space, objs in self.by_namespace.items() for name in objs]
 
-    def _leave(self, key: tuple[str, str], obj: Raw) -> None:
-        for words, word in self._words(obj):
+    def _leave(self, key: _Key) -> None:
+        for words, word in self._found_by.pop(key, ()):
             found = words.get(word)
             if found is not None:
                 found.pop(key, None)
                 if not found:
                     del words[word]
 
-    def _words(self, obj: Raw) -> Iterable[tuple[dict[str, dict[tuple[str, str], Raw]], str]]:
+    def _places(self, obj: Raw) -> Iterable[_Place]:
         owner = controller_of(obj)
         if owner is not None:
             yield self.by_owner, str(owner.get("uid"))
