@@ -135,7 +135,7 @@ def _count(name: str) -> Callable[[Raw, int], object]:
 
 
 _WEIGHT: Final = Column("Weight", lambda q, _: _queue(q).weight)
-_STATE: Final = Column("State", lambda q, _: _queue(q).status.state)
+_STATE: Final = Column("State", lambda q, _: _status(q).get("state"))
 _NAME: Final = Column("Name", lambda o, _: name_of(o))
 _COUNTS: Final = {
     name: Column(name.title(), _count(name))

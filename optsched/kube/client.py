@@ -301,7 +301,7 @@ async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no
             config.load_incluster_config(client_configuration=configuration)
             return None
         return await config.load_kube_config(
-            config_file=kubeconfig or None, client_configuration=configuration
+            config_file=kubeconfig or _places(), client_configuration=configuration
         )
     except Exception as e:
         # The package raises whatever it meets in a file that is not as it should be.

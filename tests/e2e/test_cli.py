@@ -1,0 +1,385 @@
+"""Commands on a real cluster, with our controllers and scheduler behind them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from optsched.cli import legacy
+from optsched.cli.main import main
+from tests.cli.clusters import values
+from tests.support.api import until
+from tests.support.live import QUEUES
+from tests.support.pages import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import click
+    from click.testing import Result
+
+    from optsched.local.plane import ControlPlane
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/{}/jobs"
+COMMANDS = "/apis/bus.volcano.sh/v1alpha1/namespaces/{}/commands"
+SPELLINGS = ["-n {}", "-N {} -n {ns}"]
+"""How a job is named: as the guides do, and as vcctl does."""
+
+
+class Shell:
+    """A user of a site: the namespace of the current context is the site's."""
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        self.site = site
+        self.kubeconfig = folder / "user.conf"
+        config = json.loads(site.kubeconfig.read_text())
+        for context in config["contexts"]:
+            context["context"]["namespace"] = site.name
+        self.kubeconfig.write_text(json.dumps(config))
+
+    def try_(self, line: str, command: click.Command = main) -> Result:
+        """Run a command, written as in a shell."""
+        environment = {"KUBECONFIG": str(self.kubeconfig)}
+        return CliRunner().invoke(command, shlex.split(line), env=environment)
+
+    def __call__(self, line: str, command: click.Command = main) -> str:
+        """The output of a command that has to go well."""
+        result = self.try_(line, command)
+        assert result.exit_code == 0, f"{line}: {result.output}"
+        return result.stdout
+
+    def json(self, line: str) -> Any:
+        """What a command prints with `-o json`."""
+        return json.loads(self(f"{line} -o json"))
+
+    def start(self, line: str) -> subprocess.Popen[str]:
+        """A command as a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "optsched.cli.main", *shlex.split(line)],
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture
+def shell(site: Site, tmp_path: Path) -> Shell:
+    return Shell(site, tmp_path)
+
+
+def row(text: str, name: str) -> dict[str, str]:
+    """The line of a table that begins with a name, by its headings."""
+    headings, *lines = (line.split() for line in text.splitlines())
+    (cells,) = (cells for cells in lines if cells[0] == name)
+    return dict(zip(headings, cells, strict=True))
+
+
+def phase(site: Site, name: str) -> str:
+    job = site.api.find(f"{JOBS.format(site.name)}/{name}")
+    return "" if job is None else str(job.get("status", {}).get("state", {}).get("phase", ""))
+
+
+def await_phase(site: Site, name: str, wanted: str) -> None:
+    until(lambda: phase(site, name) == wanted, f"{name} is {wanted}, not {phase(site, name)}")
+
+
+def pods_of(site: Site, name: str) -> list[str]:
+    """The names of a job's pods."""
+    path = f"/api/v1/namespaces/{site.name}/pods"
+    found = site.api.items(path, labelSelector=f"volcano.sh/job-name={name}")
+    return sorted(pod["metadata"]["name"] for pod in found)
+
+
+def manifest(site: Site, name: str, replicas: int = 2) -> dict[str, Any]:
+    container = {"name": "main", "image": "none"}
+    spec = {"restartPolicy": "Never", "containers": [container]}
+    task = {"name": "w", "replicas": replicas, "template": {"spec": spec}}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"schedulerName": site.name, "minAvailable": replicas, "tasks": [task]},
+    }
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelling", ["-n {}", "{}"])
+def test_queues_are_created_operated_and_deleted(
+    site: Site, shell: Shell, spelling: str, control_plane: ControlPlane
+) -> None:
+    site.controllers()
+    name = f"{site.name}-q"
+    meant = spelling.format(name)
+    assert shell(f"queue create {meant} -w 2") == f"create queue {name} successfully\n"
+    try:
+        until(lambda: row(shell("queue list"), name)["Parent"] == "root", "it has a parent")
+        seen = row(shell(f"queue get {meant}"), name)
+        headings = "Name Weight State Parent Inqueue Pending Running Unknown Completed"
+        assert " ".join(seen) == headings
+        assert (seen["Weight"], seen["State"], seen["Parent"]) == ("2", "Open", "root")
+
+        shell(f"queue operate {meant} -a update -w 7 --capability cpu=4")
+        stored = shell.json(f"queue get {meant}")
+        assert (stored["spec"]["weight"], stored["spec"]["capability"]) == (7, {"cpu": "4"})
+        assert stored == values(shell(f"queue get {meant} -o yaml"))[0]
+        for action, state in (("close", "Closed"), ("open", "Open")):
+            shell(f"queue operate {meant} --action {action}")
+            until(lambda s=state: row(shell("queue list"), name)["State"] == s, f"it is {state}")
+
+        child = f"{name}-child"
+        shell(f"queue create {child} --parent {name}")
+        assert f"└─ {child}" in shell("queue list --tree")
+        refused = shell.try_(f"queue delete {meant}")
+        assert refused.exit_code == 4
+        assert refused.stderr == f"Error: queue {name} is not deleted: below it are {child}\n"
+        shell(f"queue delete {child}")
+
+        columns = control_plane.kubectl("get", "queue", name, "-o", "wide").splitlines()[0].split()
+        assert {"STATE", "WEIGHT", "PARENT", "RUNNING", "PENDING"} < set(columns)
+    finally:
+        for obj in (f"{name}-child", name):
+            shell.try_(f"queue delete {obj}")
+    assert site.api.find(f"{QUEUES}/{name}") is None
+    assert shell.try_(f"queue get {meant}").exit_code == 3
+
+
+def test_queues_that_are_needed_stay(site: Site, shell: Shell) -> None:
+    queue = site.queue("used")
+    site.api.patch(f"{QUEUES}/{queue}/status", {"status": {"allocated": {"cpu": "3", "pods": "1"}}})
+    result = shell.try_(f"queue delete -n {queue}")
+    assert result.exit_code == 4
+    assert result.stderr == f"Error: queue {queue} is not deleted: its pods hold cpu=3,pods=1\n"
+    site.api.patch(f"{QUEUES}/{queue}/status", {"status": {"allocated": {"cpu": "0", "pods": "0"}}})
+    assert shell(f"-n {queue}", legacy.vqueues).count("\n") == 2
+    assert shell.try_(f"queue create -n {queue}").exit_code == 4
+    shell(f"queue delete -n {queue}")
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_jobs_are_viewed_suspended_resumed_and_deleted(
+    site: Site, shell: Shell, spelling: str
+) -> None:
+    site.nodes(1)
+    site.controllers()
+    site.scheduler()
+    name = "my-job"
+    meant = spelling.format(name, ns=site.name)
+    shell(f"job run -N {name} -r 2 -m 2 -S {site.name} -R cpu=1")
+    await_phase(site, name, "Running")
+    seen = row(shell("job list"), name)
+    assert (seen["Phase"], seen["Replicas"], seen["Min"], seen["Running"]) == ("Running", *"222")
+    text = shell(f"job view {meant}")
+    assert text.startswith(f"Name:         {name}\nNamespace:    {site.name}\n")
+    assert "Phase:" in text
+    assert "\nEvents:" in text
+
+    shell(f"job suspend {meant}")
+    await_phase(site, name, "Aborted")
+    until(lambda: not pods_of(site, name), "its pods are gone")
+    shell(f"job resume {meant}")
+    await_phase(site, name, "Running")
+    shell(f"job delete {meant}")
+    until(lambda: not pods_of(site, name), "its pods are gone")
+    gone = shell.try_(f"job view {meant}")
+    assert gone.exit_code == 3
+    assert gone.stderr == f"Error: job {name} does not exist in namespace {site.name}\n"
+
+
+def test_the_columns_are_those_of_vcctl_and_of_kubectl(
+    site: Site, shell: Shell, control_plane: ControlPlane
+) -> None:
+    counts = {"pending": 1, "running": 2, "minAvailable": 3, "retryCount": 1}
+    site.api.post(JOBS.format(site.name), manifest(site, "a", 3))
+    state = {"phase": "Running", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    path = f"{JOBS.format(site.name)}/a/status"
+    site.api.patch(path, {"status": {"state": state, **counts}})
+    seen = row(shell("job list"), "a")
+    assert " ".join(list(seen)[2:]) == (
+        "Phase JobType Replicas Min Pending Running Succeeded Failed Unknown RetryCount"
+    )
+    assert " ".join(list(seen.values())[2:]) == "Running Batch 3 3 1 2 0 0 0 1"
+    assert site.name in shell("job list --all-namespaces")
+    whole = shell.json("job list -A")
+    (item,) = (i for i in whole["items"] if i["metadata"]["namespace"] == site.name)
+    assert item == shell.json("job view a")
+    assert (whole["kind"], item["kind"]) == ("List", "Job")
+    assert shell("job list -o name") == "job.batch.volcano.sh/a\n"
+    assert shell("job list -q other -o name") == ""
+    columns = control_plane.kubectl("get", "vcjob", "-A").splitlines()[0].split()
+    assert {"NAMESPACE", "NAME", "STATUS", "MINAVAILABLE", "RUNNINGS", "AGE"} <= set(columns)
+
+
+def test_watch_ends_with_the_job(site: Site, shell: Shell) -> None:
+    site.nodes(1)
+    site.controllers()
+    site.scheduler()
+    path = site.file("job.json", json.dumps(manifest(site, "good")))
+    assert shell(f"job run -f {path}") == "run job good successfully\n"
+    await_phase(site, "good", "Running")
+    good = shell.start("job watch -n good --timeout 60s")
+    assert good.stdout is not None
+    assert good.stdout.readline().split()[:2] == ["Name", "Phase"]
+    assert good.stdout.readline().split()[:2] == ["good", "Running"]
+    for pod in pods_of(site, "good"):
+        site.end_pod(pod)
+    rest, errors = good.communicate(timeout=60)
+    assert (good.returncode, errors) == (0, "")
+    assert rest.splitlines()[-1].split()[1] == "Completed"
+
+    shell(f"job run -f {path} -N bad")
+    await_phase(site, "bad", "Running")
+    assert shell.try_("job watch bad --timeout 100ms").exit_code == 7
+    for pod in pods_of(site, "bad"):
+        site.end_pod(pod, "optsched.io/fail")
+    result = shell.try_("job watch bad --timeout 60s")
+    assert (result.exit_code, result.stderr) == (1, "Error: job bad is Failed\n")
+    assert shell.try_("job suspend bad").exit_code == 4
+
+
+def test_a_wrong_file_makes_nothing_and_a_refused_one_is_told(site: Site, shell: Shell) -> None:
+    wrong = manifest(site, "wrong")
+    wrong["spec"]["tasks"][0]["replicas"] = "two"
+    text = f"{json.dumps(manifest(site, 'right'))}\n---\n{json.dumps(wrong)}"
+    path = site.file("jobs.json", text)
+    result = shell.try_(f"job run -f {path}")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {path}:3: Job wrong: spec.tasks[0].replicas: ")
+    assert shell.json("job list")["items"] == []
+    assert shell.try_("job run -N Not_A_Name").exit_code == 1
+    missing = shell.try_("job run -N a -n no-such-namespace")
+    assert missing.exit_code == 3
+    assert missing.stderr == "Error: namespace no-such-namespace does not exist\n"
+    shell("job run -N a")
+    assert shell.try_("job run -N a").exit_code == 4
+
+
+def test_a_cluster_that_is_away_is_told(shell: Shell) -> None:
+    assert shell.try_("queue list -s https://127.0.0.1:1").exit_code == 6
+    assert shell.try_("queue list -k /no/such/file").exit_code == 6
+
+
+# --- others --------------------------------------------------------------------------------------
+
+
+def test_cromwell_submits_asks_and_kills(site: Site, shell: Shell) -> None:
+    conf = (ROOT / "deploy" / "cromwell" / "backend.conf").read_text()
+    said = dict(re.findall(r'^\s*([a-z-]+) = "(.*)"$', conf, re.M))
+    script = site.file("script", json.dumps(manifest(site, "wf-1-call-a")))
+
+    def line(name: str, **fields: str) -> str:
+        text = said[name].removeprefix("vcctl ")
+        for field, value in fields.items():
+            text = text.replace(f"${{{field}}}", value)
+        return text
+
+    found = re.search(said["job-id-regex"], shell(line("submit", script=str(script))))
+    assert found is not None
+    assert found[1] == "wf-1-call-a"
+    assert "wf-1-call-a" in shell(line("check-alive", job_id=found[1]))
+    shell(line("kill", job_id=found[1]))
+    until(
+        lambda: shell.try_(line("check-alive", job_id=found[1])).exit_code == 3, "the job is gone"
+    )
+
+
+def test_the_old_commands_work(site: Site, shell: Shell) -> None:
+    site.nodes(1)
+    site.controllers()
+    site.scheduler()
+    ns = site.name
+    assert shell(f"-n a -N {ns} -S {ns} -R cpu=1", legacy.vsub) == "run job a successfully\n"
+    await_phase(site, "a", "Running")
+    assert row(shell(f"-N {ns}", legacy.vjobs), "a")["Phase"] == "Running"
+    assert shell(f"-N {ns} -n a", legacy.vjobs).startswith("Name:         a\n")
+    assert row(shell("", legacy.vqueues), "default")["State"] == "Open"
+    shell(f"-N {ns} -n a", legacy.vsuspend)
+    await_phase(site, "a", "Aborted")
+    shell(f"-N {ns} -n a", legacy.vresume)
+    await_phase(site, "a", "Running")
+    assert shell(f"-N {ns} -n a", legacy.vcancel) == "cancel job a successfully\n"
+    assert shell.try_(f"-N {ns} -n a", legacy.vcancel).exit_code in (0, 3)
+    until(lambda: phase(site, "a") == "", "the job is gone")
+
+
+FLOWS = """\
+apiVersion: flow.volcano.sh/v1alpha1
+kind: {kind}
+metadata: {{name: one}}
+spec: {spec}
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "spec"),
+    [
+        ("jobflow", "JobFlow", "{flows: [{name: a}]}"),
+        ("jobtemplate", "JobTemplate", "{tasks: [{name: a, replicas: 1, template: {}}]}"),
+    ],
+)
+def test_flows_and_templates(site: Site, shell: Shell, word: str, kind: str, spec: str) -> None:
+    path = site.file(f"{word}.yaml", FLOWS.format(kind=kind, spec=spec))
+    assert shell(f"{word} create -f {path}") == f"Created {kind}: {site.name}/one\n"
+    assert shell.try_(f"{word} create -f {path}").exit_code == 4
+    assert row(shell(f"{word} list"), "one")["Namespace"] == site.name
+    assert "one" in shell(f"{word} list -A")
+    assert shell(f"{word} get -n one") == shell(f"{word} get -N one -n {site.name}")
+    (described,) = values(shell(f"{word} describe -N one"))
+    assert described == shell.json(f"{word} describe one")
+    assert shell(f"{word} delete -n one") == f"Deleted {kind}: {site.name}/one\n"
+    assert shell.try_(f"{word} get one").exit_code == 3
+
+
+def test_pods_of_jobs_and_queues(site: Site, shell: Shell) -> None:
+    site.nodes(1)
+    marks = {"volcano.sh/job-name": "a", "volcano.sh/queue-name": "ml"}
+    site.pod("a-0", labels=marks, nodeName=f"{site.name}-0")
+    site.pod("web", annotations={"scheduling.volcano.sh/queue-name": "ml"})
+    until(lambda: row(shell("pod list"), "a-0")["Status"] == "Running", "it runs")
+    seen = row(shell("pod list -j a"), "a-0")
+    assert " ".join(seen) == "Name Ready Status Restart Age"
+    assert (seen["Ready"], seen["Restart"]) == ("1/1", "0")
+    assert shell("pod list -q ml -o name").split() == ["pod/a-0", "pod/web"]
+    assert site.name in shell("pod list -A -j a")
+
+
+def test_kubectl_finds_it_as_a_plugin(
+    shell: Shell, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "bin" / "kubectl-vc"
+    plugin.parent.mkdir()
+    program = "from optsched.cli.main import main; main(prog_name='kubectl-vc')"
+    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{program}" "$@"\n')
+    plugin.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{plugin.parent}{os.pathsep}{os.environ['PATH']}",
+        "KUBECONFIG": str(shell.kubeconfig),
+    }
+    kubectl = str(control_plane.kubectl.binary)
+
+    def call(*arguments: str) -> str:
+        done = subprocess.run(
+            [kubectl, "vc", *arguments], env=environment, text=True, capture_output=True, check=True
+        )
+        return done.stdout
+
+    assert call("job", "run", "-N", "a") == "run job a successfully\n"
+    assert row(call("job", "list"), "a")["Phase"] == "Pending"
+    assert call("job", "delete", "-n", "a") == "delete job a successfully\n"
