@@ -28,6 +28,8 @@ PROMISED = {
     *(f"L{i}" for i in range(13)),
     *(f"JP{i}" for i in range(6)),
     *("S1b", "E3b", "T5"),
+    *("A5", "F12"),
+    *(f"C{i}" for i in range(1, 11)),
 }
 
 

@@ -11,7 +11,7 @@ from tests.support.pages import ROOT, agrees, examples, fences, links, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-ON_A_CLUSTER = {"README.md", "local.md", "scheduler.md", "snapshot.md"}
+ON_A_CLUSTER = {"README.md", "cli.md", "local.md", "scheduler.md", "snapshot.md"}
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 
 
