@@ -22,7 +22,7 @@ from optsched.cli.jobs import (
 )
 from optsched.cli.manifests import AMOUNTS, DEFAULT_AMOUNTS, JobFlags, job_manifest
 from optsched.cli.names import Target, target_options
-from optsched.cli.output import JSON, NAME, TABLE, YAML, output_option
+from optsched.cli.output import FORMATS, TABLE, output_option
 from optsched.cli.screen import remarks, say
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def delete(place: Place, form: str, target: Target) -> None:
     "-o",
     "--output",
     "form",
-    type=click.Choice([TABLE, JSON, YAML, NAME]),
+    type=click.Choice(FORMATS),
     default=TABLE,
     show_default=True,
     help="How to print each change; name: the name, at the end.",

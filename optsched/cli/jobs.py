@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -31,7 +31,7 @@ from optsched.cli.output import (
 from optsched.cli.screen import remarks, say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from optsched.api.job import Job
     from optsched.cli.cluster import Place
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from optsched.kube.errors import KubeError
 
     Raw = Mapping[str, Any]
+
+T = TypeVar("T")
 
 ABORT: Final = "AbortJob"
 RESUME: Final = "ResumeJob"
@@ -95,13 +97,25 @@ def show_job(place: Place, form: str, target: Target) -> None:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
         if not wants_all:
             return obj, (), ""
-        return obj, await _events(client, obj), await _why_pending(client, obj)
+        events = await _if_allowed(_events(client, obj), [])
+        return obj, events, await _if_allowed(_why_pending(client, obj), "")
 
     obj, events, why = ask(place, seen)
     if wants_all:
         _show_description(as_stored(JOB, obj), events, why)
     else:
         show_stored(JOB, obj, form)
+
+
+async def _if_allowed(work: Awaitable[T], otherwise: T) -> T:
+    """What comes of some work; a remark, and something else, where it is not allowed."""
+    from optsched.kube.errors import Forbidden
+
+    try:
+        return await work
+    except Forbidden as e:
+        say(remarks(), f"not shown: {e.message}", "dim")
+        return otherwise
 
 
 async def _events(client: Client, obj: Raw) -> list[Any]:
@@ -240,7 +254,7 @@ def change_of(obj: Raw) -> list[str]:
 
 
 def _show_change(form: str, state: Raw, cells: Sequence[str], *, is_first: bool) -> None:
-    if form == TABLE:
+    if form in (TABLE, WIDE):
         if is_first:
             click.echo(change_line(_CHANGES, len(cells[0])))
         click.echo(change_line(cells, len(cells[0])))

@@ -8,7 +8,7 @@ import click
 
 from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE
-from optsched.cli.output import JSON, NAME, TABLE, YAML, written
+from optsched.cli.output import FORMATS, JSON, NAME, TABLE, YAML, written
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
     "-o",
     "--output",
     "form",
-    type=click.Choice([TABLE, JSON, YAML, NAME]),
+    type=click.Choice(FORMATS),
     default=TABLE,
     show_default=True,
     help="How to print; name: the number alone.",

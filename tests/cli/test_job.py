@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import COMMAND, JOB, NAMESPACE, Ref
-from optsched.kube.errors import NotFound, Rejected, Unreachable
+from optsched.kube.errors import Forbidden, NotFound, Rejected, Unreachable
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, job, optsched
 
 if TYPE_CHECKING:
@@ -286,6 +286,15 @@ def test_view_says_what_a_pending_job_waits_for(cluster: FakeCluster) -> None:
     result = optsched("job", "view", "train")
     assert "\nWaits Because:  NotEnoughResources: room for 2 of 4\n" in result.stdout
     assert result.stdout.endswith("Events:  <none>\n")
+
+
+def test_view_shows_what_is_allowed(cluster: FakeCluster) -> None:
+    cluster.put(job(phase="Running"))
+    cluster.refuse("list", Forbidden(403, "Forbidden", "events is forbidden"))
+    result = optsched("job", "view", "train")
+    assert result.exit_code == 0
+    assert result.stdout.endswith("Events:  <none>\n")
+    assert result.stderr == "not shown: events is forbidden\n"
 
 
 def test_view_for_programs_is_the_object(cluster: FakeCluster) -> None:

@@ -51,6 +51,15 @@ def test_wide_shows_amounts(cluster: FakeCluster) -> None:
     assert seen["Reclaimable"] == "true"
 
 
+def test_colours_are_for_terminals(cluster: FakeCluster) -> None:
+    cluster.put(queue("q"))
+    assert "\x1b" not in optsched("queue", "list").stdout
+    assert "\x1b[32mOpen\x1b[0m" in optsched("queue", "list", env={"FORCE_COLOR": "1"}).stdout
+    plain = optsched("queue", "list", env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).stdout
+    assert "\x1b[32m" not in plain
+    assert "\x1b" not in optsched("queue", "list", "-o", "json", env={"FORCE_COLOR": "1"}).stdout
+
+
 def test_a_tree_stands_below_its_root(cluster: FakeCluster) -> None:
     for obj in (queue("b2", "b"), queue("b1", "b"), queue("b", "root"), queue("root"), queue("a")):
         cluster.put(obj)
