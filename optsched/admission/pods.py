@@ -1,7 +1,7 @@
-"""Pods of our own scheduler: what their annotations say (pkg/webhooks/admission/pods).
+"""Pods: where those of a resource group run, and what annotations of ours say.
 
-That the lists of a queue bind a bare pod too is ours. Nothing is filled in: pods that are held back
-by a scheduling gate until their queue has room, and resource groups, are not there yet.
+Source: pkg/webhooks/admission/pods. That the lists of a queue bind a bare pod too is ours. Gates
+that hold pods back until their queue has room are not added: no scheduler here takes them away.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from optsched.api.wellknown import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.admission.review import Request, Response
+    from optsched.admission.resource_groups import ResourceGroup
+    from optsched.admission.review import Raw, Request, Response
     from optsched.admission.world import Settings, World
 
 _BUDGETS: Final = (MIN_AVAILABLE, MAX_UNAVAILABLE)
@@ -30,9 +31,32 @@ _PERCENT: Final = 100
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:
-    """Let every pod pass as it is; the path is there because installations ask for it."""
-    del request, world, settings
-    return Findings().response()
+    """Give a pod what its resource group has for it."""
+    del world
+    findings = Findings()
+    annotations = part(part(request.obj, "metadata"), "annotations")
+    group = next(
+        (each for each in settings.resource_groups if each.has(request.namespace, annotations)),
+        None,
+    )
+    spec = part(request.obj, "spec")
+    if group is not None and spec and request.action is Action.CREATE:
+        _give(group, spec, findings)
+    return findings.response()
+
+
+def _give(group: ResourceGroup, spec: Raw, findings: Findings) -> None:
+    if group.labels:
+        selector = {**part(spec, "nodeSelector"), **group.labels}
+        findings.change(("spec", "nodeSelector"), selector)
+    if group.affinity and not spec.get("affinity"):
+        findings.change(("spec", "affinity"), dict(group.affinity))
+    if group.tolerations:
+        held = spec.get("tolerations")
+        kept = held if isinstance(held, list) else []
+        findings.change(("spec", "tolerations"), [*kept, *group.tolerations])
+    if group.scheduler_name:
+        findings.change(("spec", "schedulerName"), group.scheduler_name)
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:

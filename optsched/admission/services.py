@@ -114,7 +114,7 @@ SERVICES: Final = (
     ),
 )
 DEFAULT_PATHS: Final = tuple(service.path for service in SERVICES if service.path != "/pods/mutate")
-"""All but the one that does nothing."""
+"""All but the one that does nothing without resource groups."""
 SERVICE_OF: Final = {service.path: service for service in SERVICES}
 
 

@@ -10,6 +10,7 @@ from optsched.api.wellknown import DEFAULT_SCHEDULER_NAME
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from optsched.admission.resource_groups import ResourceGroup
     from optsched.api.queue import Queue
 
 JOB_PLUGINS: Final = frozenset(
@@ -47,7 +48,8 @@ class Settings:
     scheduler_names: pods of these are ours; the first is the default. trusted: users that act for
     others, whose access was looked at before; lists of a queue do not bind them. zones: names of
     time zones; None where nobody knows them. checks_allocated: whether a queue whose pods hold
-    something may not be deleted (Volcano's --enable-queue-allocated-pods-check).
+    something may not be deleted (Volcano's --enable-queue-allocated-pods-check). resource_groups:
+    the first to which a pod belongs says where it runs.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -57,6 +59,7 @@ class Settings:
     protects_root: bool = True
     checks_allocated: bool = False
     job_plugins: frozenset[str] = JOB_PLUGINS
+    resource_groups: tuple[ResourceGroup, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from optsched.cli.flags import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from optsched.admission.resource_groups import ResourceGroup
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
     from optsched.kube.trust import Files
@@ -46,7 +47,6 @@ GRAMMAR: Final = Grammar(
     ignored_switches=frozenset({"alsologtostderr", "logtostderr"}),
     ignored=frozenset(
         {
-            "admission-conf",
             "feature-gates",
             "kube-api-burst",
             "kube-api-qps",
@@ -75,7 +75,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     "--enabled-admission",
     "paths",
     default="",
-    show_default="all but /pods/mutate",
+    show_default="all, /pods/mutate with resource groups only",
     help="Paths with commas between.",
 )
 @click.option(
@@ -103,6 +103,9 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tls-cert-file", type=_FILE, help="A certificate that somebody else renews.")
 @click.option("--tls-private-key-file", type=_FILE, help="The key of that certificate.")
 @click.option("--ca-cert-file", type=_FILE, help="Whom API servers should trust then.")
+@click.option(
+    "--admission-conf", "conf", type=_FILE, help="Resource groups: where pods run; read once."
+)
 @click.option("--max-queue-depth", default=5, help="Levels of queues below the root.")
 @click.option(
     "--enable-root-queue-protection/--no-enable-root-queue-protection",
@@ -155,7 +158,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
     namespace = given["webhook_namespace"]
     return Settings(
-        services=_services(given["paths"]),
+        services=_services(given["paths"], given["conf"] is not None),
         rules=_rules(given),
         place=Address(given["bind_address"], given["port"]),
         secret=Ref(SECRET, namespace, given["secret_name"]),
@@ -169,10 +172,11 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     )
 
 
-def _services(paths: str) -> Sequence[Service]:
+def _services(paths: str, has_groups: bool) -> Sequence[Service]:
     from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
 
-    wanted = [path.strip() for path in paths.split(",") if path.strip()] or DEFAULT_PATHS
+    usual = tuple(SERVICE_OF) if has_groups else DEFAULT_PATHS
+    wanted = [path.strip() for path in paths.split(",") if path.strip()] or usual
     unknown = [path for path in wanted if path not in SERVICE_OF]
     if unknown:
         known = ", ".join(SERVICE_OF)
@@ -193,7 +197,33 @@ def _rules(given: Mapping[str, Any]) -> Rules:
         max_queue_depth=given["max_queue_depth"],
         protects_root=given["protects_root"],
         checks_allocated=given["checks_allocated"],
+        resource_groups=_groups(given["conf"]),
     )
+
+
+def _groups(path: Path | None) -> tuple[ResourceGroup, ...]:
+    from optsched.admission.resource_groups import parse_resource_groups
+    from optsched.formats.text import TextError, read_yaml
+
+    if path is None:
+        return ()
+    problems: list[str] = []
+    found: list[ResourceGroup] = []
+    try:
+        parts = list(read_yaml(path.read_text("utf-8")))
+    except (OSError, UnicodeDecodeError) as e:
+        raise click.BadParameter(str(e), param_hint="--admission-conf") from e
+    for part in parts:
+        if isinstance(part, TextError):
+            problems.append(f"line {part.line}, column {part.column}: {part.message}")
+            continue
+        groups, errors = parse_resource_groups(part.value)
+        found += groups
+        problems += map(str, errors)
+    if problems:
+        said = "; ".join(problems)
+        raise click.BadParameter(f"{path}: {said}", param_hint="--admission-conf")
+    return tuple(found)
 
 
 def _names(service: str, namespace: str, url: str) -> list[str]:

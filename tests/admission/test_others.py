@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from optsched.admission.resource_groups import parse_resource_groups
 from optsched.admission.world import Settings
 from tests.admission.kit import NAMESPACE, ask, job, patched, queue, task, world
 
@@ -134,8 +135,71 @@ def test_the_lists_of_a_queue_bind_bare_pods_too():
     assert denied("/pods/validate", grouped, LOCKED, user="eve") == []
 
 
-def test_pods_pass_as_they_are():
+GROUPS, _ = parse_resource_groups(
+    {
+        "resourceGroups": [
+            {
+                "resourceGroup": "management",
+                "object": {"key": "namespace", "value": ["mng"]},
+                "schedulerName": "default-scheduler",
+                "tolerations": [{"key": "t", "operator": "Exists"}],
+                "labels": {"nodetype": "management"},
+                "affinity": '{"nodeAffinity": {}}',
+            },
+            {"resourceGroup": "gpu", "labels": {"nodetype": "gpu"}},
+            {"object": {"key": "annotation", "value": ["tier: cpu"]}, "schedulerName": "cpus"},
+        ]
+    }
+)
+
+
+def test_pods_of_no_group_pass_as_they_are():
+    settings = Settings(resource_groups=GROUPS)
     assert ask("/pods/mutate", pod()).patch == ()
+    assert (
+        ask("/pods/mutate", pod(**{"volcano.sh/resource-group": "x"}), settings=settings).patch
+        == ()
+    )
+
+
+def test_pods_get_what_their_resource_group_has_for_them():
+    settings = Settings(resource_groups=GROUPS)
+    obj = pod(**{"volcano.sh/resource-group": "gpu"})
+    obj["metadata"]["namespace"] = "mng"
+    obj["spec"] |= {"nodeSelector": {"a": "b", "nodetype": "x"}, "tolerations": [{"key": "s"}]}
+    spec = patched(obj, ask("/pods/mutate", obj, settings=settings))["spec"]
+    assert spec["nodeSelector"] == {"a": "b", "nodetype": "management"}
+    assert spec["tolerations"] == [{"key": "s"}, {"key": "t", "operator": "Exists"}]
+    assert (spec["schedulerName"], spec["affinity"]) == ("default-scheduler", {"nodeAffinity": {}})
+    obj["metadata"]["namespace"] = "ml"
+    obj["spec"]["affinity"] = {"podAffinity": {}}
+    spec = patched(obj, ask("/pods/mutate", obj, settings=settings))["spec"]
+    assert spec["nodeSelector"] == {"a": "b", "nodetype": "gpu"}
+    assert (spec["schedulerName"], spec["affinity"]) == ("volcano", {"podAffinity": {}})
+    named = pod(tier="cpu")
+    spec = patched(named, ask("/pods/mutate", named, settings=settings))["spec"]
+    assert spec["schedulerName"] == "cpus"
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        ({"affinity": "{"}, 'resourceGroups[0].affinity: "{" is not JSON: '),
+        ({"affinity": "[]"}, 'resourceGroups[0].affinity: "[]" is not an affinity'),
+        ({"tolerations": [1]}, "resourceGroups[0].tolerations[0]: 1 is not a toleration"),
+        (
+            {"object": {"key": "namespace"}},
+            "resourceGroups[0].object.value: [] is empty: write at least one namespace",
+        ),
+    ],
+)
+def test_resource_groups_that_are_wrong(group: Any, sentence: str):
+    _, errors = parse_resource_groups({"resourceGroups": [group]})
+    assert str(errors[0]).startswith(sentence)
+
+
+def test_without_resource_groups_there_are_none():
+    assert parse_resource_groups(None) == ((), ())
 
 
 # --- HyperNodes -----------------------------------------------------------------------------------

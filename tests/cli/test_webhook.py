@@ -82,15 +82,17 @@ def test_what_it_does_without_flags(command: Command):
 
 
 def test_flags_as_they_stand_in_the_manifests_of_volcano(
-    command: Command, caplog: pytest.LogCaptureFixture
+    command: Command, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ):
+    conf = tmp_path / "volcano-admission.conf"
+    conf.write_text("#resourceGroups:\n")
     told = command.told(
         "--enabled-admission=/jobs/mutate,/jobs/validate,/podgroups/mutate,/pods/validate,"
         "/pods/mutate,/queues/mutate,/queues/validate",
         "--tls-cert-file=/c/tls.crt",
         "--tls-private-key-file=/c/tls.key",
         "--ca-cert-file=/c/ca.crt",
-        "--admission-conf=/admission.local.config/volcano-admission.conf",
+        f"--admission-conf={conf}",
         "--webhook-namespace=volcano-system",
         "--webhook-service-name=volcano-admission-service",
         "--enable-healthz=true",
@@ -102,7 +104,7 @@ def test_flags_as_they_stand_in_the_manifests_of_volcano(
     assert len(told.services) == 7
     assert told.files == Files(Path("/c/tls.crt"), Path("/c/tls.key"), Path("/c/ca.crt"))
     assert told.listen == (Address("", 8080), Address("", 11251))
-    assert "without a meaning here: --admission-conf, --logtostderr, 2>&1" in caplog.text
+    assert "without a meaning here: --logtostderr, 2>&1" in caplog.text
 
 
 def test_what_an_administrator_may_choose(command: Command):
@@ -133,6 +135,19 @@ def test_what_an_administrator_may_choose(command: Command):
 def test_flags_that_are_wrong(command: Command, flags: tuple[str, ...], sentence: str):
     assert sentence in " ".join(command.complaint(*flags).split())
     assert command.settings == []
+
+
+def test_resource_groups_come_from_a_file(command: Command, tmp_path: Path):
+    conf = tmp_path / "conf"
+    conf.write_text("resourceGroups: [{resourceGroup: gpu, schedulerName: volcano}]")
+    told = command.told(f"--admission-conf={conf}")
+    assert [group.name for group in told.rules.resource_groups] == ["gpu"]
+    assert "/pods/mutate" in {service.path for service in told.services}
+    conf.write_text("resourceGroups: [{object: {key: label}}]")
+    said = " ".join(command.complaint(f"--admission-conf={conf}").split())
+    assert 'resourceGroups[0].object.key: "label" is not one of namespace, annotation' in said
+    conf.write_text("[")
+    assert "--admission-conf" in command.complaint(f"--admission-conf={conf}")
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(command: Command):

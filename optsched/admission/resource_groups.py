@@ -1,0 +1,119 @@
+"""Resource groups: where pods of a namespace, or with an annotation, run.
+
+Source: pkg/webhooks/config/admission.go and pkg/webhooks/admission/pods/mutate. The file is that of
+Volcano's `--admission-conf`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.fields import Fields
+from optsched.api.schema import listing, mapping, plain, record, text, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.units import FieldError
+
+ANNOTATION: Final = "volcano.sh/resource-group"
+_NAMESPACE, _ANNOTATION = "namespace", "annotation"
+
+_GROUP: Final = record(
+    "Pods that belong together, and what they get.",
+    resourceGroup=text("Name of the group."),
+    object=record(
+        "Which pods belong to it.",
+        key=text("What is compared.", enum=[_NAMESPACE, _ANNOTATION]),
+        value=texts("Namespaces, or annotations as `key: value`."),
+    ),
+    schedulerName=text("Scheduler that the pods get."),
+    labels=mapping("Labels of nodes that the pods get as their selector.", {"type": "string"}),
+    tolerations=listing("Tolerations that the pods get.", plain("One toleration.")),
+    affinity=text("Affinity that pods without one get, in JSON."),
+)
+_FILE: Final = record(
+    "What `--admission-conf` names.", resourceGroups=listing("The groups, in order.", _GROUP)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceGroup:
+    """Pods of some namespaces, or with one of some annotations, and what they get.
+
+    namespaces: empty where annotations are compared. affinity: empty for none.
+    """
+
+    name: str
+    namespaces: frozenset[str] = frozenset()
+    annotations: frozenset[tuple[str, str]] = frozenset()
+    scheduler_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    affinity: Mapping[str, Any] = field(default_factory=dict)
+
+    def has(self, namespace: str, annotations: Mapping[str, str]) -> bool:
+        """Whether a pod belongs to it."""
+        if self.namespaces:
+            return namespace in self.namespaces
+        return not self.annotations.isdisjoint(annotations.items())
+
+
+def parse_resource_groups(
+    obj: object,
+) -> tuple[tuple[ResourceGroup, ...], tuple[FieldError, ...]]:
+    """The groups in a configuration, and all that is wrong with it."""
+    errors: list[FieldError] = []
+    whole = Fields(obj, _FILE, "", errors)
+    return tuple(_group(each) for each in whole.records("resourceGroups")), tuple(errors)
+
+
+def _group(group: Fields) -> ResourceGroup:
+    name, matched = group.text("resourceGroup"), group.record("object")
+    values = matched.texts("value")
+    is_by_namespace = matched.text("key") == _NAMESPACE
+    if not is_by_namespace and not values:
+        values = (f"{ANNOTATION}: {name}",)
+    if is_by_namespace and not values:
+        matched.reject("value", list(values), "is empty: write at least one namespace")
+    return ResourceGroup(
+        name=name,
+        namespaces=frozenset(values) if is_by_namespace else frozenset(),
+        annotations=frozenset() if is_by_namespace else frozenset(map(_annotation, values)),
+        scheduler_name=group.text("schedulerName"),
+        labels=group.texts_by_name("labels"),
+        tolerations=tuple(_tolerations(group)),
+        affinity=_affinity(group),
+    )
+
+
+def _annotation(written: str) -> tuple[str, str]:
+    key, _, value = written.partition(":")
+    return key.strip(), value.strip()
+
+
+def _tolerations(group: Fields) -> list[dict[str, Any]]:
+    found = group.raw("tolerations")
+    if not isinstance(found, list):
+        return []
+    for position, each in enumerate(found):
+        if not isinstance(each, dict):
+            group.reject(f"tolerations[{position}]", each, "is not a toleration")
+    return [each for each in found if isinstance(each, dict)]
+
+
+def _affinity(group: Fields) -> dict[str, Any]:
+    written = group.text("affinity")
+    if not written:
+        return {}
+    try:
+        found = json.loads(written)
+    except ValueError as e:
+        group.reject("affinity", written, f"is not JSON: {e}")
+        return {}
+    if not isinstance(found, dict):
+        group.reject("affinity", written, "is not an affinity: write a JSON object")
+        return {}
+    return found
