@@ -311,6 +311,8 @@ class Rule:
     name: ClassVar[str]
     hard_face: ClassVar[Face | None] = None
     """The switch that turns the hard part on: verify, encode, masks and room."""
+    leaving_hurts: ClassVar[bool] = False
+    """Whether a task that leaves can break the rule for others, who want it where it is."""
     mask_lasts: ClassVar[bool] = True
     """Whether the mask stays as it is while objects do; False where time or load change it."""
 

@@ -37,6 +37,7 @@ class PodAffinity(Rule):
 
     name = "pod-affinity"
     hard_face = Face.PREDICATE
+    leaving_hurts = True
 
     # --- verify ----------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ class Bars:
         """
         task_class, node, number = self._decided(state)
         others = np.unique(task_class).tolist()
-        if not looking and not any((s[tasks] >= 0).any() for c in others for s in self.stakes(c)):
+        if not looking and not any(self._minds(c, tasks) for c in others):
             return None
         domains = self._domains_of(looking)
         return Beside(task_class, node, number, self._once_gone(state), domains)
@@ -115,6 +115,12 @@ class Bars:
         if not wide:
             return np.zeros(problem.num_nodes, np.int64)
         return row_groups(list(relations.domain_of[wide]))[0]
+
+    def _minds(self, task_class: int, tasks: Bool) -> bool:
+        """Whether tasks of a class may want any of some running tasks (V,) to stay."""
+        problem = self._facts.problem
+        found = (r.stakes(problem, task_class) for r in self._rules.hard if r.leaving_hurts)
+        return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
 
     def _decided(self, state: State) -> tuple[I64, I64, I64]:
         """Tasks (m,) of a class on a node, as far as they look at what else stands there."""
