@@ -105,10 +105,7 @@ def filled(top: Part, gangs: list[Part]) -> list[float]:
     return fill_tree(tree, kinds).tolist()
 
 
-@examples(12)
-@given(trees())
-def test_crumbs_given_to_whoever_comes_first_come_to_the_same(drawn):
-    top, gangs = drawn
+def agree(top: Part, gangs: list[Part]) -> None:
     found = filled(top, gangs)
 
     def stops(part: Part) -> bool:
@@ -118,3 +115,15 @@ def test_crumbs_given_to_whoever_comes_first_come_to_the_same(drawn):
 
     crumbs(top, gangs, stops)
     assert found == pytest.approx([g.got for g in gangs], abs=12 * CRUMB)
+
+
+@examples(12)
+@given(trees())
+def test_crumbs_given_to_whoever_comes_first_come_to_the_same(drawn):
+    agree(*drawn)
+
+
+@examples(12)
+@given(trees(past=True))
+def test_so_they_do_where_queues_have_used_something_before(drawn):
+    agree(*drawn)
