@@ -28,7 +28,8 @@ PROMISED = {
     *(f"L{i}" for i in range(13)),
     *(f"JP{i}" for i in range(6)),
     *("S1b", "E3b", "T5"),
-    *("A5", "F12"),
+    *("A4", "A5", "F12"),
+    *(f"K{i}" for i in (1, 2, 3, 14, 15, 16, 21)),
     *(f"C{i}" for i in range(1, 11)),
 }
 

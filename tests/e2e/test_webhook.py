@@ -207,7 +207,7 @@ def test_a_job_that_could_never_run_is_refused(webhook: Webhook, api: Api, space
 
 
 def test_a_job_may_follow_its_queue_at_once(webhook: Webhook, api: Api, space: str):
-    for number in range(30):
+    for number in range(50):
         name = f"{space}-{number}"
         api.post(QUEUES, queue(f"{name}-dept"))
         api.post(QUEUES, queue(name, parent=f"{name}-dept"))
@@ -284,6 +284,35 @@ def test_queues_that_contradict_each_other_are_refused(webhook: Webhook, api: Ap
             api._call("DELETE", f"{QUEUES}/{name}")
         assert f"{name} queue can not be deleted" in str(caught.value)
     for name in ("g1-child", "g1"):
+        api._call("DELETE", f"{QUEUES}/{name}")
+
+
+def test_accounts_of_crater_come_change_and_go(webhook: Webhook, api: Api, space: str):
+    """As its server does it: queues without weights, one right after the other, whole updates."""
+    amounts = {"cpu": "32", GPU: "8"}
+    account, users = f"{space}-a9", [f"{space}-a9-u{i}" for i in range(3)]
+    floor = {"resource": {"cpu": "8"}}
+    spec = {"capability": amounts, "deserved": {"cpu": "16"}, "guarantee": floor}
+    none: Raw = {"allocated": None, "reservation": {}}
+    made = api.post(QUEUES, {**queue(account, **spec), "status": none})
+    assert made["spec"]["weight"] == 1
+    for name in users:
+        api.post(QUEUES, {**queue(name, parent=account, capability=amounts, guarantee={})})
+        submit(api, space, job(queue=name), f"j-{name}")
+    said = denial(lambda: submit(api, space, job(queue=account)))
+    assert f"can only submit job to leaf queue, queue {account} has 3 child queues" in said
+    held = api.get(f"{QUEUES}/{users[0]}")
+    held["spec"] |= {"capability": {"cpu": "4"}, "guarantee": {}, "deserved": None}
+    assert api._call("PUT", f"{QUEUES}/{users[0]}", held)["spec"]["capability"] == {"cpu": "4"}
+    held = api.get(f"{QUEUES}/{users[1]}")
+    held["spec"]["capability"] = {"cpu": "64"}
+    said = denial(lambda: api._call("PUT", f"{QUEUES}/{users[1]}", held))
+    assert "exceeds its ancestor's capability=32: spec.capability[cpu]" in said
+    assert f"that is the capability of queue {account}" in said
+    held["spec"] |= {"capability": amounts, "guarantee": {"resource": {"cpu": "9"}}}
+    said = denial(lambda: api._call("PUT", f"{QUEUES}/{users[1]}", held))
+    assert "sum of children's guarantee (cpu 9) exceeds parent's guarantee limit (cpu 8)" in said
+    for name in (*users, account):
         api._call("DELETE", f"{QUEUES}/{name}")
 
 
