@@ -137,7 +137,7 @@ def _manifest(kind: Kind, part: _Part, problems: list[str]) -> Manifest | None:
 def _stranger(kind: Kind, value: object) -> FieldError | None:
     """What says that a document is no object of a kind; None if it is one."""
     if not isinstance(value, dict):
-        return FieldError("kind", None, f"is no object: a {kind} is expected")
+        return FieldError("kind", value, f"is no object: a {kind} is expected")
     if value.get("kind") != kind.kind:
         return FieldError("kind", value.get("kind"), f"is not expected here: write {kind}")
     if value.get("apiVersion") != kind.api_version:

@@ -62,3 +62,21 @@ def completion(context: click.Context, shell: str) -> None:
     assert made is not None, "click knows these three"  # noqa: S101
     variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
     click.echo(made(root.command, {}, program, variable).source())
+
+
+@click.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def kubectl_complete(words: tuple[str, ...]) -> None:
+    """Complete `kubectl vc`; kubectl calls it with what has been typed so far.
+
+    It prints a line for each completion, and `:4` for cobra: these are no files.
+    """
+    from click.shell_completion import ShellComplete
+
+    from optsched.cli.main import main
+
+    *before, begun = words or ("",)
+    complete = ShellComplete(main, {}, "kubectl-vc", "_KUBECTL_VC_COMPLETE")
+    for item in complete.get_completions(before, begun):
+        click.echo(item.value)
+    click.echo(":4")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optsched.api.kinds import COMMAND, QUEUE, Ref
+from optsched.cli.columns import in_tree, name_of
 from optsched.cli.queue import why_not_deleted
 from optsched.kube.errors import Forbidden, Unreachable
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, optsched, queue, values
@@ -75,6 +78,30 @@ def test_queues_whose_parents_are_lost_or_form_a_circle_are_shown(cluster: FakeC
     assert [line.split()[-9] for line in result.stdout.splitlines()[1:]] == [
         *("lost", "below", "x", "y")
     ]
+
+
+NAMES = st.sampled_from("abcdefg")
+
+
+@given(st.dictionaries(NAMES, NAMES | st.sampled_from(["", "root", "gone"])), st.booleans())
+def test_every_queue_is_in_the_tree_once(parents: dict[str, str], has_root: bool) -> None:
+    queues = [queue(name, parent) for name, parent in parents.items()]
+    if has_root:
+        queues.append(queue("root"))
+    names = [name_of(obj) for obj, _ in in_tree(queues)]
+    assert sorted(names) == sorted([*parents, *(["root"] if has_root else [])])
+    for name, parent in parents.items():
+        if parent in parents and _leads_up(name, parents):
+            assert names.index(parent) < names.index(name)
+
+
+def _leads_up(name: str, parents: dict[str, str]) -> bool:
+    """Whether a queue is in no circle and below none."""
+    seen: set[str] = set()
+    while name in parents and name not in seen:
+        seen.add(name)
+        name = parents[name]
+    return name not in seen
 
 
 def test_without_queues_a_table_is_empty_and_says_so(cluster: FakeCluster) -> None:

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from optsched import __version__
 from optsched.cli.main import COMMANDS, main
+from optsched.cli.version import kubectl_complete
 from optsched.kube.errors import Unreachable
-from tests.cli.clusters import FakeCluster, job, optsched, queue
+from tests.cli.clusters import CONTEXT, FakeCluster, job, optsched, queue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,18 @@ def test_commands_and_names_are_completed(cluster: FakeCluster) -> None:
     assert completions("queue", "get", "-k", "there.conf", "q") == ["qa", "qb"]
     assert cluster.places[-1] == ("there.conf", "")
     assert completions("pod", "list", "-q", "qb") == ["qb"]
+
+
+def test_kubectl_asks_for_completions_of_its_plugin(cluster: FakeCluster) -> None:
+    cluster.put(job("train-a"))
+    for words, lines in {
+        ("job", "vi"): ["view"],
+        ("job", "view", "-n", CONTEXT, "t"): ["train-a"],
+        ("job", "run", "--sch"): ["--scheduler"],
+        (): [*COMMANDS],
+    }.items():
+        result = CliRunner().invoke(kubectl_complete, words)
+        assert result.stdout.splitlines() == [*lines, ":4"]
 
 
 def test_a_cluster_that_is_away_completes_nothing(cluster: FakeCluster) -> None:

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -359,27 +360,38 @@ def test_pods_of_jobs_and_queues(site: Site, shell: Shell) -> None:
     assert site.name in shell("pod list -A -j a")
 
 
+def install(name: str, folder: Path) -> None:
+    """A command as an installation makes it."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts[name].partition(":")
+    path = folder / name
+    program = f"from {module} import {function} as run; run(prog_name='{name}')"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{program}" "$@"\n')
+    path.chmod(0o755)
+
+
 def test_kubectl_finds_it_as_a_plugin(
     shell: Shell, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    plugin = tmp_path / "bin" / "kubectl-vc"
-    plugin.parent.mkdir()
-    program = "from optsched.cli.main import main; main(prog_name='kubectl-vc')"
-    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{program}" "$@"\n')
-    plugin.chmod(0o755)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("kubectl-vc", "kubectl_complete-vc"):
+        install(name, folder)
     environment = {
         **os.environ,
-        "PATH": f"{plugin.parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
         "KUBECONFIG": str(shell.kubeconfig),
     }
     kubectl = str(control_plane.kubectl.binary)
 
     def call(*arguments: str) -> str:
         done = subprocess.run(
-            [kubectl, "vc", *arguments], env=environment, text=True, capture_output=True, check=True
+            [kubectl, *arguments], env=environment, text=True, capture_output=True, check=True
         )
         return done.stdout
 
-    assert call("job", "run", "-N", "a") == "run job a successfully\n"
-    assert row(call("job", "list"), "a")["Phase"] == "Pending"
-    assert call("job", "delete", "-n", "a") == "delete job a successfully\n"
+    assert call("vc", "job", "run", "-N", "a") == "run job a successfully\n"
+    assert row(call("vc", "job", "list"), "a")["Phase"] == "Pending"
+    assert call("__complete", "vc", "job", "vi") == "view\n:4\n"
+    assert call("__complete", "vc", "job", "view", "") == "a\n:4\n"
+    assert call("vc", "job", "delete", "-n", "a") == "delete job a successfully\n"

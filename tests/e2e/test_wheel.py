@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -59,6 +60,15 @@ def test_every_module_and_file_is_in_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert found == expected - TOOLS
+
+
+def test_every_command_is_installed_under_its_names(wheel: Path) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith("entry_points.txt"))
+        text = archive.read(name).decode()
+    assert {"vcctl", "kubectl-vc", "vsub"} < scripts.keys()
+    assert all(f"{script} = {place}" in text for script, place in scripts.items())
 
 
 def test_it_works_without_the_tree(wheel: Path, tmp_path: Path) -> None:
