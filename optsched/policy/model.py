@@ -82,6 +82,7 @@ def policy_of_model(
         findings.error(fields["solver"].key, "its budget must not be longer than the period")
     if "actions" in fields:
         warn_of_idle_actions(actions, solver, fields["actions"].key, findings)
+    reservations = _read_reservations(fields, solver.kind, findings)
     warnings = findings.settle()
     return Policy(
         name=name or "",
@@ -93,7 +94,7 @@ def policy_of_model(
         admission=admission,
         solver=solver.kind,
         budgets=budgets,
-        reservations=_read_reservations(fields, solver.kind, findings),
+        reservations=reservations,
         proposers=proposers,
         action_arguments=moves,
         meaning=meaning or "",

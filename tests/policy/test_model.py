@@ -87,6 +87,8 @@ def test_every_mistake_is_told_at_once() -> None:
         (HEAD + BODY + LEVELS + "solver: {}", "the field engine is missing"),
         (HEAD + BODY + LEVELS + "admission: weight", "must be a mapping"),
         (HEAD + BODY + LEVELS + "configurations: []", "there is no such field"),
+        (HEAD + BODY + LEVELS + "reservations: -1", "must be at least 0"),
+        (HEAD + BODY + LEVELS + "reservations: few", "must be a whole number"),
         (HEAD.replace("Model", "Modle") + BODY + LEVELS, 'there is no kind "Modle"'),
     ],
 )
