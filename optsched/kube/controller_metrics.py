@@ -1,16 +1,35 @@
-"""What Prometheus reads of controllers."""
+"""What Prometheus reads of controllers: Volcano's names where it has one, else `optsched_`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+
+    from optsched.api.podgroup import PodGroupPhase
 
 _SECONDS: Final = tuple(0.0005 * 2**i for i in range(16))
+
+
+class _Groups:
+    """Puts out PodGroups by queue and phase as they are when somebody asks."""
+
+    def __init__(self) -> None:
+        self.count: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]] = dict
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for phase, counts in self.count().items():
+            name = f"volcano_queue_pod_group_{phase.value.lower()}_count"
+            meaning = f"PodGroups of the queue in phase {phase.value}."
+            family = GaugeMetricFamily(name, meaning, labels=("queue_name",))
+            for queue, number in counts.items():
+                family.add_metric([queue], number)
+            yield family
 
 
 class ControllerMetrics:
@@ -18,6 +37,8 @@ class ControllerMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._groups = _Groups()
+        self._registry.register(self._groups)
         self.leading = Gauge(
             "optsched_controllers_leading",
             "Whether this process works.",
@@ -57,6 +78,10 @@ class ControllerMetrics:
     def watch_depth(self, depth: Callable[[], int]) -> None:
         """Ask how many objects wait whenever somebody reads the metrics."""
         self._depth.set_function(depth)
+
+    def watch_groups(self, count: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]]) -> None:
+        """Ask how many PodGroups queues have in each phase whenever somebody reads the metrics."""
+        self._groups.count = count
 
     def looked(self, controller: str, result: str, seconds: float | None = None) -> None:
         """An object was looked at; result: done, stale, refused or error."""

@@ -12,7 +12,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from optsched.api.kinds import POD_GROUP, QUEUE
 from optsched.controllers.effects import Again, PatchStatus
+from optsched.controllers.figures import groups_by_phase
 from optsched.controllers.manifests import ref_of
 from optsched.formats.recent import Recent
 from optsched.kube.asking import is_answered
@@ -23,9 +25,18 @@ from optsched.kube.watch import Listed, Reflection, reflect
 from optsched.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Coroutine,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from optsched.api.kinds import Kind, Ref
+    from optsched.api.podgroup import PodGroupPhase
     from optsched.controllers.controller import Controller
     from optsched.controllers.effects import Effect, Effects, Question
     from optsched.kube.controller_metrics import ControllerMetrics
@@ -95,6 +106,7 @@ class Controllers:
         self._stopping = asyncio.Event()
         self._broken: set[Kind] = set()
         parts.metrics.watch_depth(lambda: len(self._queue))
+        parts.metrics.watch_groups(self._groups)
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -115,6 +127,11 @@ class Controllers:
     def is_idle(self) -> bool:
         """Whether all that was asked for is done."""
         return self._queue.is_idle
+
+    def _groups(self) -> Mapping[PodGroupPhase, Mapping[str, int]]:
+        """PodGroups by phase and queue; nothing where another process tells it."""
+        is_known = self._leads and {QUEUE, POD_GROUP} <= set(self.store.kinds)
+        return groups_by_phase(self.store) if is_known else {}
 
     # --- running ---------------------------------------------------------------------------------
 

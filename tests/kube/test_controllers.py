@@ -312,6 +312,19 @@ async def test_only_a_leader_writes_and_a_new_one_looks_at_everything() -> None:
         assert server.num_writes == done
 
 
+async def test_podgroups_of_queues_are_counted_by_who_leads() -> None:
+    server = play()
+    process = Process(server, *both())
+    async with process.running():
+        await process.until(lambda: len(server.world.listed(POD_GROUP)) == 3)
+        await process.until_idle()
+        lines = process.metrics.exposition().decode().splitlines()
+        assert 'volcano_queue_pod_group_pending_count{queue_name="default"} 3.0' in lines
+        assert 'volcano_queue_pod_group_running_count{queue_name="a"} 0.0' in lines
+        process.leader.is_leading = False
+        await process.until(lambda: b"volcano_queue_pod" not in process.metrics.exposition())
+
+
 async def test_a_creation_that_is_refused_is_told_to_the_owner() -> None:
     server = play(num_sets=1)
 
