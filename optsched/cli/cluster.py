@@ -6,7 +6,7 @@ import asyncio
 import functools
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from optsched.kube.client import Client
     from optsched.kube.errors import KubeError
     from optsched.kube.ports import Raw
+
+_BY_WEBHOOK: Final = "denied the request"
+"""In the message for what a webhook refuses, which has the code of what a user may not do."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound="Callable[..., Any]")
@@ -97,6 +100,8 @@ def code_of(error: KubeError) -> Exit:
     """The exit code for an answer."""
     from optsched.kube import errors
 
+    if isinstance(error, errors.Forbidden) and _BY_WEBHOOK in error.message:
+        return Exit.FAILED
     codes: tuple[tuple[type[KubeError], Exit], ...] = (
         (errors.NotFound, Exit.NOT_FOUND),
         (errors.Conflict, Exit.CONFLICT),

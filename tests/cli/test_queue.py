@@ -17,6 +17,7 @@ from tests.cli.clusters import CONTEXT, FakeCluster, answer, optsched, queue, va
 if TYPE_CHECKING:
     from click.testing import Result
 
+WEBHOOK = 'admission webhook "validatequeue.volcano.sh"'
 HEADINGS = "Name Weight State Parent Inqueue Pending Running Unknown Completed"
 COUNTS = {"inqueue": 1, "pending": 2, "running": 3, "unknown": 4, "completed": 5}
 FULL = queue(
@@ -248,6 +249,7 @@ def test_delete_takes_an_open_queue_away_and_no_other(cluster: FakeCluster) -> N
     ("error", "code", "sentence"),
     [
         (Forbidden(403, "Forbidden", "queues is forbidden"), 5, "403 Forbidden: queues is"),
+        (Forbidden(403, "Forbidden", f"{WEBHOOK} denied the request: no"), 1, "403 Forbidden: adm"),
         (Unreachable("GET /: refused"), 6, "GET /: refused"),
     ],
 )
