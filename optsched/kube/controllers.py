@@ -208,13 +208,22 @@ class Controllers:
             facet = controller.facets.get(kind)
             if facet is not None and len(objs) > 1 and facet(objs[0]) == facet(objs[1]):
                 continue
-            wakes = controller.wakes.get(kind)
             for obj in objs:
-                if kind == controller.kind:
-                    self._queue.add((number, ref_of(kind, obj)))
-                if wakes is not None:
-                    for ref in wakes(obj, self.store):
-                        self._queue.add((number, ref))
+                for ref in self._woken(controller, kind, obj):
+                    self._queue.add((number, ref))
+
+    def _woken(self, controller: Controller, kind: Kind, obj: Raw) -> list[Ref]:
+        """What of a controller an object wakes; a mistake there must not end the process."""
+        found = [ref_of(kind, obj)] if kind == controller.kind else []
+        wakes = controller.wakes.get(kind)
+        if wakes is None:
+            return found
+        try:
+            return [*found, *wakes(obj, self.store)]
+        except Exception:
+            log.exception("%s: what %s wakes is not known", controller.name, ref_of(kind, obj))
+            self._parts.metrics.looked(controller.name, "error")
+            return found
 
     # --- working ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ the watch has told that it is gone.
 
 from __future__ import annotations
 
+import logging
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     OnChange = Callable[[Kind, Raw | None, Raw | None], None]
 
+
+log = logging.getLogger(__name__)
 
 ANSWERS: Final = 10_000
 """Questions whose answers are remembered."""
@@ -108,8 +111,17 @@ class _Objects:
         if owner is not None:
             yield self.by_owner, str(owner.get("uid"))
         for index, words in self.indexed.items():
-            for word in index.values(obj):
+            for word in _values(index, obj):
                 yield words, word
+
+
+def _values(index: Index, obj: Raw) -> tuple[str, ...]:
+    """The words of an object; none where it is not as any object should be."""
+    try:
+        return tuple(index.values(obj))
+    except Exception:
+        log.exception("index %s of %s: %s is passed over", index.name, index.kind, name_of(obj))
+        return ()
 
 
 class Store:

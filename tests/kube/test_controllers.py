@@ -15,6 +15,7 @@ from optsched.controllers.effects import Again, Create, Delete, Emit, Patch, Pat
 from optsched.controllers.manifests import name_of, owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from optsched.controllers.queue import QUEUES
+from optsched.controllers.world import Index
 from optsched.kube.controller_metrics import ControllerMetrics
 from optsched.kube.controllers import Controllers, Parts
 from optsched.kube.errors import Forbidden, Rejected, ServerFault, Unreachable
@@ -289,6 +290,32 @@ async def test_a_mistake_in_one_object_does_not_keep_others_waiting(
         await process.until(lambda: done == {"root", "default", "b"})
         await process.until(lambda: process.looks("lonely", "error") >= 2)
     assert "a mistake" in caplog.text
+
+
+async def test_an_object_that_nothing_can_read_does_not_end_the_process(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = play(num_sets=0)
+    seen: set[str] = set()
+
+    def words(queue: Any) -> tuple[str, ...]:
+        return (queue["spec"]["none"],)
+
+    def wakes(queue: Any, _: Any) -> tuple[Ref, ...]:
+        if name_of(queue) == "a":
+            raise RuntimeError("a mistake")
+        return (Ref(POD, "", f"of-{name_of(queue)}"),)
+
+    def decide(ref: Ref, _: Any) -> tuple[()]:
+        seen.add(ref.name)
+        return ()
+
+    index = Index(QUEUE, "odd", words)
+    broken = Controller("broken", POD, decide, {QUEUE: wakes}, (index,))
+    async with Process(server, broken).running() as process:
+        await process.until(lambda: seen == {"of-root", "of-default", "of-b"})
+    assert "a mistake" in caplog.text
+    assert "index odd of Queue" in caplog.text
 
 
 async def test_only_a_leader_writes_and_a_new_one_looks_at_everything() -> None:
