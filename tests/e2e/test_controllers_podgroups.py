@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.api import Watch, until
+from tests.support.api import Refused, Watch, until
 from tests.support.jobs import documents
 from tests.support.live import QUEUES, SCHEDULING
 from tests.support.pages import ROOT
@@ -176,7 +176,14 @@ class Births:
 
     def __init__(self, site: Site) -> None:
         path = f"/apis/{SCHEDULING}/namespaces/{site.name}/podgroups"
-        version = site.api.get(path)["metadata"]["resourceVersion"]
+
+        def listed() -> Any:
+            try:
+                return site.api.get(path)
+            except Refused:
+                return None  # a kind that was installed just now is not stored at once
+
+        version = until(listed, "PodGroups are listed")["metadata"]["resourceVersion"]
         self._watch = Watch(site.api, path, version)
         self.uids: defaultdict[str, set[str]] = defaultdict(set)
         self.changes: Counter[str] = Counter()
