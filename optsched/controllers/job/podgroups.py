@@ -13,7 +13,14 @@ from optsched.api import wellknown
 from optsched.api.fields import Fields
 from optsched.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS
 from optsched.controllers.job.names import group_name, template_spec
-from optsched.controllers.manifests import owner_reference, part, records, spec_of, status_of
+from optsched.controllers.manifests import (
+    annotations_of,
+    owner_reference,
+    part,
+    records,
+    spec_of,
+    status_of,
+)
 from optsched.formats.requests import pod_request
 from optsched.formats.schemas import POD as POD_SCHEMA
 from optsched.units import format_resource_list
@@ -31,6 +38,15 @@ GENERATION: Final = "optsched.io/job-generation"
 
 
 _NO_PODS: Final = "NotEnoughTasks"
+
+
+def is_current(group: Manifest, manifest: Manifest) -> bool:
+    """Whether a PodGroup was made or changed for the spec that the job has.
+
+    Then what its pods request is not added up again; somebody may still have changed the rest.
+    """
+    seen = annotations_of(group).get(GENERATION)
+    return seen is not None and seen == str(part(manifest, "metadata").get("generation"))
 
 
 def wanted_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
@@ -55,15 +71,10 @@ def wanted_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
 def group_spec(job: Job, world: World) -> dict[str, Any]:
     """What the PodGroup of a job asks for."""
     spec = job.spec
-    first = [task for task in spec.tasks if not _waits(task)]
-    minimum = spec.min_available
-    if len(first) < len(spec.tasks):
-        minimum = min(minimum, sum(task.min_available for task in first))
     wanted: dict[str, Any] = {
-        "minMember": minimum,
-        "minTaskMember": {task.name: task.min_available for task in first},
+        **minimums(job),
         "queue": spec.queue,
-        "minResources": format_resource_list(_min_resources(first, minimum, world)),
+        "minResources": min_resources(job, world),
     }
     if spec.priority_class:
         wanted["priorityClassName"] = spec.priority_class
@@ -75,14 +86,46 @@ def group_spec(job: Job, world: World) -> dict[str, Any]:
     return wanted
 
 
-def group_changes(group: Manifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The patch of a PodGroup's spec that makes it what it should be; empty where it is.
+def minimums(job: Job) -> dict[str, Any]:
+    """How many pods of a job start together, as a whole and of each task."""
+    spec = job.spec
+    first = _first_tasks(job)
+    minimum = spec.min_available
+    if len(first) < len(spec.tasks):
+        minimum = min(minimum, sum(task.min_available for task in first))
+    return {
+        "minMember": minimum,
+        "minTaskMember": {task.name: task.min_available for task in first},
+    }
+
+
+def min_resources(job: Job, world: World) -> dict[str, str]:
+    """What the pods that start together request."""
+    total = _min_resources(_first_tasks(job), minimums(job)["minMember"], world)
+    return format_resource_list(total)
+
+
+def group_changes(group: Manifest, job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
+    """The patch of a PodGroup that makes it what it should be; empty where it is.
 
     The queue stays: somebody may have moved the gang, and a job's own queue does not change.
     """
+    wanted: dict[str, Any] = {
+        **minimums(job),
+        "priorityClassName": job.spec.priority_class or None,
+    }
+    if is_current(group, manifest):
+        return _spec_changes(group, wanted)
+    wanted["minResources"] = min_resources(job, world)
+    generation = part(manifest, "metadata").get("generation")
+    mark = {GENERATION: str(generation)} if generation else {}
+    return {**_spec_changes(group, wanted), **({"metadata": {"annotations": mark}} if mark else {})}
+
+
+def _spec_changes(group: Manifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
     have, changes = spec_of(group), {}
-    for name in ("minMember", "minResources", "minTaskMember", "priorityClassName"):
-        old, new = have.get(name), wanted["spec"].get(name)
+    for name, new in wanted.items():
+        old = have.get(name)
         if isinstance(new, dict):
             merged = _difference(old if isinstance(old, dict) else {}, new)
             if merged:
@@ -111,6 +154,11 @@ def why_waiting(group: Manifest | None) -> tuple[str, str]:
 
 def _phase(group: Manifest) -> str:
     return str(status_of(group).get("phase") or "")
+
+
+def _first_tasks(job: Job) -> list[TaskSpec]:
+    """Those that wait for no others."""
+    return [task for task in job.spec.tasks if not _waits(task)]
 
 
 def _waits(task: TaskSpec) -> bool:

@@ -23,7 +23,7 @@ from optsched.controllers.effects import (
     Then,
 )
 from optsched.controllers.job.extras import LEFT_OVER_S, controlled, extra_effects
-from optsched.controllers.job.names import pod_name
+from optsched.controllers.job.names import group_name, pod_name
 from optsched.controllers.job.plugins.registry import plugin_problems
 from optsched.controllers.job.podgroups import (
     group_changes,
@@ -324,13 +324,11 @@ def _keep_up(case: _Case, new_keys: Callable[[], KeyPair]) -> Effects:
     """Make what a living job lacks, let go what it has too much, and say how it is."""
     job, scene, manifest = case.job, case.scene, case.manifest
     effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]
-    wanted = wanted_group(job, manifest, case.world)
     if scene.group is None:
-        effects.append(Create(POD_GROUP, wanted))
-    elif changes := group_changes(scene.group, wanted):
-        meta = wanted["metadata"]
-        uid = uid_of(scene.group)
-        effects.append(Patch(POD_GROUP, meta["namespace"], meta["name"], changes, uid))
+        effects.append(Create(POD_GROUP, wanted_group(job, manifest, case.world)))
+    elif changes := group_changes(scene.group, job, manifest, case.world):
+        name, uid = group_name(job), uid_of(scene.group)
+        effects.append(Patch(POD_GROUP, job.meta.namespace, name, changes, uid))
     absent = missing_claims(job, case.world)
     if is_admitted(scene.group) and not absent:
         effects += _new_pods(case)

@@ -203,10 +203,9 @@ def count(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
 
 def _view(job: Job, pod: Manifest) -> PodView:
     annotations, name = annotations_of(pod), name_of(pod)
-    task, index = _place(job, labels_of(pod), annotations, name)
-    since = 0
-    if task is not None:
-        restarted = job.status.restarted
+    task, index = _place(job, pod, annotations, name)
+    since, restarted = 0, job.status.restarted
+    if task is not None and restarted:
         since = max(restarted.get(each, 0) for each in parts_of(task, index))
     return PodView(
         manifest=pod,
@@ -215,15 +214,15 @@ def _view(job: Job, pod: Manifest) -> PodView:
         index=index,
         phase=str(status_of(pod).get("phase") or "Pending"),
         is_leaving=is_leaving(pod),
-        is_outdated=_number(annotations.get(wellknown.JOB_VERSION)) < since,
+        is_outdated=since > 0 and _number(annotations.get(wellknown.JOB_VERSION)) < since,
     )
 
 
 def _place(
-    job: Job, labels: Mapping[str, str], annotations: Mapping[str, str], name: str
+    job: Job, pod: Manifest, annotations: Mapping[str, str], name: str
 ) -> tuple[TaskSpec | None, int]:
     """Which of the job's pods this is; no task where the job has no place for it."""
-    spec_name = annotations.get(wellknown.TASK_SPEC) or labels.get(wellknown.TASK_SPEC)
+    spec_name = annotations.get(wellknown.TASK_SPEC) or labels_of(pod).get(wellknown.TASK_SPEC)
     task = next((each for each in job.spec.tasks if each.name == spec_name), None)
     index = _number(annotations.get(wellknown.TASK_INDEX) or name.rpartition("-")[2])
     if task is None or index >= task.replicas:
