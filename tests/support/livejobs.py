@@ -8,6 +8,8 @@ from tests.support.api import until
 from tests.support.live import BATCH, COMPLETE, FAIL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.api import Raw
     from tests.support.live import Site
 
@@ -65,19 +67,25 @@ class LiveJob:
         return str(self.status.get("state", {}).get("phase", ""))
 
     def await_phase(self, phase: str, seconds: float = 30.0) -> Raw:
-        try:
-            until(lambda: self.phase == phase, f"{self.name} is {phase}", seconds)
-        except AssertionError:
-            print(f"--- {self.name}: {self.status}, pods {self.pods()}")
-            raise
-        return self.status
+        def reached() -> Raw:
+            status = self.status
+            return status if status.get("state", {}).get("phase") == phase else {}
+
+        return self._until(reached, f"{self.name} is {phase}", seconds)
 
     def await_count(self, **counts: int) -> Raw:
         def reached() -> Raw:
             status = self.status
             return status if counts.items() <= status.items() else {}
 
-        return until(reached, f"{self.name} has {counts}")
+        return self._until(reached, f"{self.name} has {counts}")
+
+    def _until(self, probe: Callable[[], Raw], what: str, seconds: float = 60.0) -> Raw:
+        try:
+            return until(probe, what, seconds)
+        except AssertionError:
+            print(f"--- {self.name}: {self.status}, pods {self.pods()}")
+            raise
 
     @property
     def stages(self) -> list[str]:

@@ -38,6 +38,7 @@ from optsched.controllers.job.scene import (
     count,
     doomed,
     is_ready,
+    left_over_ms,
     look,
     partition_part,
     pod_part,
@@ -291,6 +292,7 @@ def _wind_down(case: _Case) -> Effects:
         *(_group_deleted(scene.group) if is_held and scene.group is not None else ()),
         *status_patch(job, case.manifest, status),
         *_when_old(case),
+        *_for_left_over(case),
     )
 
 
@@ -302,6 +304,14 @@ def _group_deleted(group: Manifest) -> Iterator[Delete]:
     if not is_leaving(group):
         meta = part(group, "metadata")
         yield Delete(POD_GROUP, str(meta["namespace"]), name_of(group), uid_of(group))
+
+
+def _for_left_over(case: _Case) -> Iterator[Again]:
+    """Look again at pods that should have gone at once."""
+    waits = [left_over_ms(pod, case.scene.now_ms) for pod in case.scene.all_pods]
+    left_ms = min((wait for wait in waits if wait is not None), default=None)
+    if left_ms is not None:
+        yield Again(max(left_ms / 1000, LEFT_OVER_S))
 
 
 def _when_old(case: _Case) -> Iterator[Effect]:
@@ -333,7 +343,7 @@ def _keep_up(case: _Case, new_keys: Callable[[], KeyPair]) -> Effects:
     if is_admitted(scene.group) and not absent:
         effects += _new_pods(case)
     effects += map(_deleted, doomed(scene))
-    return (*effects, *_keep_up_status(case, absent))
+    return (*effects, *_keep_up_status(case, absent), *_for_left_over(case))
 
 
 def _new_pods(case: _Case) -> Iterator[Effect]:

@@ -25,6 +25,7 @@ from optsched.controllers.manifests import (
     part,
     records,
     status_of,
+    time_ms,
     uid_of,
 )
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from optsched.api.job import Job, TaskSpec
     from optsched.controllers.effects import Manifest
     from optsched.controllers.world import World
+
+LEFT_OVER_MS: Final = 5_000
+"""How long a pod without a period of grace may take to go."""
 
 WHOLE: Final = "job"
 """The part of a job that is all of it."""
@@ -169,13 +173,30 @@ def doomed(scene: Scene) -> list[PodView]:
     Pods that have ended stay where nothing follows: they have the logs.
     """
     status = scene.job.status
-    pods = [pod for pod in scene.all_pods if not pod.is_leaving]
-    if status.phase in LIVING:
-        return [pod for pod in pods if not pod.is_counted]
     tries = Tries(status.retry_count, scene.job.spec.max_retry)
-    if status.phase is JobPhase.RESTARTING and not tries.are_used_up:
-        return [pod for pod in pods if not pod.is_counted]
-    return [pod for pod in pods if not pod.has_ended]
+    is_restart = status.phase is JobPhase.RESTARTING and not tries.are_used_up
+    keeps = status.phase in LIVING or is_restart
+    return [
+        pod
+        for pod in scene.all_pods
+        if (
+            left_over_ms(pod, scene.now_ms) == 0
+            if pod.is_leaving
+            else not (pod.is_counted if keeps else pod.has_ended)
+        )
+    ]
+
+
+def left_over_ms(pod: PodView, now_ms: int) -> int | None:
+    """When a pod that should be gone at once has to be deleted again; None for all others.
+
+    A server that is cut off within a deletion leaves a pod without a period of grace behind.
+    """
+    meta = meta_of(pod.manifest)
+    asked_ms = time_ms(meta.get("deletionTimestamp"))
+    if asked_ms is None or meta.get("deletionGracePeriodSeconds") != 0:
+        return None
+    return max(0, asked_ms + LEFT_OVER_MS - now_ms)
 
 
 def read_mark(text: str) -> dict[str, str]:

@@ -540,6 +540,20 @@ def test_a_name_that_is_taken_is_waited_for() -> None:
     assert play.status["pending"] == 2
 
 
+def test_a_pod_that_a_server_has_left_half_deleted_is_deleted_again() -> None:
+    play = Play(job(task("a", 2), policies=[RESTART]))
+    play.run()
+    half = {"deletionTimestamp": "2027-01-15T08:00:00Z", "deletionGracePeriodSeconds": 0}
+    play.world.change(play.pod_ref("a-1"), lambda pod: pod["metadata"].update(half))
+    play.fail("a-0")
+    play.world.ended("j-a-0")
+    assert play.leaving == ["a-1"]
+    assert Again(5.0) in play.decide()
+    play.world.passes(5)
+    [deletion] = [effect for effect in play.decide() if isinstance(effect, Delete)]
+    assert (deletion.kind, deletion.name) == (POD, "j-a-1")
+
+
 def test_a_claim_is_made_and_one_that_is_missing_waited_for() -> None:
     made = {"mountPath": "/in", "volumeClaim": {"accessModes": ["ReadWriteOnce"]}}
     named = {"mountPath": "/out", "volumeClaimName": "results"}
