@@ -68,6 +68,9 @@ if TYPE_CHECKING:
     from optsched.controllers.job.scene import PodView, Scene
     from optsched.controllers.world import World
 
+CLAIM_AGAIN_S: Final = 2.0
+"""How soon to look again for a claim that is not there; nobody tells a job when it is."""
+
 _PLUGIN_ERROR: Final = "PluginError"
 _CLAIM_ERROR: Final = "PVCError"
 _OURS: Final = (_PLUGIN_ERROR, _CLAIM_ERROR)
@@ -340,6 +343,8 @@ def _keep_up(case: _Case, new_keys: Callable[[], KeyPair]) -> Effects:
         name, uid = group_name(job), uid_of(scene.group)
         effects.append(Patch(POD_GROUP, job.meta.namespace, name, changes, uid))
     absent = missing_claims(job, case.world)
+    if absent:
+        effects.append(Again(CLAIM_AGAIN_S))
     if is_admitted(scene.group) and not absent:
         effects += _new_pods(case)
     effects += map(_deleted, doomed(scene))

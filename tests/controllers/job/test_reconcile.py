@@ -563,6 +563,7 @@ def test_a_claim_is_made_and_one_that_is_missing_waited_for() -> None:
     assert name.startswith("j-pvc-")
     assert play.pods == []
     assert play.status["state"]["reason"] == "PVCError"
+    assert Again(2.0) in play.decide()
     play.world.put(PERSISTENT_VOLUME_CLAIM, {"metadata": {"name": "results"}})
     play.settle()
     spec = play.pod("a-0")["spec"]
