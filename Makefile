@@ -26,6 +26,13 @@ check: $(STAMP) ## style, types and the direction of imports
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+.PHONY: render
+render: $(STAMP) ## write the manifests of deploy/ that are made from code and chart
+	bash .ci/prerequisites go
+	$(PY) deploy/crds/render.py
+	$(PY) deploy/manifests/render.py
+	$(PY) deploy/helm/render.py
+
 .PHONY: bench-session
 bench-session: $(STAMP) ## Problem → Decisions: greedy, configurations, node by node
 	$(PY) -m pytest bench/test_session.py bench/test_victims.py bench/test_consolidation.py bench/test_unlike_pods.py bench/test_reservations.py -q -p no:cacheprovider --benchmark-columns=min,median,max,rounds
