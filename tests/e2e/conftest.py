@@ -77,3 +77,11 @@ def site(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[Site
     """A part of the running plane for one test."""
     with Site(f"site-{next(_SITES)}", api, control_plane.kubeconfig, tmp_path) as site:
         yield site
+
+
+@pytest.fixture(scope="module")
+def own_plane(assets: Assets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A plane for one file of tests: for what has names that nobody may change."""
+    with ControlPlane.start(tmp_path_factory.mktemp("plane"), assets) as plane:
+        install_crds(plane.kubectl, shipped("crds"))
+        yield plane

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-import socket
 import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -19,7 +16,7 @@ import pytest
 import yaml
 
 from optsched.admission.registration import configuration
-from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
+from optsched.admission.services import SERVICE_OF
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
 from optsched.kube.certificates import renewed
@@ -27,9 +24,15 @@ from optsched.kube.webhook import MAX_BODY
 from optsched.local.processes import run
 from tests.admission.kit import container, job, task, template
 from tests.support.api import Api, Refused, until
-from tests.support.live import Process
 from tests.support.shared import found as found_in_shared
 from tests.support.shared import shared
+from tests.support.webhooks import (
+    SYSTEM,
+    Webhook,
+    free_port,
+    make_namespace,
+    registered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,43 +44,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-SYSTEM = "volcano-system"
 QUEUES = collection_path(kinds.QUEUE)
-CONFIGURATIONS = [configuration(SERVICE_OF[path]) for path in DEFAULT_PATHS]
 GPU = "nvidia.com/gpu"
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
-class Webhook(Process):
-    """`optsched webhook` under a fixed port."""
-
-    def __init__(self, kubeconfig: Path, log: Path, port: int, *flags: str) -> None:
-        self.tls_port = port
-        own = [
-            *("--port", str(port), "--bind-address", "127.0.0.1"),
-            *("--webhook-url", f"https://127.0.0.1:{port}", "--graceful-shutdown-time", "1ms"),
-        ]
-        super().__init__("webhook", kubeconfig, log, [*own, *flags])
-
-    def num_broken(self) -> float:
-        return self.metric("optsched_admission_reviews_total", result="error")
-
-    def post(self, path: str, body: bytes) -> tuple[int, str]:
-        """What it answers to whoever does not look at its certificate."""
-        blind = ssl._create_unverified_context()
-        connection = http.client.HTTPSConnection("127.0.0.1", self.tls_port, context=blind)
-        try:
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +55,7 @@ def start(
     """Starts a webhook under the port that API servers ask; its configurations are there."""
     folder, port = tmp_path_factory.mktemp("webhook"), free_port()
     started: list[Webhook] = []
-    if api.find(f"/api/v1/namespaces/{SYSTEM}") is None:
-        api.post("/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+    make_namespace(api, SYSTEM)
     with registered(api):
 
         def begin(*flags: str) -> Webhook:
@@ -100,22 +67,6 @@ def start(
         yield begin
     for webhook in started:
         webhook.stop()
-
-
-@contextmanager
-def registered(api: Api) -> Iterator[None]:
-    """The configurations of the manifest, as long as this lasts."""
-    paths = []
-    for each in CONFIGURATIONS:
-        kind = kinds.find_kind(each["apiVersion"], each["kind"])
-        assert kind is not None
-        api.post(collection_path(kind), each)
-        paths.append(object_path(kind, None, each["metadata"]["name"]))
-    try:
-        yield
-    finally:
-        for path in paths:
-            api.delete(path)
 
 
 @pytest.fixture(scope="module")

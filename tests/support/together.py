@@ -1,0 +1,268 @@
+"""Scheduler, controllers and webhook together on a control plane, as users of kubectl meet them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from optsched.api import kinds
+from optsched.api.kinds import collection_path, object_path
+from optsched.local.nodes import manifest_list, node_manifest
+from optsched.local.processes import run
+from tests.support.api import Api, Refused, until
+from tests.support.jobs import documents
+from tests.support.live import COMPLETE, Controllers, Process, Scheduler
+from tests.support.webhooks import SYSTEM, Webhook, free_port, make_namespace, registered
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from optsched.local.plane import ControlPlane
+    from tests.support.api import Raw
+
+PATIENCE_S = 90.0
+ENDED = ("Succeeded", "Failed")
+CONTAINERS = (
+    kinds.CRON_JOB,
+    kinds.JOB_FLOW,
+    kinds.JOB_TEMPLATE,
+    kinds.JOB,
+    kinds.REPLICA_SET,
+    kinds.POD_GROUP,
+)
+OUR_QUEUES = {"default", "root"}
+
+
+class Together:
+    """A cluster of its own: 4 nodes with 8 GPUs, 10 without, and all that we run on it."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, *scheduler_flags: str) -> None:
+        self.plane = plane
+        self.api = Api(plane.kubeconfig)
+        self._folder = folder
+        self._flags = scheduler_flags
+        self._running: list[Process] = []
+
+    def __enter__(self) -> Self:
+        make_namespace(self.api, SYSTEM)
+        gpus = [node_manifest(f"gpu{i}", cpu="16", memory="128Gi", gpu=8) for i in range(1, 5)]
+        cpus = [node_manifest(f"cpu{i}", cpu="32", memory="128Gi") for i in range(1, 11)]
+        self.plane.kubectl.apply(manifest_list([*gpus, *cpus]))
+        config, logs = self.plane.kubeconfig, self._folder
+        self.webhook = Webhook(config, logs / "webhook.log", free_port())
+        self.controllers = Controllers(config, logs / "controllers.log", ["--no-leader-elect"])
+        own = ["--no-leader-elect", "--schedule-period", "100ms", "--dump-dir", str(logs)]
+        own += ["--loners", "wait", *self._flags]
+        self.scheduler = Scheduler(config, logs / "scheduler.log", own)
+        self._running = [self.webhook, self.controllers, self.scheduler]
+        self._registration = registered(self.api)
+        self._registration.__enter__()
+        for process in self._running:
+            process.begin()
+        until(self._reviews, "the webhook is asked")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._registration.__exit__(None, None, None)
+        try:
+            for process in reversed(self._running):
+                process.stop()
+        finally:
+            for process in self._running:
+                if process.process.poll() is None:
+                    process.kill()
+                print(f"--- {process.process.args}\n{process.log}")
+            self.api.close()
+
+    def _reviews(self) -> bool:
+        """Whether API servers trust the webhook by now, so that queues can be made."""
+        said = self.kubectl("create", "--dry-run=server", "-f", "-", text=PROBE).stderr
+        return "failed calling webhook" not in said
+
+    # --- kubectl ---------------------------------------------------------------------------------
+
+    def kubectl(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        """What kubectl answers, whatever that is."""
+        kubectl = self.plane.kubectl
+        cache = kubectl.kubeconfig.with_name("kubectl-cache")
+        common = (f"--kubeconfig={kubectl.kubeconfig}", f"--cache-dir={cache}")
+        return run([kubectl.binary, *common, *words], input=text)
+
+    def apply(self, *paths: Path) -> str:
+        """Files as they are, each in one `kubectl apply`; the warnings."""
+        warnings = ""
+        for path in paths:
+            result = self.kubectl("apply", "--validate=warn", "-f", str(path))
+            assert result.returncode == 0, result.stderr
+            warnings += result.stderr
+        return warnings
+
+    def denied(self, path: Path) -> str:
+        """Why a file is refused."""
+        result = self.kubectl("apply", "-f", str(path))
+        assert result.returncode != 0, result.stdout
+        return result.stderr
+
+    def nodes(self, *manifests: Raw) -> None:
+        """Further nodes, until `clear`."""
+        self.plane.kubectl.apply(manifest_list(manifests))
+
+    # --- what becomes of it ----------------------------------------------------------------------
+
+    def job(self, name: str, namespace: str = "default") -> Raw:
+        """A job as it is."""
+        return self.api.get(object_path(kinds.JOB, namespace, name))
+
+    def phase(self, name: str, namespace: str = "default") -> str:
+        """The phase of a job; empty as long as it has none."""
+        state: Raw = self.job(name, namespace).get("status", {}).get("state") or {}
+        return str(state.get("phase") or "")
+
+    def await_phase(self, phase: str, name: str, namespace: str = "default") -> Raw:
+        """Wait until a job is in a phase; the job."""
+        self.await_(lambda: self.phase(name, namespace) == phase, f"{name} is {phase}")
+        return self.job(name, namespace)
+
+    def await_(self, probe: Callable[[], Any], what: str) -> Any:
+        """Wait for something, and show what there is if it does not come."""
+        try:
+            return until(probe, what, PATIENCE_S)
+        except AssertionError:
+            print(self.kubectl("get", "queues,vcjob,podgroups,pods", "-A").stdout)
+            print(self.kubectl("get", "events", "-A", "--sort-by=.lastTimestamp").stdout)
+            raise
+
+    def pods(self, job: str, namespace: str = "default") -> dict[str, Raw]:
+        """The pods of a job by their names."""
+        selector = {"labelSelector": f"volcano.sh/job-name={job}"}
+        found = self.api.items(collection_path(kinds.POD, namespace), **selector)
+        return {pod["metadata"]["name"]: pod for pod in found}
+
+    def running(self, job: str, namespace: str = "default") -> set[str]:
+        """Names of the pods of a job that run."""
+        found = self.pods(job, namespace)
+        return {name for name, pod in found.items() if pod["status"].get("phase") == "Running"}
+
+    def await_whole(self, body: Raw) -> Raw:
+        """Wait until a job is Running with every pod that its manifest asks for; the job."""
+        name, namespace = body["metadata"]["name"], body["metadata"].get("namespace", "default")
+        self.await_phase("Running", name, namespace)
+        wanted = pod_names(body)
+        self.await_(lambda: self.running(name, namespace) == wanted, f"all pods of {name} run")
+        return self.job(name, namespace)
+
+    def run_all(self, *paths: Path) -> dict[str, Raw]:
+        """Apply files and wait until all their jobs run with all their pods; jobs by name."""
+        self.apply(*paths)
+        return {body["metadata"]["name"]: self.await_whole(body) for body in jobs_of(*paths)}
+
+    def end(self, *pods: str, namespace: str = "default", how: str = COMPLETE) -> None:
+        """Let pods end."""
+        for pod in pods:
+            path = object_path(kinds.POD, namespace, pod)
+            self.api.patch(path, {"metadata": {"annotations": {how: ""}}})
+
+    def queue(self, name: str) -> Raw:
+        """A queue as it is."""
+        return self.api.get(object_path(kinds.QUEUE, None, name))
+
+    def groups(self, namespace: str = "default") -> list[Raw]:
+        """PodGroups of a namespace."""
+        return self.api.items(collection_path(kinds.POD_GROUP, namespace))
+
+    def events(self, name: str, namespace: str = "default") -> list[Raw]:
+        """Events about an object, as Crater asks for them."""
+        selector = {"fieldSelector": f"involvedObject.name={name}"}
+        return self.api.items(collection_path(kinds.EVENT, namespace), **selector)
+
+    # --- afterwards ------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Leave the cluster as it was at first."""
+        for kind in CONTAINERS:
+            for obj in self.api.items(collection_path(kind)):
+                self._delete(kind, obj)
+        for name in ("deployments",):
+            self.api.delete(f"/apis/apps/v1/namespaces/default/{name}")
+        until(lambda: not self._left_pods(), "all pods are gone", PATIENCE_S)
+        until(lambda: not self._left_queues(), "all queues are gone", PATIENCE_S)
+        for obj in self.api.items(collection_path(kinds.PRIORITY_CLASS)):
+            if not obj["metadata"]["name"].startswith("system-"):
+                self._delete(kinds.PRIORITY_CLASS, obj)
+        for obj in self.api.items(collection_path(kinds.NODE)):
+            if not obj["metadata"]["name"].startswith(("cpu", "gpu")):
+                self._delete(kinds.NODE, obj)
+
+    def _left_pods(self) -> list[Raw]:
+        """Pods that are there; those that are left alone are deleted."""
+        found = self.api.items(collection_path(kinds.POD))
+        for pod in found:
+            if "ownerReferences" not in pod["metadata"]:
+                self._delete(kinds.POD, pod)
+        return found
+
+    def _left_queues(self) -> list[Raw]:
+        """Queues that tests made; those that nothing keeps are deleted."""
+        found = self.api.items(collection_path(kinds.QUEUE))
+        left = [queue for queue in found if queue["metadata"]["name"] not in OUR_QUEUES]
+        for queue in left:
+            self._delete(kinds.QUEUE, queue)
+        return left
+
+    def _delete(self, kind: kinds.Kind, obj: Raw) -> None:
+        meta = obj["metadata"]
+        namespace = meta.get("namespace") if kind.namespaced else None
+        self.api.delete(object_path(kind, namespace, meta["name"]), propagationPolicy="Background")
+
+
+PROBE = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: probe}
+spec: {weight: 1}
+"""
+
+
+def jobs_of(*paths: Path) -> list[Raw]:
+    """The jobs of files."""
+    return [
+        body
+        for path in paths
+        for body in documents(path)
+        if body["kind"] == "Job" and body["apiVersion"] == kinds.JOB.api_version
+    ]
+
+
+def pod_names(job: Raw) -> set[str]:
+    """What the pods of a job are called."""
+    tasks: Iterable[tuple[int, Raw]] = enumerate(job["spec"]["tasks"])
+    return {
+        f"{job['metadata']['name']}-{task.get('name') or f'default{number}'}-{index}"
+        for number, task in tasks
+        for index in range(task["replicas"])
+    }
+
+
+def environment(pod: Raw) -> dict[str, str]:
+    """Variables of the first container of a pod that have a value of their own."""
+    found = pod["spec"]["containers"][0].get("env", ())
+    return {each["name"]: each["value"] for each in found if "value" in each}
+
+
+def seconds_until_running(together: Together, body: Raw, path: Path) -> float:
+    """From `kubectl apply` of a job to the moment when it is Running."""
+    begun = time.monotonic()
+    together.apply(path)
+    together.await_whole(body)
+    return time.monotonic() - begun
+
+
+def is_refused(action: Callable[[], object]) -> bool:
+    """Whether the API server says no."""
+    try:
+        action()
+    except Refused:
+        return True
+    return False

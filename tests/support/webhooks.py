@@ -1,0 +1,80 @@
+"""`optsched webhook` as a process, and the configurations that send API servers to it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from optsched.admission.registration import configuration
+from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
+from optsched.api import kinds
+from optsched.api.kinds import collection_path, object_path
+from tests.support.live import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.api import Api
+
+SYSTEM = "volcano-system"
+CONFIGURATIONS = [configuration(SERVICE_OF[path]) for path in DEFAULT_PATHS]
+
+
+def free_port() -> int:
+    """A port that nobody listens to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class Webhook(Process):
+    """`optsched webhook` under a fixed port."""
+
+    def __init__(self, kubeconfig: Path, log: Path, port: int, *flags: str) -> None:
+        self.tls_port = port
+        own = [
+            *("--port", str(port), "--bind-address", "127.0.0.1"),
+            *("--webhook-url", f"https://127.0.0.1:{port}", "--graceful-shutdown-time", "1ms"),
+        ]
+        super().__init__("webhook", kubeconfig, log, [*own, *flags])
+
+    def num_broken(self) -> float:
+        return self.metric("optsched_admission_reviews_total", result="error")
+
+    def post(self, path: str, body: bytes) -> tuple[int, str]:
+        """What it answers to whoever does not look at its certificate."""
+        blind = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection("127.0.0.1", self.tls_port, context=blind)
+        try:
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+
+def make_namespace(api: Api, name: str) -> None:
+    """A namespace, unless it is there."""
+    if api.find(f"/api/v1/namespaces/{name}") is None:
+        api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+
+
+@contextmanager
+def registered(api: Api) -> Iterator[None]:
+    """The configurations of the manifest, as long as this lasts."""
+    paths = []
+    for each in CONFIGURATIONS:
+        kind = kinds.find_kind(each["apiVersion"], each["kind"])
+        assert kind is not None
+        api.post(collection_path(kind), each)
+        paths.append(object_path(kind, None, each["metadata"]["name"]))
+    try:
+        yield
+    finally:
+        for path in paths:
+            api.delete(path)
