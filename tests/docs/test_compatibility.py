@@ -28,8 +28,9 @@ PROMISED = {
     *(f"L{i}" for i in range(13)),
     *(f"JP{i}" for i in range(6)),
     *("S1b", "E3b", "T5"),
-    *("A4", "A5", "F12"),
-    *(f"K{i}" for i in (1, 2, 3, 14, 15, 16, 21)),
+    *(f"F{i}" for i in range(1, 19)),
+    *(f"K{i}" for i in range(1, 31)),
+    *("A4", "A5"),
     *(f"C{i}" for i in range(1, 11)),
 }
 

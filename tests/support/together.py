@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Self
 
 from optsched.api import kinds
@@ -184,8 +183,7 @@ class Together:
         for kind in CONTAINERS:
             for obj in self.api.items(collection_path(kind)):
                 self._delete(kind, obj)
-        for name in ("deployments",):
-            self.api.delete(f"/apis/apps/v1/namespaces/default/{name}")
+        self.api.delete("/apis/apps/v1/namespaces/default/deployments")
         until(lambda: not self._left_pods(), "all pods are gone", PATIENCE_S)
         until(lambda: not self._left_queues(), "all queues are gone", PATIENCE_S)
         for obj in self.api.items(collection_path(kinds.PRIORITY_CLASS)):
@@ -249,14 +247,6 @@ def environment(pod: Raw) -> dict[str, str]:
     """Variables of the first container of a pod that have a value of their own."""
     found = pod["spec"]["containers"][0].get("env", ())
     return {each["name"]: each["value"] for each in found if "value" in each}
-
-
-def seconds_until_running(together: Together, body: Raw, path: Path) -> float:
-    """From `kubectl apply` of a job to the moment when it is Running."""
-    begun = time.monotonic()
-    together.apply(path)
-    together.await_whole(body)
-    return time.monotonic() - begun
 
 
 def is_refused(action: Callable[[], object]) -> bool:
