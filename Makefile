@@ -52,6 +52,11 @@ bench-admission: $(STAMP) ## reviews of jobs beside a webhook that does nothing
 	bash .ci/prerequisites go
 	$(PY) -m bench.admission
 
+.PHONY: bench-crater
+bench-crater: $(STAMP) ## the five shapes of Crater's jobs, from kubectl apply to Running
+	bash .ci/prerequisites go
+	$(PY) -m bench.crater
+
 .PHONY: demo
 demo: $(STAMP) ## the gang experiment on a Kubernetes control plane of this machine
 	bash .ci/prerequisites go || true

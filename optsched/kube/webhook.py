@@ -59,7 +59,7 @@ class Reviewer:
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
         """The answer to a body, and what came of it."""
         if self.world.unsynced():
-            return _plain(503, "not ready: the cluster has not been looked at yet"), "error"
+            return _plain(503, "not ready: the cluster has not been looked at yet"), "unready"
         try:
             request = read_review(json.loads(body))
         except (MalformedReview, ValueError, RecursionError) as e:

@@ -12,7 +12,6 @@ import pytest
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.formats.text import Document, read_yaml
 from optsched.local.nodes import node_manifest
 from optsched.units.quantity import parse_quantity
 from tests.support.api import Refused
@@ -37,6 +36,11 @@ ALICE, BOB, ACCOUNT = "q-a2-u7", "q-a2-u8", "q-a2"
 JUPYTER, CUSTOM, PYTORCH = (f"{kind}-alice-250101-abcde" for kind in ("jpt", "sg", "pyt"))
 QUEUES = collection_path(kinds.QUEUE)
 PHASES = {"Pending", "Running", "Completing", "Completed", "Terminating", "Terminated"}
+NOTES = {
+    "scheduling.k8s.io/group-name",
+    *(f"volcano.sh/job-{name}" for name in ("name", "retry-count", "version")),
+    *(f"volcano.sh/{name}" for name in ("queue-name", "task-index", "task-spec", "template-uid")),
+}
 LABELS = {f"volcano.sh/{n}" for n in ("job-name", "job-namespace", "queue-name", "task-index")}
 
 
@@ -50,10 +54,9 @@ def cluster(
     own_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Together]:
     folder = tmp_path_factory.mktemp("crater")
-    [values] = read_yaml(crater("values").read_text("utf-8"))
-    assert isinstance(values, Document)
+    [values] = documents(crater("values"))
     config = folder / "crater.conf"
-    config.write_text(values.value["custom"]["scheduler_config_override"])
+    config.write_text(values["custom"]["scheduler_config_override"])
     with Together(own_plane, folder, "--config", str(config)) as running:
         make_namespace(running.api, SPACE)
         yield running
@@ -109,7 +112,10 @@ def test_the_five_shapes_run(together: Together) -> None:
         assert together.api.get(f"{core}/services/{name}")["spec"]["clusterIP"] == "None"
         assert together.api.get(f"{core}/configmaps/{name}-svc")["data"]
         assert together.api.find(f"{policies}/{name}") is not None
-    worker = environment(together.pods(PYTORCH, SPACE)[f"{PYTORCH}-worker-0"])
+    pod = together.pods(PYTORCH, SPACE)[f"{PYTORCH}-worker-0"]
+    names = {each["name"] for each in pod["spec"]["containers"][0]["env"]}
+    assert {f"VC_{t}_{n}" for t in ("MASTER", "WORKER") for n in ("HOSTS", "NUM")} <= names
+    worker = environment(pod)
     assert worker["MASTER_ADDR"] == f"{PYTORCH}-master-0.{PYTORCH}"
     found = (worker["MASTER_PORT"], worker["WORLD_SIZE"], worker["RANK"])
     assert found == ("23456", "3", "1")
@@ -137,6 +143,7 @@ def look_at_pods(together: Together, body: Raw) -> None:
         assert meta["labels"].keys() >= LABELS
         assert meta["labels"]["volcano.sh/queue-name"] == ALICE
         assert meta["labels"]["crater.raids.io/task-user"] == "alice"
+        assert meta["annotations"].keys() >= NOTES
         assert meta["annotations"]["crater.raids.io/user"] == "alice"
         owner = meta["ownerReferences"][0]
         assert (owner["kind"], owner["apiVersion"], owner["uid"]) == (
@@ -365,7 +372,7 @@ def test_vllm_waits_for_its_devices_and_then_runs(together: Together) -> None:
     def said() -> str:
         about = [*together.pods(name, SPACE), name]
         messages = [event["message"] for each in about for event in together.events(each, SPACE)]
-        return next((m for m in messages if "nvidia.com/v100" in m or "rdma/rdma_v100" in m), "")
+        return next((m for m in messages if "nvidia.com/v100" in m and "rdma/rdma_v100" in m), "")
 
     message = together.await_(said, "the devices are named")
     print(f"vllm waits: {message}")

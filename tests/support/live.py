@@ -106,7 +106,7 @@ class Process:
         broken = self.num_broken()
         self.process.terminate()
         assert self.process.wait(END_S) == 0, self.log
-        assert broken == 0
+        assert broken == 0, self.log
         assert "Traceback" not in self.log
 
     def num_broken(self) -> float:
