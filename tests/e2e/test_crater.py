@@ -393,6 +393,37 @@ def test_vllm_waits_for_its_devices_and_then_runs(together: Together) -> None:
     assert commands == [wanted]
 
 
+def test_nodes_of_an_account_are_for_its_members(together: Together) -> None:
+    """K22: the toleration that Crater gives, and none else."""
+    together.apply(crater("queues"))
+    node = node_manifest("lab-a", cpu="32", memory="256Gi")
+    taint = {"key": "crater.raids.io/account", "value": "lab-a", "effect": "NoSchedule"}
+    node["spec"] = {"taints": [taint]}
+    for field in ("capacity", "allocatable"):
+        node["status"][field]["nvidia.com/a100"] = "2"
+    together.nodes(node)
+    for name, account in (("member", "lab-a"), ("stranger", "lab-b")):
+        body = sized(name, ALICE, 0)
+        spec = body["spec"]["tasks"][0]["template"]["spec"]
+        spec["tolerations"][0]["value"] = account
+        for amounts in spec["containers"][0]["resources"].values():
+            del amounts[GPU]
+            amounts["nvidia.com/a100"] = "1"
+        post(together, body)
+        if name == "member":
+            together.await_phase("Running", name, SPACE)
+
+    def said() -> str:
+        about = [*together.pods("stranger", SPACE), "stranger"]
+        messages = [e["message"] for each in about for e in together.events(each, SPACE)]
+        return next((m for m in messages if "crater.raids.io/account" in m), "")
+
+    together.await_(said, "the taint is named")
+    assert together.phase("stranger", SPACE) == "Pending"
+    [pod] = together.pods("member", SPACE).values()
+    assert pod["spec"]["nodeName"] == "lab-a"
+
+
 def claim(together: Together) -> None:
     """The volume with the models, bound to its claim."""
     size = {"resources": {"requests": {"storage": "1Gi"}}}
