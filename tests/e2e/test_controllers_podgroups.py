@@ -264,4 +264,4 @@ def test_they_work_with_their_own_rights_and_one_at_a_time(site: Site, account: 
     until(lambda: site.events("three", "Unschedulable"), "it is told")
     second.stop()
     assert site.api.get(lease)["spec"]["holderIdentity"] == ""
-    assert "403" not in first.log + second.log
+    assert "403 Forbidden" not in first.log + second.log

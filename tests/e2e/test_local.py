@@ -38,7 +38,8 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 
 def pod(name: str, namespace: str, *, annotations: dict[str, str] | None = None) -> dict[str, Any]:
-    owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "u"}
+    # Of a group that is not served: the garbage collector waits for owners whom it does not know.
+    owner = {"apiVersion": "jobs.example.org/v1", "kind": "Job", "name": "j", "uid": "u"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -139,7 +139,7 @@ class Api:
             self._local.connection = self.connect(REQUEST_S)
         connection: http.client.HTTPSConnection = self._local.connection
         try:
-            connection.request(method, path, sent, {"Content-Type": content})
+            _send(connection, method, path, (sent, {"Content-Type": content}))
             answer = connection.getresponse()
             text = answer.read()
         except (OSError, http.client.HTTPException):
@@ -149,6 +149,20 @@ class Api:
         if answer.status >= http.HTTPStatus.BAD_REQUEST:
             raise Refused(answer.status, found.get("reason", ""), found.get("message", ""))
         return found
+
+
+def _send(
+    connection: http.client.HTTPSConnection,
+    method: str,
+    path: str,
+    what: tuple[bytes | None, dict[str, str]],
+) -> None:
+    """Ask; anew where the server has closed a connection that nobody used for a while."""
+    try:
+        connection.request(method, path, *what)
+    except (ConnectionError, ssl.SSLEOFError):
+        connection.close()
+        connection.request(method, path, *what)
 
 
 class Watch:
