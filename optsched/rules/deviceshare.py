@@ -57,6 +57,12 @@ WIRED = "Ascend910"
 WIRED_TOP = 10.0
 
 
+EXCLUSIVE = "optsched.io/gpu-exclusive"
+"""The note of a task that shares no vGPU with some others: by which rules, as `set_apart` says."""
+
+_BY_LABELS = "labels:"
+
+
 class Prefers(StrEnum):
     """Which cards make a node good for a task."""
 
@@ -68,7 +74,7 @@ class Prefers(StrEnum):
 class Need(NamedTuple):
     """Cards that one container asks for, all different: of which family, and how much of each.
 
-    group: the PodGroup that no card may be shared within; empty for none.
+    groups: within which no card may be shared: its PodGroup, or tasks with such labels.
     """
 
     number: int
@@ -77,7 +83,7 @@ class Need(NamedTuple):
     cores: int
     is_alone: bool
     family: str
-    group: str = ""
+    groups: tuple[str, ...] = ()
 
     @property
     def is_vgpu(self) -> bool:
@@ -103,8 +109,8 @@ Slice: TypeAlias = tuple[int, int]
 class Used(NamedTuple):
     """What is taken of a card: memory, cores, tasks, those that have it alone, its first cores.
 
-    slices: how many are taken of each kind, as ((geometry, kind), number), in order; groups: of
-    tasks that share no card within their PodGroup, these, in order.
+    slices: how many are taken of each kind, as ((geometry, kind), number), in order; groups: those
+    within which tasks on it share no card, in order, once for each of these tasks.
     """
 
     memory: int = 0
@@ -124,7 +130,7 @@ class Taken(NamedTuple):
     cores: int
     is_alone: bool
     slice: Slice | None = None
-    group: str = ""
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,8 @@ class DeviceShare(Rule):
         for whoever reads it.
     locks_nodes
         Whether pods get vGPUs of a node one after the other, for whoever binds them.
+    exclusive
+        Labels, several times: pods that have all of one time share no vGPU among them.
 
     """
 
@@ -157,6 +165,15 @@ class DeviceShare(Rule):
     weight: int = 0
     geometries_in: tuple[str, str] = ("kube-system", "volcano-vgpu-device-config")
     locks_nodes: bool = False
+    exclusive: tuple[tuple[tuple[str, str], ...], ...] = ()
+
+    def set_apart(self, task: Task) -> str:
+        """The note for a task that asks for vGPUs: which labels of `exclusive` it has all of."""
+        if not self.by_vgpu or not any(not r.npu for r in task.shape.cards):
+            return ""
+        has = task.labels.items()
+        found = (i for i, labels in enumerate(self.exclusive) if labels and has >= set(labels))
+        return " ".join(f"{_BY_LABELS}{i}" for i in found)
 
     @property
     def cuts(self) -> bool:
@@ -173,8 +190,8 @@ class DeviceShare(Rule):
         for r in shape.cards:
             if self.by_npu if r.npu else self.by_vgpu:
                 alone, family = r.cores >= ALL_CORES, r.npu or NVIDIA
-                group = "" if r.npu else _group_of(shape)
-                found.append(Need(r.number, r.memory, r.percent, r.cores, alone, family, group))
+                groups = () if r.npu else _groups_of(shape)
+                found.append(Need(r.number, r.memory, r.percent, r.cores, alone, family, groups))
         return tuple(found)
 
     # --- hard ------------------------------------------------------------------------------------
@@ -260,8 +277,8 @@ class DeviceShare(Rule):
                 cut = _slice_of(card, use.instance)
                 # A slice that no geometry knows leaves no room on its card.
                 alone_here = (alone and not use.npu) or (card.mode == MIG and cut is None)
-                group = _group_of(task.shape) if card.is_vgpu and self.by_vgpu else ""
-                taken = Taken(at, memory, use.cores, alone_here, cut, group)
+                groups = _groups_of(task.shape) if card.is_vgpu and self.by_vgpu else ()
+                taken = Taken(at, memory, use.cores, alone_here, cut, _on(card, groups))
                 found.setdefault(task.key, []).append(taken)
                 _take(used, found[task.key][-1])
         for task in node.residents:
@@ -364,9 +381,18 @@ class DeviceShare(Rule):
         return total * self.weight
 
 
-def _group_of(shape: TaskShape) -> str:
-    """The PodGroup within which a task shares no vGPU; empty where it may."""
-    return dict(shape.notes).get(VGPU_PODGROUP_POLICY, "")
+def _groups_of(shape: TaskShape) -> tuple[str, ...]:
+    """Within which a task shares no vGPU: its PodGroup, and tasks with the same of some labels."""
+    notes = dict(shape.notes)
+    own = (notes[VGPU_PODGROUP_POLICY],) if VGPU_PODGROUP_POLICY in notes else ()
+    return (*own, *notes.get(EXCLUSIVE, "").split())
+
+
+def _on(card: Card, groups: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of some groups that count on a card: what MIG cuts apart may be near anything."""
+    if card.mode != MIG:
+        return groups
+    return tuple(group for group in groups if not group.startswith(_BY_LABELS))
 
 
 def _used(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
@@ -388,8 +414,14 @@ def _wanted(need: Need) -> str:
     if need.is_npu and need.number > 1 and need.memory:
         return f"{few} with {memory} (of several NPUs at once each is had whole)"
     cores = f" and {need.cores}% cores" if need.cores else ""
-    apart = " and no pod of its PodGroup" if need.group else ""
-    return f"{few} with {memory}{cores}{apart}"
+    return f"{few} with {memory}{cores}{_apart(need)}"
+
+
+def _apart(need: Need) -> str:
+    by_labels = any(group.startswith(_BY_LABELS) for group in need.groups)
+    words = " and no pod that its labels keep away" if by_labels else ""
+    own = any(not group.startswith(_BY_LABELS) for group in need.groups)
+    return " and no pod of its PodGroup" + words if own else words
 
 
 # --- cards ---------------------------------------------------------------------------------------
@@ -446,7 +478,7 @@ def admits(card: Card, used: Used, need: Need) -> bool:
     """
     if used.number >= card.sharers or used.owners or (need.is_alone and used.number):
         return False
-    if need.group and need.group in used.groups:
+    if need.groups and not set(_on(card, need.groups)).isdisjoint(used.groups):
         return False
     if not need.cores and need.is_vgpu and used.cores_before >= ALL_CORES:
         return False
@@ -480,10 +512,10 @@ def slices(card: Card, used: Used, need: Need) -> list[Slice]:
 def ways(card: Card, at: int, used: Used, need: Need) -> list[Taken]:
     """What a need may take of a card that admits it, in Volcano's order."""
     if card.mode != MIG:
-        return [Taken(at, need.memory_of(card), need.cores, need.is_alone, None, need.group)]
+        return [Taken(at, need.memory_of(card), need.cores, need.is_alone, None, need.groups)]
     found = [(g, kind, card.geometries[g].instances[kind]) for g, kind in slices(card, used, need)]
     return [
-        Taken(at, instance.memory, need.cores, need.is_alone, (g, kind), need.group)
+        Taken(at, instance.memory, need.cores, need.is_alone, (g, kind), _on(card, need.groups))
         for g, kind, instance in found
     ]
 
@@ -589,11 +621,9 @@ def _take(used: list[Used], taken: Taken, sign: int = 1) -> None:
     slices_now = dict(now.slices)
     if taken.slice is not None:
         slices_now[taken.slice] = slices_now.get(taken.slice, 0) + sign
-    groups = list(now.groups)
-    if taken.group and sign > 0:
-        groups = sorted([*groups, taken.group])
-    elif taken.group:
-        groups.remove(taken.group)
+    groups = sorted([*now.groups, *taken.groups]) if sign > 0 else list(now.groups)
+    for group in taken.groups if sign < 0 else ():
+        groups.remove(group)
     used[taken.at] = Used(
         now.memory + sign * taken.memory,
         now.cores + sign * taken.cores,
@@ -743,18 +773,18 @@ class _Cards:
             else:
                 self._memory[at].append((variable, need.memory_of(self._cards[at])))
             self._cores[at].append((variable, need.cores))
-            if need.group:
-                self._apart.setdefault((at, need.group), []).append(variable)
+            for group in _on(self._cards[at], need.groups):
+                self._apart.setdefault((at, group), []).append(variable)
             (self._owning if need.is_alone else self._sharing)[at].append(variable)
             if need.is_vgpu and not need.cores:
                 self._coreless[at].append(variable)
         return found
 
     def _keep_apart(self, at: int, group: str, variables: Sequence[int]) -> None:
-        """One task of a PodGroup a card, and none before those of it that hold it have left."""
+        """One task of a group a card, and none before those of it that hold it have left."""
         ones = [1] * len(variables)
         self._model.add_row(variables, ones, upper=1)
-        goes = [v for v, taken in self._gone[at] if taken.group == group]
+        goes = [v for v, taken in self._gone[at] if group in taken.groups]
         held = self._used[at].groups.count(group)
         if held:
             factors = [*[held] * len(variables), *[-1] * len(goes)]

@@ -388,6 +388,9 @@ def _topology(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 _SHARE = "deviceshare."
 
 
+_EXCLUSIVE = f"{_SHARE}GPUExclusiveRules"
+
+
 def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     return (
         DeviceShare(
@@ -402,8 +405,19 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
                 str(arguments.get(f"{_SHARE}KnownGeometriesCMName", "volcano-vgpu-device-config")),
             ),
             locks_nodes=bool(arguments.get(f"{_SHARE}NodeLockEnable", False)),
+            exclusive=_exclusive(arguments),
         ),
     )
+
+
+def _exclusive(arguments: Mapping[str, Value]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """The labels of each entry of the list, in order."""
+    entries: dict[int, dict[str, str]] = {}
+    for name, value in arguments.items():
+        if name.startswith(f"{_EXCLUSIVE}."):
+            number, _, label = name.removeprefix(f"{_EXCLUSIVE}.").partition(".")
+            entries.setdefault(int(number), {})[label] = str(value)
+    return tuple(tuple(sorted(entries[number].items())) for number in sorted(entries))
 
 
 _CALLS = (
@@ -712,7 +726,13 @@ _AVAILABLE = (
             Argument(
                 f"{_SHARE}KnownGeometriesCMNamespace", Kind.TEXT, "kube-system", "its namespace"
             ),
-            _later(Argument(f"{_SHARE}GPUExclusiveRules", Kind.ANY, "", "who shares with nobody")),
+            Argument(
+                _EXCLUSIVE,
+                Kind.LIST,
+                "",
+                "labels: pods with all of an entry share no vGPU among them",
+                fields=(Argument("*", Kind.TEXT, "", "the value of this label"),),
+            ),
         ),
         _deviceshare,
     ),

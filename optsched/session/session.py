@@ -46,6 +46,7 @@ from optsched.session.accused import accused
 from optsched.session.budgets import Protection, with_budgets
 from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, pending_of
+from optsched.session.exclusive import with_exclusive
 from optsched.session.flaws import budget_flaws, find_flaws
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.nearby import with_wants
@@ -207,6 +208,7 @@ class _Session:
         if policy.rules.find("conformance") is not None:
             held = system_first(held)
         held = with_wants(held, policy.rules.scoring)
+        held = with_exclusive(held, policy.rules.masking)
         self._snapshot = held if _has_gangs(policy) else without_gangs(held)
         self._start = self._snapshot
         self._moved: tuple[Evict, ...] = ()

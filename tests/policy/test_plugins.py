@@ -108,7 +108,7 @@ DOCUMENTED = {
                 *("GPUSharingEnable", "GPUNumberEnable", "VGPUEnable", "NodeLockEnable"),
                 *("AscendMindClusterVNPUEnable", "AscendHAMiVNPUEnable", "SchedulePolicy"),
                 *("ScheduleWeight", "KnownGeometriesCMName", "KnownGeometriesCMNamespace"),
-                "GPUExclusiveRules",
+                "GPUExclusiveRules.0.*",
             )
         ),
     ),

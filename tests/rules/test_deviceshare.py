@@ -15,7 +15,7 @@ from optsched.domain.decisions import Allocate
 from optsched.domain.task import TaskShape
 from optsched.policy import PolicyError, parse_policy
 from optsched.problem.compile import compile_problem
-from optsched.rules.deviceshare import DeviceShare, Prefers
+from optsched.rules.deviceshare import EXCLUSIVE, DeviceShare, Prefers
 from optsched.rules.gang import Gang
 from optsched.rules.ruleset import RuleSet
 from optsched.session.cards import with_cards
@@ -204,6 +204,9 @@ def random_cards(rng: np.random.Generator) -> Snapshot:
     if rng.random() < 0.4:
         group = str(rng.choice(["ns/a", "ns/b"]))
         shapes[:2] = (replace(s, notes=((VGPU_PODGROUP_POLICY, group),)) for s in shapes[:2])
+    if rng.random() < 0.4:
+        by_labels = (EXCLUSIVE, str(rng.choice(["labels:0", "labels:0 labels:1"])))
+        shapes[1:] = (replace(s, notes=tuple(sorted((by_labels, *s.notes)))) for s in shapes[1:])
     gangs = [
         gang(f"g{i}", ("w", int(rng.integers(1, 3)), shapes[int(rng.integers(3))]), least=1)
         for i in range(3)
