@@ -435,7 +435,7 @@ class Site:
         return [
             event
             for event in found
-            if event["involvedObject"]["name"] == name and reason in ("", event["reason"])
+            if event["involvedObject"].get("name") == name and reason in ("", event["reason"])
         ]
 
     def reasons(self, name: str) -> Counter[str]:
