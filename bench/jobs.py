@@ -9,15 +9,12 @@ creating jobs, PodGroups and pods and binding the pods with nobody else there; i
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.cluster import (
@@ -30,16 +27,15 @@ from bench.cluster import (
     all_of,
     binding,
     clear,
+    main,
     unbound,
 )
-from optsched.local.assets import require
-from optsched.local.files import shipped
-from optsched.local.kubectl import install_crds
-from optsched.local.nodes import manifest_list, node_manifest
-from optsched.local.plane import ControlPlane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from optsched.local.plane import ControlPlane
 
 JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 REQUEST = {"cpu": "1", "memory": "1Gi"}
@@ -218,25 +214,5 @@ async def run(plane: ControlPlane, folder: Path, say: Callable[[str], None], rep
     return all(met)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    repeats = parser.parse_args().repeats
-    say = lambda message: print(message, flush=True)  # noqa: E731
-    assets = require(say)
-    with (
-        tempfile.TemporaryDirectory(prefix="optsched-") as directory,
-        ControlPlane.start(Path(directory) / "plane", assets) as plane,
-    ):
-        install_crds(plane.kubectl, shipped("crds"))
-        resources = {"cpu": "32", "memory": "256Gi", "gpu": 8}
-        manifests = [node_manifest(f"node-{i:04d}", **resources) for i in range(1000)]
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        plane.kubectl.apply(manifest_list([namespace, *manifests]))
-        say("1 000 nodes are there")
-        reached = asyncio.run(run(plane, Path(directory), say, repeats))
-    say("every target reached" if reached else "a target was MISSED")
-
-
 if __name__ == "__main__":
-    main()
+    main(run, __doc__)
