@@ -6,7 +6,6 @@ replaced well before their end, and an authority that was replaced is trusted un
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -16,6 +15,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from optsched.formats.x509 import general_name, key_usage, pem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,12 +96,12 @@ def _new_authority(held: Credentials | None, now: datetime) -> tuple[_Authority,
         _dated(subject, public, now, AUTHORITY_LIFE)
         .issuer_name(subject)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+        .add_extension(key_usage("key_cert_sign", "crl_sign"), critical=True)
         .add_extension(identifier, critical=False)
         .sign(key, hashes.SHA256())
     )
     trusted = [certificate, *_still_trusted(held, now)]
-    return _Authority(certificate, key), b"".join(_pem(each) for each in trusted)
+    return _Authority(certificate, key), b"".join(pem(each) for each in trusted)
 
 
 def _still_trusted(held: Credentials | None, now: datetime) -> list[x509.Certificate]:
@@ -123,13 +124,15 @@ def _issue(authority: _Authority, names: Sequence[str], now: datetime) -> tuple[
         _dated(subject, key.public_key(), now, SERVER_LIFE)
         .issuer_name(authority.certificate.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage("digital_signature"), critical=True)
+        .add_extension(key_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general(n) for n in names]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([general_name(n) for n in names]), critical=False
+        )
         .add_extension(issuer, critical=False)
         .sign(authority.key, hashes.SHA256())
     )
-    return _pem(certificate), _key_pem(key)
+    return pem(certificate), _key_pem(key)
 
 
 def _is_good(
@@ -146,7 +149,7 @@ def _is_good(
     return (
         isinstance(key, ec.EllipticCurvePrivateKey)
         and _belong(certificate, key)
-        and {_general(name) for name in names} <= set(found.value)
+        and {general_name(name) for name in names} <= set(found.value)
         and _is_valid(certificate, now, SERVER_RENEWAL)
     )
 
@@ -170,25 +173,6 @@ def _dated(
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + life)
     )
-
-
-def _usage(*allowed: str) -> x509.KeyUsage:
-    names = (
-        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
-        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
-    )
-    return x509.KeyUsage(**{name: name in allowed for name in names})
-
-
-def _general(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

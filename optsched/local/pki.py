@@ -5,7 +5,6 @@ Keys are EC P-256. Everything is valid for ten years: the plane is thrown away l
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from optsched.formats.x509 import general_name, key_usage, pem
 from optsched.local.files import write_private
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Authority:
             _dated(subject, key.public_key(), now)
             .issuer_name(subject)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
+            .add_extension(key_usage("key_cert_sign", "crl_sign"), critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
             )
@@ -88,12 +88,12 @@ class Authority:
     @property
     def credential(self) -> Credential:
         """Certificate and key as PEM."""
-        return Credential(_pem(self.certificate), _key_pem(self.key))
+        return Credential(pem(self.certificate), _key_pem(self.key))
 
     def issue_server(self, names: Sequence[str], *, now: datetime) -> Credential:
         """A certificate for a server reached by these DNS names and IP addresses."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
-        alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
+        alternatives = x509.SubjectAlternativeName([general_name(name) for name in names])
         return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, alternatives, now)
 
     def issue_client(self, user: str, *, groups: Sequence[str] = (), now: datetime) -> Credential:
@@ -117,13 +117,13 @@ class Authority:
             _dated(subject, key.public_key(), now)
             .issuer_name(self.certificate.subject)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage("digital_signature"), critical=True)
+            .add_extension(key_usage("digital_signature"), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(issuer, critical=False)
         )
         if alternatives is not None:
             builder = builder.add_extension(alternatives, critical=False)
-        return Credential(_pem(builder.sign(self.key, hashes.SHA256())), _key_pem(key))
+        return Credential(pem(builder.sign(self.key, hashes.SHA256())), _key_pem(key))
 
 
 def ensure_pki(folder: Path, *, now: datetime) -> Authority:
@@ -162,32 +162,6 @@ def _dated(
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + LIFETIME)
     )
-
-
-def _key_usage(*purposes: str) -> x509.KeyUsage:
-    every = (
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "key_cert_sign",
-        "crl_sign",
-        "encipher_only",
-        "decipher_only",
-    )
-    return x509.KeyUsage(**{purpose: purpose in purposes for purpose in every})
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
