@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
-from click.testing import CliRunner
 
 from optsched.cli.flags import translate
-from optsched.cli.main import main
 from optsched.cli.scheduler import GRAMMAR
 from optsched.domain.shards import Sharding, ShardMode
 from optsched.kube import live
@@ -19,55 +17,22 @@ from optsched.kube.client import ConfigError
 from optsched.kube.lease import Election, LeaseTimes
 from optsched.kube.server import Address
 from optsched.policy.policy import SolverKind
+from tests.cli.served import Served, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from click.testing import Result
-
     from optsched.kube.live import Settings
 
 
-class Command:
-    """`optsched scheduler`, and what it would have run with."""
-
-    def __init__(self) -> None:
-        self.settings: list[Settings] = []
-        self.error: Exception | None = None
-
-    async def run(self, settings: Settings) -> None:
-        """In the place of `live.run`."""
-        self.settings.append(settings)
-        if self.error is not None:
-            raise self.error
-
-    def invoke(self, *arguments: str) -> Result:
-        return CliRunner().invoke(main, ["scheduler", *arguments])
-
-    def told(self, *arguments: str) -> Settings:
-        """What the scheduler is told for some flags."""
-        result = self.invoke(*arguments)
-        assert result.exit_code == 0, result.output
-        return self.settings[-1]
-
-    def complaint(self, *arguments: str, code: int = 2) -> str:
-        """What is said about flags that are wrong."""
-        result = self.invoke(*arguments)
-        assert result.exit_code == code, result.output
-        assert self.settings == []
-        return result.stderr
+Command: TypeAlias = "Served[Settings]"
 
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    command = Command()
-    monkeypatch.setattr(live, "run", command.run)
-    log = logging.getLogger("optsched")
-    before, level = log.handlers[:], log.level
-    yield command
-    log.handlers[:] = before
-    log.setLevel(level)
+    with served("scheduler", live, monkeypatch) as command:
+        yield command
 
 
 def test_without_flags(command: Command) -> None:

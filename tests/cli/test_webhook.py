@@ -2,69 +2,33 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
-from click.testing import CliRunner
 
 from optsched.admission.services import DEFAULT_PATHS
 from optsched.api.kinds import SECRET
-from optsched.cli.main import main
 from optsched.kube import webhooking
 from optsched.kube.client import ConfigError
 from optsched.kube.ports import Ref
 from optsched.kube.server import Address
 from optsched.kube.trust import Files
+from tests.cli.served import Served, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from click.testing import Result
-
     from optsched.kube.webhooking import Settings
 
 
-class Command:
-    """`optsched webhook`, and what it would have run with."""
-
-    def __init__(self) -> None:
-        self.settings: list[Settings] = []
-        self.error: Exception | None = None
-
-    async def run(self, settings: Settings) -> None:
-        """In the place of `webhooking.run`."""
-        self.settings.append(settings)
-        if self.error is not None:
-            raise self.error
-
-    def invoke(self, *arguments: str) -> Result:
-        return CliRunner().invoke(main, ["webhook", *arguments])
-
-    def told(self, *arguments: str) -> Settings:
-        """What the webhook is told for some flags."""
-        result = self.invoke(*arguments)
-        assert result.exit_code == 0, result.output
-        return self.settings[-1]
-
-    def complaint(self, *arguments: str, code: int = 2) -> str:
-        """What is said about flags that are wrong."""
-        result = self.invoke(*arguments)
-        assert result.exit_code == code, result.output
-        return result.stderr
+Command: TypeAlias = "Served[Settings]"
 
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """The command, with nothing behind it; its log goes back to where it was."""
-    logger = logging.getLogger("optsched")
-    handlers, level = list(logger.handlers), logger.level
-    command = Command()
-    monkeypatch.setattr(webhooking, "run", command.run)
-    yield command
-    logger.handlers[:] = handlers
-    logger.setLevel(level)
+    with served("webhook", webhooking, monkeypatch) as command:
+        yield command
 
 
 def test_what_it_does_without_flags(command: Command):
