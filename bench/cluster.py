@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import yaml
 
+from bench.memory import peak_mib
 from optsched.local.assets import require
 from optsched.local.files import shipped
 from optsched.local.kubectl import install_crds
@@ -299,7 +300,7 @@ class Scheduler:
         # A child is listed by the thread that started it.
         lists = Path(f"/proc/{pid}/task").glob("*/children")
         children = [int(child) for listed in lists for child in listed.read_text().split()]
-        return {"scheduler": _peak(pid), "solver": sum(_peak(child) for child in children)}
+        return {"scheduler": peak_mib(pid), "solver": sum(map(peak_mib, children))}
 
     def stop(self) -> None:
         self._process.terminate()
@@ -308,13 +309,6 @@ class Scheduler:
 
 
 _PORTS = count(18080)
-
-
-def _peak(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def _counter(text: str, name: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import statistics
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from bench.memory import forget_peak, peak_mib
 from optsched.engines.cpsat.solver import WorkerProcess
 
 if TYPE_CHECKING:
@@ -35,10 +37,11 @@ def yardstick() -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: its name, seconds, and what it should not exceed."""
+    """One figure: its name, seconds and what they should not exceed, and the memory it took."""
 
     name: str
     seconds: float
+    memory_mib: float
     target: float | None
     note: str
 
@@ -50,10 +53,16 @@ class Table:
         self.rows: list[Row] = []
 
     def add(self, name: str, seconds: float, target: float | None = None, note: str = "") -> None:
-        self.rows.append(Row(name, seconds, target, note))
+        self.rows.append(Row(name, seconds, peak_mib(os.getpid()), target, note))
 
 
 _TABLE = Table()
+
+
+@pytest.fixture(autouse=True)
+def _memory() -> None:
+    """The memory of each benchmark is its own."""
+    forget_peak()
 
 
 @pytest.fixture(scope="session")
@@ -79,13 +88,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     write = terminalreporter.write_line
     write("")
     write(f"yardstick {unit * 1000:.1f} ms (a fixed piece of Python and NumPy, median of five)")
-    write(f"{'':60} {'median s':>9} {'× yardstick':>12} {'target s':>9}")
+    write(f"{'':60} {'median s':>9} {'× yardstick':>12} {'peak MiB':>9} {'target s':>9}")
     for row in _TABLE.rows:
         target = "" if row.target is None else f"{row.target:9.2f}"
         met = "" if row.target is None else (" ok" if row.seconds <= row.target else " MISSED")
         ratio = row.seconds / unit
-        write(f"{row.name:60} {row.seconds:9.3f} {ratio:12.2f} {target:>9}{met} {row.note}")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        figures = f"{row.seconds:9.3f} {ratio:12.2f} {row.memory_mib:9.0f} {target:>9}{met}"
+        write(f"{row.name:60} {figures} {row.note}")
+    peak = max(row.memory_mib for row in _TABLE.rows)
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     write(
         f"peak memory {peak:.0f} MiB here, {children:.0f} MiB in the solver process (target 2 048)"
