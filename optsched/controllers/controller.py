@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.api.kinds import Ref
-from optsched.controllers.manifests import controller_of, group_of, namespace_of
+from optsched.controllers.manifests import (
+    controller_of,
+    group_of,
+    labels_of,
+    name_of,
+    namespace_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +24,36 @@ if TYPE_CHECKING:
 Reconcile: TypeAlias = "Callable[[Manifest, World], Effects]"
 Decide: TypeAlias = "Callable[[Ref, World], Effects]"
 Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which objects of a kind are followed; what is outside of it never enters the process.
+
+    Attributes
+    ----------
+    namespace, name
+        Those that they have; empty for any.
+    label
+        One that they have, whatever its value; empty for any.
+
+    """
+
+    namespace: str = ""
+    name: str = ""
+    label: str = ""
+
+    def holds(self, obj: Manifest) -> bool:
+        """Whether an object is one of them."""
+        return (
+            self.namespace in ("", namespace_of(obj))
+            and self.name in ("", name_of(obj))
+            and (not self.label or self.label in labels_of(obj))
+        )
+
+
+WHOLE: Final = Scope()
+"""All objects of a kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +78,8 @@ class Controller:
     facets
         By kind, what of an object matters, where not all of it does: changes of the rest wake
         nothing. Nodes, for one, say every few seconds that they are alive.
+    scopes
+        By kind, which objects it looks at, where not all of them.
 
     """
 
@@ -52,12 +90,22 @@ class Controller:
     indexes: tuple[Index, ...] = ()
     reads: tuple[Kind, ...] = ()
     facets: Mapping[Kind, Callable[[Manifest], object]] = field(default_factory=dict)
+    scopes: Mapping[Kind, Scope] = field(default_factory=dict)
 
     @property
     def kinds(self) -> frozenset[Kind]:
         """All kinds that have to be followed for it."""
         indexed = (index.kind for index in self.indexes)
         return frozenset((self.kind, *self.wakes, *indexed, *self.reads))
+
+
+def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]]:
+    """What is followed of each kind; one scope that is whole makes all others needless."""
+    found: dict[Kind, dict[Scope, None]] = {}
+    for controller in controllers:
+        for kind in controller.kinds:
+            found.setdefault(kind, {})[controller.scopes.get(kind, WHOLE)] = None
+    return {kind: (WHOLE,) if WHOLE in scopes else tuple(scopes) for kind, scopes in found.items()}
 
 
 def existing(kind: Kind, reconcile: Reconcile) -> Decide:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.events import EventType
 from optsched.api.hypernode import MemberType, parse_hypernode
 from optsched.api.kinds import CONFIG_MAP, HYPER_NODE, NODE, Ref
-from optsched.controllers.controller import Controller
+from optsched.controllers.controller import Controller, Scope
 from optsched.controllers.effects import Create, Delete, Emit, Patch, PatchStatus
 from optsched.controllers.manifests import (
     is_leaving,
@@ -188,6 +188,7 @@ class Discovery:
             decide=self.decide,
             wakes={NODE: self._wakes, HYPER_NODE: self._wakes},
             facets={NODE: labels_of, HYPER_NODE: _of_others},
+            scopes={CONFIG_MAP: Scope(self._ref.namespace, self._ref.name)},
         )
 
     def decide(self, ref: Ref, world: World) -> Effects:

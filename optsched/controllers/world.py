@@ -47,5 +47,11 @@ class World(Protocol):
     def by(self, index: Index, value: str) -> Collection[Manifest]:
         """The objects that an index has under a word; the controller has to name the index."""
 
+    def stranger(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """The metadata of an object outside of what is followed, whose name somebody wanted.
+
+        It was there when an object of that name was to be created a few seconds ago.
+        """
+
     def is_answered(self, question: Question) -> bool:
         """Whether somebody has answered a question since it was first asked."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.api.kinds import POD_GROUP, QUEUE
+from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.figures import groups_by_phase
 from optsched.controllers.manifests import ref_of
@@ -20,6 +22,7 @@ from optsched.formats.recent import Recent
 from optsched.kube.asking import is_answered
 from optsched.kube.effects import Executor, Stale, Surroundings
 from optsched.kube.errors import KubeError, NotFound
+from optsched.kube.selection import Narrow, Selection
 from optsched.kube.store import Store
 from optsched.kube.watch import Listed, Reflection, reflect
 from optsched.kube.workqueue import WorkQueue
@@ -37,12 +40,13 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind, Ref
     from optsched.api.podgroup import PodGroupPhase
-    from optsched.controllers.controller import Controller
+    from optsched.controllers.controller import Controller, Scope
     from optsched.controllers.effects import Effect, Effects, Question
     from optsched.kube.controller_metrics import ControllerMetrics
     from optsched.kube.events import EventRecorder, Note
-    from optsched.kube.ports import DeletingApi, Raw, Source
+    from optsched.kube.ports import DeletingApi, Raw
     from optsched.kube.scheduler import Leadership
+    from optsched.kube.selection import Selecting
     from optsched.kube.waiting import Waiting
     from optsched.session.ports import Clock
 
@@ -71,7 +75,7 @@ log = logging.getLogger(__name__)
 class Parts:
     """What controllers work with; each part is run by whoever made it."""
 
-    source: Source
+    source: Selecting
     api: DeletingApi
     events: EventRecorder
     metrics: ControllerMetrics
@@ -89,7 +93,7 @@ class Controllers:
         self._parts = parts
         kinds = dict.fromkeys(kind for each in controllers for kind in _in_order(each.kinds))
         indexes = [index for each in controllers for index in each.indexes]
-        self.store = Store(kinds, indexes, parts.clock, self._changed)
+        self.store = Store(kinds, indexes, parts.clock, self._changed, scopes_of(controllers))
         self._interested: dict[Kind, list[int]] = {
             kind: [i for i, each in enumerate(controllers) if kind in (each.kind, *each.wakes)]
             for kind in kinds
@@ -104,7 +108,7 @@ class Controllers:
         self._leads = False
         self._written_s: Recent[Ref, float] = Recent(_REMEMBERED)
         self._stopping = asyncio.Event()
-        self._broken: set[Kind] = set()
+        self._broken: set[tuple[Kind, Scope]] = set()
         parts.metrics.watch_depth(lambda: len(self._queue))
         parts.metrics.watch_groups(self._groups)
 
@@ -145,7 +149,8 @@ class Controllers:
 
     def _services(self) -> Iterator[Coroutine[None, None, None]]:
         for kind in self.store.kinds:
-            yield self._follow(kind)
+            for scope in self.store.scopes(kind):
+                yield self._follow(kind, scope)
         for _ in range(WORKERS):
             yield self._work()
         yield self._watch_leadership()
@@ -173,29 +178,30 @@ class Controllers:
 
     # --- following -------------------------------------------------------------------------------
 
-    async def _follow(self, kind: Kind) -> None:
+    async def _follow(self, kind: Kind, scope: Scope) -> None:
         waiting = self._parts.waiting
+        source = Narrow(self._parts.source, _selection(scope))
+        failed = partial(self._failed, scope)
         reflection = Reflection(waiting.chance)
-        events = reflect(self._parts.source, kind, reflection, waiting.sleep, self._failed)
-        async for event in events:
-            self.store.apply(kind, event)
-            if kind in self._broken:
-                self._broken.discard(kind)
+        async for event in reflect(source, kind, reflection, waiting.sleep, failed):
+            self.store.apply(kind, event, scope)
+            if (kind, scope) in self._broken:
+                self._broken.discard((kind, scope))
                 log.info("%s: followed again", kind.plural)
             if isinstance(event, Listed):
                 # A long list is read page by page; others get their turn in between.
                 await asyncio.sleep(0)
 
-    def _failed(self, kind: Kind, error: KubeError) -> None:
+    def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
         self._parts.metrics.watch_failed(kind.plural)
-        if kind in self._broken:
+        if (kind, scope) in self._broken:
             return
-        self._broken.add(kind)
+        self._broken.add((kind, scope))
         log.warning("%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
         if isinstance(error, NotFound) and kind.plural in self.store.unsynced():
             # A kind that is not installed has no objects; it is asked for again. One that was
             # there has only been lost by a server that is starting.
-            self.store.apply(kind, Listed(()))
+            self.store.apply(kind, Listed(()), scope)
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
         if self._leads:
@@ -293,6 +299,11 @@ class Controllers:
     def note(self, note: Note) -> None:
         """See `effects.Listener`."""
         self._parts.events.note(note)
+
+
+def _selection(scope: Scope) -> Selection:
+    fields = f"metadata.name={scope.name}" if scope.name else ""
+    return Selection(scope.namespace, scope.label, fields)
 
 
 def _in_order(kinds: Iterable[Kind]) -> list[Kind]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -21,6 +22,7 @@ from optsched.controllers.effects import (
 )
 from optsched.controllers.manifests import controller_of
 from optsched.kube.errors import (
+    AlreadyExists,
     ApiError,
     Conflict,
     Forbidden,
@@ -115,6 +117,8 @@ class Executor:
             try:
                 verb = await self._request(effect)
             except KubeError as e:
+                if isinstance(effect, Create) and isinstance(e, AlreadyExists):
+                    await self._meet(effect.ref)
                 self._failed(effect, e)
             else:
                 self._around.listener.wrote(verb, effect.kind.plural)
@@ -150,6 +154,13 @@ class Executor:
             self._store.wrote(effect.kind, found)
         else:
             self._store.deleted(effect.ref, effect.uid)
+
+    async def _meet(self, ref: Ref) -> None:
+        """Look at who has a name, where no watch tells it."""
+        if not self._store.is_narrow(ref.kind):
+            return
+        with suppress(NotFound):
+            self._store.met(ref, await self._api.read_metadata(ref))
 
     def _failed(self, effect: _Write, error: KubeError) -> None:
         """What a refusal means; raises unless there is nothing left to do."""

@@ -83,6 +83,9 @@ class Api(Protocol):
 class DeletingApi(Api, Protocol):
     """What controllers need besides."""
 
+    async def read_metadata(self, ref: Ref) -> Raw:
+        """An object's metadata alone; nothing else of it leaves the server."""
+
     async def delete(
         self,
         ref: Ref,

@@ -77,16 +77,18 @@ async def _pages(source: Selecting, kind: Kind, selection: Selection) -> list[Ra
 
 
 @dataclass(frozen=True, slots=True)
-class _Narrow:
+class Narrow:
     """A `Source` of what is selected."""
 
     source: Selecting
     selection: Selection
 
     async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+        """See `Source`."""
         return await self.source.list_page(kind, limit, token, self.selection)
 
     def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+        """See `Source`."""
         return self.source.watch_lines(kind, resource_version, self.selection)
 
 
@@ -104,7 +106,7 @@ async def states_of(
             raise error
         on_failure(error)
 
-    narrow = _Narrow(source, Selection(ref.namespace, fields=f"metadata.name={ref.name}"))
+    narrow = Narrow(source, Selection(ref.namespace, fields=f"metadata.name={ref.name}"))
     reflection = Reflection(lambda: 0.5)
     async for event in reflect(narrow, ref.kind, reflection, asyncio.sleep, told):
         if isinstance(event, Listed):

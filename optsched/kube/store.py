@@ -11,15 +11,17 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from optsched.api.kinds import NODE
+from optsched.api.kinds import NODE, Ref
+from optsched.controllers.controller import WHOLE
 from optsched.controllers.manifests import controller_of, name_of, namespace_of, uid_of, version_of
 from optsched.formats.recent import Recent
 from optsched.kube.watch import Deleted, Listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from optsched.api.kinds import Kind, Ref
+    from optsched.api.kinds import Kind
+    from optsched.controllers.controller import Scope
     from optsched.controllers.effects import Question
     from optsched.controllers.world import Index
     from optsched.kube.ports import Raw
@@ -39,6 +41,13 @@ REMEMBERED: Final = 10_000
 """How many objects that are gone are remembered, of each kind; an answer is late by moments."""
 
 
+STRANGERS: Final = 10_000
+"""How many objects are remembered that have names which were wanted, and that nobody follows."""
+
+KNOWN_MS: Final = 8000
+"""How long they are; nobody tells when such a name is free."""
+
+
 _Key: TypeAlias = tuple[str, str]
 """Namespace and name."""
 
@@ -49,7 +58,8 @@ _Place: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
 class _Objects:
     """The objects of one kind, and the ways to find them."""
 
-    def __init__(self, indexes: Iterable[Index]) -> None:
+    def __init__(self, indexes: Iterable[Index], scopes: tuple[Scope, ...]) -> None:
+        self.scopes = scopes
         self.by_namespace: dict[str, dict[str, Raw]] = {}
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
@@ -59,9 +69,14 @@ class _Objects:
         """UIDs of what this process has deleted and a watch has not yet told to be gone."""
         self.ended: dict[str, None] = {}
         """UIDs of what a watch has told to be gone, the last ones: answers may come after it."""
-        self.listed: set[_Key] = set()
-        """What is in the list that is being read."""
-        self.is_synced = False
+        self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
+        """What is in the lists that are being read."""
+        self.synced: set[Scope] = set()
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that is followed has been listed."""
+        return len(self.synced) == len(self.scopes)
 
     def get(self, namespace: str, name: str) -> Raw | None:
         return self.by_namespace.get(namespace, {}).get(name)
@@ -128,16 +143,26 @@ class Store:
     """See the module; a `World`."""
 
     def __init__(
-        self, kinds: Iterable[Kind], indexes: Iterable[Index], clock: Clock, on_change: OnChange
+        self,
+        kinds: Iterable[Kind],
+        indexes: Iterable[Index],
+        clock: Clock,
+        on_change: OnChange,
+        scopes: Mapping[Kind, tuple[Scope, ...]] | None = None,
     ) -> None:
-        """on_change: told of every change, with the object before and after it."""
-        every = tuple(dict.fromkeys(indexes))
+        """on_change: told of every change, with the object before and after it.
+
+        scopes: what is followed of a kind, where not all of it; one object may be in several.
+        """
+        every, narrow = tuple(dict.fromkeys(indexes)), scopes or {}
         self._objects = {
-            kind: _Objects(i for i in every if i.kind == kind) for kind in dict.fromkeys(kinds)
+            kind: _Objects((i for i in every if i.kind == kind), narrow.get(kind, (WHOLE,)))
+            for kind in dict.fromkeys(kinds)
         }
         self._clock = clock
         self._on_change = on_change
         self._answered: Recent[Question, bool] = Recent(ANSWERS)
+        self._strangers: Recent[Ref, tuple[int, Raw]] = Recent(STRANGERS)
 
     # --- World -----------------------------------------------------------------------------------
 
@@ -165,6 +190,11 @@ class Store:
         """See `World`."""
         return tuple(self._objects[index.kind].indexed[index].get(value, {}).values())
 
+    def stranger(self, kind: Kind, namespace: str, name: str) -> Raw | None:
+        """See `World`."""
+        met_ms, obj = self._strangers.get(Ref(kind, namespace, name)) or (0, None)
+        return obj if self._clock.now_ms() < met_ms + KNOWN_MS else None
+
     def is_answered(self, question: Question) -> bool:
         """See `World`."""
         return self._answered.get(question) is not None
@@ -185,21 +215,38 @@ class Store:
         """The kinds that have not been listed yet."""
         return [kind.plural for kind, objects in self._objects.items() if not objects.is_synced]
 
-    def apply(self, kind: Kind, event: WatchEvent) -> None:
-        """What a watch tells."""
+    def is_narrow(self, kind: Kind) -> bool:
+        """Whether there may be objects of a kind that nobody follows."""
+        return kind in self._objects and WHOLE not in self._objects[kind].scopes
+
+    def scopes(self, kind: Kind) -> tuple[Scope, ...]:
+        """What is followed of a kind."""
+        return self._objects[kind].scopes
+
+    def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
+        """What the watch of a scope tells."""
         if isinstance(event, Listed):
-            self._list(kind, event)
+            self._list(kind, event, scope)
         elif isinstance(event, Deleted):
-            self._objects[kind].end(uid_of(event.obj))
-            self._gone(kind, event.obj)
+            self._left(kind, event.obj)
         else:
             self._keep(kind, event.obj)
 
     def wrote(self, kind: Kind, obj: Raw) -> None:
         """The server has answered a write with the object as it is now."""
         objects = self._objects.get(kind)
-        if objects is not None and uid_of(obj) not in objects.ended:
+        if objects is None or uid_of(obj) in objects.ended:
+            return
+        if any(scope.holds(obj) for scope in objects.scopes):
             self._keep(kind, obj)
+
+    def met(self, ref: Ref, obj: Raw) -> None:
+        """Somebody has an object of a name that was wanted; obj: its metadata.
+
+        A watch tells of those that are followed.
+        """
+        if not any(scope.holds(obj) for scope in self._objects[ref.kind].scopes):
+            self._strangers.add(ref, (self._clock.now_ms(), obj))
 
     def answered(self, question: Question) -> None:
         """Somebody has answered a question."""
@@ -214,25 +261,41 @@ class Store:
         objects.deleted.add(uid_of(known))
         self._gone(ref.kind, known)
 
-    def _list(self, kind: Kind, page: Listed) -> None:
+    def _list(self, kind: Kind, page: Listed, scope: Scope) -> None:
         objects = self._objects[kind]
+        listed = objects.listed[scope]
         if page.is_first:
-            objects.listed.clear()
+            listed.clear()
         for obj in page.items:
-            objects.listed.add((namespace_of(obj), name_of(obj)))
+            listed.add((namespace_of(obj), name_of(obj)))
             self._keep(kind, obj)
         if not page.is_last:
             return
         for key in objects.names():
             known = objects.get(*key)
-            if known is None or key in objects.listed:
+            if known is None or key in listed or not scope.holds(known):
                 continue
             # Not in the list, but perhaps only because the list is older.
             if not page.resource_version or not _is_older(page.resource_version, known):
                 objects.end(uid_of(known))
                 self._gone(kind, known)
-        objects.listed.clear()
-        objects.is_synced = True
+        listed.clear()
+        objects.synced.add(scope)
+
+    def _left(self, kind: Kind, obj: Raw) -> None:
+        """An object is gone, or no longer in a scope; the watch of another one may have it still.
+
+        A server tells the second with the version of the change, the first with one of its own.
+        """
+        objects = self._objects[kind]
+        known = objects.get(namespace_of(obj), name_of(obj))
+        is_same = known is not None and uid_of(known) == uid_of(obj)
+        if known is not None and is_same and len(objects.scopes) > 1:
+            others_have_it = any(scope.holds(known) for scope in objects.scopes)
+            if others_have_it and _is_older(version_of(obj), known):
+                return
+        objects.end(uid_of(obj))
+        self._gone(kind, obj)
 
     def _keep(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]

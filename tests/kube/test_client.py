@@ -110,6 +110,14 @@ async def test_it_says_who_asks_and_for_what(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_metadata_is_asked_for_alone(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (server, client):
+        server.answer({"kind": "PartialObjectMetadata", "metadata": {"name": "p"}})
+        assert (await client.read_metadata(POD_REF))["metadata"] == {"name": "p"}
+        assert server.headers[0]["Accept"].startswith("application/json;as=PartialObjectMetadata;")
+
+
+@pytest.mark.asyncio
 async def test_lists_come_in_pages(tmp_path: Path) -> None:
     async with connected(tmp_path) as (server, client):
         server.answer(

@@ -9,9 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import COMMAND, NAMESPACE, POD, POD_GROUP, QUEUE, REPLICA_SET, Ref
+from optsched.api.kinds import (
+    COMMAND,
+    JOB,
+    NAMESPACE,
+    POD,
+    POD_GROUP,
+    QUEUE,
+    REPLICA_SET,
+    SECRET,
+    Ref,
+)
 from optsched.controllers.controller import Controller, existing
 from optsched.controllers.effects import Again, Create, Delete, Emit, Patch, PatchStatus
+from optsched.controllers.job.controller import job_controller
+from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.manifests import name_of, owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from optsched.controllers.queue import QUEUES
@@ -23,6 +35,7 @@ from optsched.kube.waiting import Waiting
 from tests.kube.fakes import FakeClock
 from tests.support.memory import MemoryWorld
 from tests.support.memory_server import Killed, MemoryServer
+from tests.support.vcjobs import KEYS, job, task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -469,3 +482,38 @@ async def test_a_kind_that_is_not_installed_has_no_objects() -> None:
         assert outcome(server.world)["a"] == "Open"
         server.absent.clear()
         await process.until(lambda: outcome(server.world)["a"] == "Closed")
+
+
+async def test_secrets_of_others_never_enter_the_process() -> None:
+    server = MemoryServer(MemoryWorld())
+    manifest = job(task("a"), plugins={"ssh": []})
+    for name in ("j-ssh", "other"):
+        server.world.put(SECRET, {"metadata": {"name": name}, "data": {"key": "dG9w"}})
+    server.world.put(JOB, manifest)
+    controllers = (job_controller(JobOptions(lambda: KEYS)),)
+    async with Process(server, *controllers).running() as process:
+        await process.until(lambda: "NameTaken" in [n.reason for n in process.events.notes])
+        await process.until_idle()
+        store = process.shell.store
+        assert store.listed(SECRET) == ()
+        stranger = store.stranger(SECRET, "default", "j-ssh")
+        assert stranger is not None
+        assert stranger["kind"] == "PartialObjectMetadata"
+        # The name is free again: what is made for the job is followed.
+        server.world.remove(Ref(SECRET, "default", "j-ssh"))
+        process.clock.seconds += 10
+        server.world.change(Ref(JOB, "default", "j"), lambda obj: obj.update(spec={**obj["spec"]}))
+        await server.news()
+        await process.until(lambda: len(store.listed(SECRET)) == 1)
+        # It loses its label, and gets it back.
+        server.world.change(
+            Ref(SECRET, "default", "j-ssh"), lambda obj: obj["metadata"].update(labels={})
+        )
+        await server.news()
+        await process.until(
+            lambda: bool(server.world.get(SECRET, "default", "j-ssh")["metadata"]["labels"])
+        )
+        await process.until(lambda: len(store.listed(SECRET)) == 1)
+    other = server.world.get(SECRET, "default", "other")
+    assert other is not None
+    assert other["data"] == {"key": "dG9w"}

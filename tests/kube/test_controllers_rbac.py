@@ -13,13 +13,17 @@ from optsched.api.kinds import (
     JOB,
     JOB_FLOW,
     JOB_TEMPLATE,
+    NETWORK_POLICY,
     NODE,
     POD_GROUP,
     REPLICA_SET,
+    SECRET,
+    SERVICE,
     Ref,
 )
 from optsched.cli.controllers import CONFIG, LOCK_NAME
 from optsched.controllers.job.reconcile import Options as JobOptions
+from optsched.controllers.manifests import owner_reference
 from optsched.controllers.registry import Options, all_controllers
 from optsched.formats.text import Document, read_yaml
 from tests.kube.test_controllers import Process, play
@@ -51,6 +55,16 @@ def granted(role: str) -> list[tuple[str, str, str]]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     ]
+
+
+def adopt(server: MemoryServer, **more: Any) -> None:
+    """A job has things of its own that Volcano made."""
+    manifest = job(task("a"), name="v", **more)
+    meta = {"ownerReferences": [owner_reference(JOB, manifest)]}
+    named = {SERVICE: "v", NETWORK_POLICY: "v", CONFIG_MAP: "v-svc", SECRET: "v-ssh"}
+    for kind, name in named.items():
+        server.world.put(kind, {"metadata": {"name": name, **meta}})
+    server.world.put(JOB, manifest)
 
 
 async def everything() -> MemoryServer:
@@ -85,6 +99,9 @@ async def everything() -> MemoryServer:
         server.world.put(
             COMMAND, {"metadata": {"name": "c"}, "action": "TerminateJob", "target": target}
         )
+        adopt(server, **more)
+        await server.news()
+        await process.until_idle()
         # A timetable makes a job.
         meta = {"name": "cron", "creationTimestamp": "2025-06-15T15:00:00Z"}
         template = {"spec": {"tasks": []}}
@@ -95,19 +112,23 @@ async def everything() -> MemoryServer:
         server.world.put(JOB_FLOW, {"metadata": {"name": "f"}, "spec": {"flows": [{"name": "a"}]}})
         await server.news()
         await process.until_idle()
-        # HyperNodes are made of labels, changed and deleted.
-        text = (
-            "networkTopologyDiscovery: [{source: label, enabled: true, config: "
-            "{networkTopologyTypes: {t: [{nodeLabel: l}]}}}]"
-        )
-        meta = {"name": CONFIG[1], "namespace": CONFIG[0]}
-        data = {"volcano-controller.conf": text}
-        server.world.put(CONFIG_MAP, {"metadata": meta, "data": data})
-        for name, label in (("a", "x"), ("b", "y"), ("b", "x")):
-            server.world.put(NODE, {"metadata": {"name": name, "labels": {"l": label}}})
-            await server.news()
-            await process.until_idle()
+        await discover(server, process)
     return server
+
+
+async def discover(server: MemoryServer, process: Process) -> None:
+    """HyperNodes are made of labels, changed and deleted."""
+    text = (
+        "networkTopologyDiscovery: [{source: label, enabled: true, config: "
+        "{networkTopologyTypes: {t: [{nodeLabel: l}]}}}]"
+    )
+    meta = {"name": CONFIG[1], "namespace": CONFIG[0]}
+    data = {"volcano-controller.conf": text}
+    server.world.put(CONFIG_MAP, {"metadata": meta, "data": data})
+    for name, label in (("a", "x"), ("b", "y"), ("b", "x")):
+        server.world.put(NODE, {"metadata": {"name": name, "labels": {"l": label}}})
+        await server.news()
+        await process.until_idle()
 
 
 @pytest.mark.asyncio

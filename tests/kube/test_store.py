@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.api.kinds import POD, QUEUE, Kind, Ref
+from optsched.api.kinds import CONFIG_MAP, POD, QUEUE, Kind, Ref
+from optsched.controllers.controller import Scope
 from optsched.controllers.world import Index, World
 from optsched.kube.store import Store
 from optsched.kube.watch import Changed, Deleted, Listed
@@ -132,6 +133,73 @@ def test_what_nobody_looks_at_is_not_kept() -> None:
     obj["metadata"]["managedFields"] = [{"manager": "x"}]
     store.apply(POD, Changed(obj))
     assert "managedFields" not in store.get(POD, "x", "a")["metadata"]
+
+
+# --- scopes --------------------------------------------------------------------------------------
+
+OURS, NAMED = Scope(label="ours"), Scope("x", "named")
+
+
+def narrow() -> Store:
+    """A store that follows some objects by their label, and one by its name."""
+    store = Store((CONFIG_MAP,), (), FakeClock(), Told(), {CONFIG_MAP: (OURS, NAMED)})
+    store.apply(CONFIG_MAP, Listed((labelled("a"), labelled("b"))), OURS)
+    store.apply(CONFIG_MAP, Listed((pod("named"),)), NAMED)
+    return store
+
+
+def labelled(name: str, version: int = 1) -> dict[str, Any]:
+    obj = pod(name, version)
+    obj["metadata"]["labels"] = {"ours": ""}
+    return obj
+
+
+def test_each_scope_is_listed_by_itself() -> None:
+    store = narrow()
+    assert names(store.listed(CONFIG_MAP)) == ["a", "b", "named"]
+    store.apply(CONFIG_MAP, Listed((labelled("a"),)), OURS)
+    assert names(store.listed(CONFIG_MAP)) == ["a", "named"]
+    store.apply(CONFIG_MAP, Listed(()), NAMED)
+    assert names(store.listed(CONFIG_MAP)) == ["a"]
+
+
+def test_it_is_synced_once_every_scope_is_listed() -> None:
+    store = Store((CONFIG_MAP,), (), FakeClock(), Told(), {CONFIG_MAP: (OURS, NAMED)})
+    store.apply(CONFIG_MAP, Listed(()), OURS)
+    assert store.unsynced() == ["configmaps"]
+    store.apply(CONFIG_MAP, Listed(()), NAMED)
+    assert store.is_synced
+
+
+def test_what_two_scopes_hold_stays_until_it_is_gone() -> None:
+    store = narrow()
+    store.apply(CONFIG_MAP, Changed(labelled("named", 2)), NAMED)
+    store.apply(CONFIG_MAP, Changed(labelled("named", 2)), OURS)
+    store.apply(CONFIG_MAP, Changed(pod("named", 3)), NAMED)
+    # It has lost the label: the watch tells it as it was, with the version of the change.
+    store.apply(CONFIG_MAP, Deleted(labelled("named", 3)), OURS)
+    assert store.get(CONFIG_MAP, "x", "named") == pod("named", 3)
+    store.apply(CONFIG_MAP, Deleted(pod("named", 4)), NAMED)
+    assert store.get(CONFIG_MAP, "x", "named") is None
+
+
+def test_what_is_outside_of_every_scope_is_not_kept() -> None:
+    store = narrow()
+    store.wrote(CONFIG_MAP, pod("c", 5))
+    store.wrote(CONFIG_MAP, labelled("d", 6))
+    assert names(store.listed(CONFIG_MAP)) == ["a", "b", "d", "named"]
+
+
+def test_strangers_are_remembered_for_a_while() -> None:
+    clock = FakeClock()
+    store = Store((CONFIG_MAP,), (), clock, Told(), {CONFIG_MAP: (OURS,)})
+    store.met(Ref(CONFIG_MAP, "x", "c"), pod("c"))
+    store.met(Ref(CONFIG_MAP, "x", "d"), labelled("d"))
+    assert store.stranger(CONFIG_MAP, "x", "c") == pod("c")
+    assert store.stranger(CONFIG_MAP, "x", "d") is None
+    assert names(store.listed(CONFIG_MAP)) == []
+    clock.seconds += 8
+    assert store.stranger(CONFIG_MAP, "x", "c") is None
 
 
 STEPS = st.lists(

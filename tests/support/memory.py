@@ -62,6 +62,8 @@ class MemoryWorld:
         """Questions to which somebody would answer."""
         self.listeners: list[Callable[[str, Ref, Mapping[str, Any]], None]] = []
         """Told of each change: ADDED, MODIFIED or DELETED, and the object."""
+        self.strangers: dict[Ref, Mapping[str, Any]] = {}
+        """Objects that nobody follows, whose names were wanted."""
         self._objects: dict[Ref, dict[str, Any]] = {}
         self._version = 0
 
@@ -87,10 +89,17 @@ class MemoryWorld:
     def by(self, index: Index, value: str) -> list[Mapping[str, Any]]:
         return [obj for obj in self.listed(index.kind) if value in index.values(obj)]
 
+    def objects(self) -> dict[Ref, dict[str, Any]]:
+        """A copy of every object."""
+        return copy.deepcopy(self._objects)
+
     @property
     def version(self) -> int:
         """How often something has changed."""
         return self._version
+
+    def stranger(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any] | None:
+        return self.strangers.get(Ref(kind, namespace, name))
 
     def is_answered(self, question: Question) -> bool:
         return question in self.asked and question in self.answers

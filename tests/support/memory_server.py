@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from optsched.controllers.effects import Create, Delete, Patch, PatchStatus, Propagation
 from optsched.kube.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound
 from optsched.kube.ports import Page
+from optsched.kube.selection import EVERYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from optsched.api.kinds import Kind, Ref
     from optsched.kube.ports import Raw
+    from optsched.kube.selection import Selection
     from tests.support.memory import MemoryWorld
 
 _ERRORS: dict[str, type[ApiError]] = {
@@ -42,7 +44,9 @@ class MemoryServer:
         self.absent: set[Kind] = set()
         self.num_writes = 0
         self._lag_from: int | None = None
-        self._log: list[tuple[int, Kind, bytes]] = []
+        self._log: list[tuple[int, Kind, str, Any, Any]] = []
+        """Version, kind, what happened, and the object before and after it."""
+        self._last: dict[Ref, Any] = world.objects()
         self._news = asyncio.Condition()
         world.listeners.append(self._changed)
 
@@ -61,14 +65,18 @@ class MemoryServer:
             self._news.notify_all()
 
     def _changed(self, word: str, ref: Ref, obj: Any) -> None:
-        line = json.dumps({"type": word, "object": obj}).encode()
-        self._log.append((self.world.version, ref.kind, line))
+        before, after = self._last.pop(ref, None), copy.deepcopy(obj)
+        self._log.append((self.world.version, ref.kind, word, before, after))
+        if word != "DELETED":
+            self._last[ref] = after
         if word == "ADDED":
             self.creations.append(ref)
 
     # --- Source ----------------------------------------------------------------------------------
 
-    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+    async def list_page(
+        self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
+    ) -> Page:
         await asyncio.sleep(0)
         self._check(kind, "list")
         start = int(token or 0)
@@ -76,20 +84,24 @@ class MemoryServer:
         items = [
             {name: value for name, value in obj.items() if name not in ("apiVersion", "kind")}
             for obj in copy.deepcopy(self.world.listed(kind))
+            if _is_in(obj, selection)
         ]
         more = str(start + limit) if len(items) > start + limit else ""
         return Page(items[start : start + limit], str(self.world.version), more)
 
-    async def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+    async def watch_lines(
+        self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
+    ) -> AsyncGenerator[bytes, None]:
         self._check(kind, "watch")
         at, seen = 0, int(resource_version)
         while True:
             while at < len(self._log):
-                version, changed, line = self._log[at]
+                version, changed, *event = self._log[at]
                 if self._lag_from is not None and version > self._lag_from:
                     break
                 at += 1
-                if changed == kind and version > seen:
+                line = _line(*event, selection) if changed == kind and version > seen else b""
+                if line:
                     yield line
             async with self._news:
                 await self._news.wait()
@@ -106,6 +118,10 @@ class MemoryServer:
         if found is None:
             raise NotFound(404, "NotFound", f"{ref}")
         return copy.deepcopy(dict(found))
+
+    async def read_metadata(self, ref: Ref) -> Raw:
+        self._check(ref.kind, "get")
+        return {"kind": "PartialObjectMetadata", "metadata": (await self.read(ref))["metadata"]}
 
     async def create(self, ref: Ref, body: Raw) -> Raw:
         return await self._write("create", ref, Create(ref.kind, body))
@@ -138,6 +154,34 @@ class MemoryServer:
         self.after(verb, ref)
         found = self.world.get(ref.kind, ref.namespace, ref.name)
         return copy.deepcopy(dict(found)) if found is not None else {"kind": "Status"}
+
+
+def _is_in(obj: Mapping[str, Any], selection: Selection) -> bool:
+    """Whether an object is selected, by a namespace, a label that it has, or its name."""
+    meta = obj["metadata"]
+    return (
+        selection.namespace in ("", meta.get("namespace", ""))
+        and (not selection.labels or selection.labels in meta.get("labels", {}))
+        and selection.fields in ("", f"metadata.name={meta['name']}")
+    )
+
+
+def _line(word: str, before: Any, after: Any, selection: Selection) -> bytes:
+    """What a watch tells of a change; empty if it tells nothing.
+
+    An object that is no longer selected is told to be gone, as it was but with the new version.
+    """
+    was, now = before is not None and _is_in(before, selection), _is_in(after, selection)
+    if not was and not now:
+        return b""
+    told = after
+    if word == "MODIFIED" and not was:
+        word = "ADDED"
+    elif word == "MODIFIED" and not now:
+        version = after["metadata"]["resourceVersion"]
+        told = {**before, "metadata": {**before["metadata"], "resourceVersion": version}}
+        word = "DELETED"
+    return json.dumps({"type": word, "object": told}).encode()
 
 
 class Killed(KubeError):

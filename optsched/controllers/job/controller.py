@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from optsched.api import wellknown
 from optsched.api.kinds import (
     COMMAND,
     CONFIG_MAP,
@@ -18,7 +19,7 @@ from optsched.api.kinds import (
     SERVICE,
 )
 from optsched.controllers.commands import COMMANDS_OF, command_wakes, forgotten
-from optsched.controllers.controller import Controller, owner_wakes
+from optsched.controllers.controller import Controller, Scope, owner_wakes
 from optsched.controllers.job.reconcile import JobReconciler
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ _OWNED = (
 )
 
 
+SCOPES: Final = dict.fromkeys(
+    (CONFIG_MAP, SECRET, SERVICE, NETWORK_POLICY), Scope(label=wellknown.JOB_NAME)
+)
+"""What plugins make has this label; nothing else of these kinds is any business of jobs."""
+
+
 def job_controller(options: Options) -> Controller:
     """The controller of jobs."""
     return Controller(
@@ -51,6 +58,7 @@ def job_controller(options: Options) -> Controller:
         },
         indexes=(COMMANDS_OF,),
         reads=(QUEUE, PRIORITY_CLASS),
+        scopes=SCOPES,
     )
 
 

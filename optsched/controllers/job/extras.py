@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
+from optsched.api.events import EventType
 from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM
-from optsched.controllers.effects import Again, Create, Patch
+from optsched.controllers.effects import Again, Create, Emit, Patch
 from optsched.controllers.job.plugins.base import is_of_job
 from optsched.controllers.job.plugins.registry import plugins_of
 from optsched.controllers.job.volumes import claims_of, wanted_claims
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 LEFT_OVER_S: Final = 1.0
 """How soon to look again for what an earlier job of the name has left, and somebody clears away."""
+
+TAKEN_S: Final = 10.0
+"""How soon to look again for a name that somebody else has; nobody tells when it is free."""
 
 
 def extra_effects(
@@ -50,22 +54,53 @@ def _effects(
     world: World,
     new_keys: Callable[[], KeyPair],
 ) -> Iterator[Effect]:
-    known = world.get(extra.kind, job.meta.namespace, extra.name)
-    if known is None:
+    where = (extra.kind, job.meta.namespace, extra.name)
+    known, stranger = world.get(*where), world.stranger(*where)
+    found = known or stranger
+    if found is None:
         yield Create(extra.kind, _manifest(extra, job, manifest, new_keys))
         return
-    owner = controller_of(known)
+    owner = controller_of(found)
     if owner is None or owner.get("uid") != job.meta.uid:
-        if is_of_job(owner, job):
-            yield Again(LEFT_OVER_S)
-        return  # somebody else's of that name: it is used as it is
-    changes = {
+        yield from _left_alone(extra, job, found)
+        return
+    changes = _changes(extra, known) if known is not None else _adopted(extra, job)
+    if changes:
+        yield Patch(*where, changes, uid_of(found))
+
+
+def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
+    """What an earlier job of that name has left goes by itself; others' is used as it is."""
+    if is_of_job(controller_of(found), job):
+        yield Again(LEFT_OVER_S)
+        return
+    what = f"{extra.kind.kind} {job.meta.namespace}/{extra.name}"
+    message = f"{what} was not made for this job: it is used as it is, and nothing is written to it"
+    yield Emit(
+        JOB,
+        job.meta.namespace,
+        job.meta.name,
+        job.meta.uid,
+        EventType.WARNING,
+        "NameTaken",
+        message,
+        code=what,
+    )
+    yield Again(TAKEN_S)
+
+
+def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
+    """What is put right."""
+    return {
         name: merged
         for name, fields in extra.kept.items()
         if (merged := _difference(part(known, name), fields))
     }
-    if changes:
-        yield Patch(extra.kind, job.meta.namespace, extra.name, changes, uid_of(known))
+
+
+def _adopted(extra: Extra, job: Job) -> dict[str, Any]:
+    """What makes an object of the job one that is followed; Volcano's have no label."""
+    return {"metadata": {"labels": _labels(job)}, **extra.kept}
 
 
 def _manifest(
@@ -78,11 +113,15 @@ def _manifest(
         "metadata": {
             "name": extra.name,
             "namespace": job.meta.namespace,
-            "labels": {wellknown.JOB_NAME: job.meta.name},
+            "labels": _labels(job),
             "ownerReferences": [owner_reference(JOB, manifest)],
         },
         **made,
     }
+
+
+def _labels(job: Job) -> dict[str, str]:
+    return {wellknown.JOB_NAME: job.meta.name}
 
 
 def _difference(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from optsched.api.job import parse_job
-from optsched.api.kinds import CONFIG_MAP, NETWORK_POLICY, SECRET, SERVICE
+from optsched.api.kinds import CONFIG_MAP, JOB, NETWORK_POLICY, SECRET, SERVICE, Ref
+from optsched.controllers.effects import Again, Emit, Patch
+from optsched.controllers.job.controller import SCOPES
 from optsched.controllers.job.plugins.flags import read_flags
 from optsched.controllers.job.plugins.registry import PLUGINS, plugin_problems
 from optsched.controllers.job.pods import pod_maker
+from optsched.controllers.manifests import owner_reference
 from tests.support.vcjobs import Play, container, job, task
+
+if TYPE_CHECKING:
+    from optsched.controllers.effects import Effect
 
 SELECTOR = {"volcano.sh/job-name": "j", "volcano.sh/job-namespace": "default"}
 
@@ -166,6 +172,56 @@ def test_a_service_of_somebody_else_is_left_alone() -> None:
     other.world.put(SERVICE, {"metadata": {"name": "k"}, "spec": {"clusterIP": "10.0.0.1"}})
     other.settle()
     assert data_of(other, SERVICE, "k")["spec"] == {"clusterIP": "10.0.0.1"}
+    assert "NameTaken" in other.reasons()
+
+
+def test_all_that_plugins_make_has_the_label_by_which_it_is_followed() -> None:
+    tasks = [task(name) for name in ("master", "worker", "head", "ps", "chief")]
+    play = Play(job(*tasks, plugins={name: [] for name in PLUGINS}))
+    made = [obj for kind in SCOPES for obj in play.world.listed(kind)]
+    assert sorted(obj["kind"] for obj in made) == [
+        "ConfigMap",
+        "NetworkPolicy",
+        "Secret",
+        "Service",
+        "Service",
+    ]
+    assert all(SCOPES[kind].holds(obj) for kind in SCOPES for obj in play.world.listed(kind))
+
+
+def stranger(play: Play, name: str, **meta: Any) -> tuple[Effect, ...]:
+    """What is done for a job that needs a ConfigMap that nobody follows."""
+    ref = Ref(CONFIG_MAP, "default", name)
+    play.world.remove(ref)
+    play.world.strangers[ref] = {"metadata": {"name": name, "uid": "u", **meta}}
+    return play.decide()
+
+
+def test_what_somebody_else_has_made_is_used_as_it_is_and_told() -> None:
+    play = Play(job(task("a"), plugins={"svc": []}))
+    told, again = stranger(play, "j-svc")
+    assert isinstance(told, Emit)
+    assert (told.reason, told.message) == (
+        "NameTaken",
+        "ConfigMap default/j-svc was not made for this job: it is used as it is, and nothing is"
+        " written to it",
+    )
+    assert again == Again(10.0)
+
+
+def test_what_volcano_has_made_for_the_job_gets_the_label_and_is_put_right() -> None:
+    manifest = job(task("a"), plugins={"svc": []})
+    play = Play(manifest)
+    data = data_of(play, CONFIG_MAP, "j-svc")["data"]
+    [patch] = stranger(play, "j-svc", ownerReferences=[owner_reference(JOB, manifest)])
+    body = {"metadata": {"labels": {"volcano.sh/job-name": "j"}}, "data": data}
+    assert patch == Patch(CONFIG_MAP, "default", "j-svc", body, "u")
+
+
+def test_what_an_earlier_job_has_left_is_waited_for() -> None:
+    manifest = job(task("a"), plugins={"svc": []})
+    reference = {**owner_reference(JOB, manifest), "uid": "another"}
+    assert stranger(Play(manifest), "j-svc", ownerReferences=[reference]) == (Again(1.0),)
 
 
 # --- ssh -----------------------------------------------------------------------------------------

@@ -1,0 +1,110 @@
+"""Names that jobs need and others have; what controllers know of a cluster's Secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.api.kinds import CONFIG_MAP, SECRET
+from optsched.controllers.job.controller import job_controller
+from optsched.controllers.job.reconcile import Options
+from optsched.controllers.manifests import name_of, namespace_of
+from optsched.kube.client import connect
+from optsched.kube.clock import SystemClock
+from optsched.kube.controller_metrics import ControllerMetrics
+from optsched.kube.controllers import Controllers, Parts
+from optsched.kube.scheduler import AlwaysLeading
+from optsched.kube.waiting import Waiting
+from tests.support.api import PATIENCE_S
+from tests.support.livejobs import LiveJob
+from tests.support.vcjobs import KEYS, job, task
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from optsched.kube.events import Note
+    from tests.support.live import Site
+
+pytestmark = pytest.mark.e2e
+
+FOREIGN = "only-for-others"
+
+
+class Recorder:
+    """Keeps what would become events."""
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+
+    def note(self, note: Note) -> None:
+        self.notes.append(note)
+
+
+def put(site: Site, plural: str, name: str, **body: Any) -> None:
+    meta = {"name": name, **body.pop("metadata", {})}
+    kind = {"secrets": "Secret", "configmaps": "ConfigMap"}[plural]
+    manifest = {"apiVersion": "v1", "kind": kind, "metadata": meta, **body}
+    site.api.post(f"/api/v1/namespaces/{site.name}/{plural}", manifest)
+
+
+@asynccontextmanager
+async def controllers(site: Site) -> AsyncIterator[tuple[Controllers, Recorder]]:
+    """The controller of jobs in this process, so that all that it knows can be looked at."""
+    told = Recorder()
+    async with connect(str(site.kubeconfig)) as client:
+        own: Any = (told, ControllerMetrics(), AlwaysLeading(), SystemClock(), Waiting())
+        shell = Controllers([job_controller(Options(lambda: KEYS))], Parts(client, client, *own))
+        task = asyncio.create_task(shell.run())
+        try:
+            yield shell, told
+        finally:
+            shell.stop()
+            await task
+
+
+async def until(what: Callable[[], object], message: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not what():
+            await asyncio.sleep(0.02)
+    assert what(), message
+
+
+async def watch_a_job_that_finds_its_names_taken(site: Site) -> None:
+    async with controllers(site) as (shell, told):
+        store = shell.store
+        await until(lambda: store.is_synced, "all is listed")
+        body = job(task("a"), name="j", plugins={"ssh": [], "svc": []})
+        LiveJob(site, body)
+        await until(lambda: "NameTaken" in [note.reason for note in told.notes], "it is told")
+        await until(lambda: store.get(CONFIG_MAP, site.name, "j-svc"), "what is free is made")
+        assert secrets(shell, site) == []
+        assert FOREIGN not in json.dumps(list(store.listed(SECRET)))
+        met = store.stranger(SECRET, site.name, "j-ssh")
+        assert met is None or met.keys() == {"apiVersion", "kind", "metadata"}
+        # What is made is followed; without its label it is found again, and gets it back.
+        body = job(task("a"), name="k", plugins={"ssh": []})
+        LiveJob(site, body)
+        await until(lambda: secrets(shell, site) == ["k-ssh"], "it is followed")
+        path = f"/api/v1/namespaces/{site.name}/secrets/k-ssh"
+        bare = {"metadata": {"labels": None}}
+        site.api.patch(path, bare)
+        await until(lambda: "labels" in site.api.get(path)["metadata"], "it has its label")
+        await until(lambda: secrets(shell, site) == ["k-ssh"], "it is followed again")
+
+
+def secrets(shell: Controllers, site: Site) -> list[str]:
+    """Names of the Secrets of the site that the process knows."""
+    return [name_of(s) for s in shell.store.listed(SECRET) if namespace_of(s) == site.name]
+
+
+def test_a_secret_of_somebody_else_is_never_known_and_never_written(site: Site) -> None:
+    for name in ("j-ssh", "free"):
+        put(site, "secrets", name, stringData={"key": FOREIGN})
+    before = site.api.get(f"/api/v1/namespaces/{site.name}/secrets/j-ssh")
+    asyncio.run(watch_a_job_that_finds_its_names_taken(site))
+    after = site.api.get(f"/api/v1/namespaces/{site.name}/secrets/j-ssh")
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
