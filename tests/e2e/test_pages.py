@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-PAGES = ("README.md", "docs/cli.md", "docs/local.md", "docs/scheduler.md", "docs/snapshot.md")
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("cli", "frameworks", "local", "scheduler", "snapshot")),
+)
 BLOCKS = [(page, i) for page in PAGES for i in range(len(fences(ROOT / page, "console")))]
 UP = (
     "optsched local up --nodes 4 2>&1",
