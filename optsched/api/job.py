@@ -188,7 +188,7 @@ class JobStatus:
     """How far a job has come, as last written.
 
     phase: Pending where nothing is written yet; `is_new` tells. task_counts: pods by phase, by
-    task. evictions: restarts after the scheduler took pods away, which are no retries. restarted:
+    task. evictions: restarts after pods were taken away, which are no retries. restarted:
     since which version pods count, by part of the job. last_command: a UID.
     """
 

@@ -194,7 +194,7 @@ _JOB_STATUS: Final = record(
     unknown=count("Number of its pods of which nothing is known."),
     version=count("Number of times its pods were ended together."),
     retryCount=count("Number of restarts that count towards maxRetry."),
-    evictions=count("Number of restarts after the scheduler took pods away; they are no retries."),
+    evictions=count("Number of restarts after pods were taken away; they are no retries."),
     restarted=mapping(
         "Parts of the job whose pods were given up, with the version since which new ones count.",
         {"type": "integer", "format": "int32"},

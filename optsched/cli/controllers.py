@@ -108,7 +108,7 @@ GRAMMAR: Final = Grammar(
 @click.option(
     "--evictions-are-retries/--no-evictions-are-retries",
     default=False,
-    help="Restarts of jobs after evictions by the scheduler count towards maxRetry.",
+    help="Restarts of jobs after evictions count towards maxRetry, as in Volcano.",
 )
 @listen_options(":8081")
 @election_options("Let one of several work.", LOCK_NAME)

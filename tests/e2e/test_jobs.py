@@ -244,8 +244,10 @@ def test_evictions_by_the_scheduler_cost_no_retry(site: Site) -> None:
     urgent.succeed("a-0", "a-1")
     victim.await_phase("Running")
     site.delete_pod("victim-a-0")
-    status = victim.await_phase("Failed")
-    assert status["retryCount"] == 1
+    status = victim.await_count(evictions=2, running=2)
+    assert (status["retryCount"], status["state"]["phase"]) == (0, "Running")
+    victim.fail("a-0")
+    assert victim.await_phase("Failed")["retryCount"] == 1
     controllers.stop()
     scheduler.stop()
 

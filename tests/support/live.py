@@ -250,6 +250,12 @@ class Site:
             self.api.post(self._in("pods"), pod)
         return group_name(job)
 
+    def suit(self, job: Raw) -> None:
+        """Make a job one for the schedulers and nodes of the site."""
+        job["spec"].setdefault("schedulerName", self.name)
+        for task in job["spec"]["tasks"]:
+            task["template"]["spec"]["nodeSelector"] = {SITE_LABEL: self.name}
+
     # --- gangs -----------------------------------------------------------------------------------
 
     def gang(self, name: str, size: int, min_member: int | None = None, **more: Any) -> str:

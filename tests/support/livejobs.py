@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tests.support.api import until
+from tests.support.api import PATIENCE_S, until
 from tests.support.live import BATCH, COMPLETE, FAIL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.api import Raw
-    from tests.support.live import Site
+    from tests.support.api import Api, Raw
+
+
+class Place(Protocol):
+    """Where jobs are: a site with schedulers of its own, or a room in a cluster of all of us."""
+
+    name: str
+    api: Api
+
+    def suit(self, job: Raw) -> None:
+        """Make a job one for the schedulers and nodes that are there."""
+
+    def change_pod(self, name: str, patch: Raw) -> None:
+        """Change a pod by a merge patch."""
+
+    def end_pod(self, name: str, how: str = COMPLETE) -> None:
+        """Let a pod end."""
 
 
 class LiveJob:
-    """One job in the namespace of a site."""
+    """One job in the namespace of a place."""
 
-    def __init__(self, site: Site, body: Raw) -> None:
+    def __init__(self, site: Place, body: Raw) -> None:
         self.site = site
         self.name = str(body["metadata"]["name"])
         self.jobs = f"/apis/{BATCH}/namespaces/{site.name}/jobs"
         body["metadata"].pop("namespace", None)
         body["metadata"].pop("uid", None)
-        body["spec"].setdefault("schedulerName", site.name)
-        for task in body["spec"]["tasks"]:
-            spec = task["template"]["spec"]
-            spec["nodeSelector"] = {"site": site.name}
+        site.suit(body)
         self.uid = site.api.post(self.jobs, body)["metadata"]["uid"]
 
     # --- what happens to it ----------------------------------------------------------------------
@@ -66,7 +78,7 @@ class LiveJob:
     def phase(self) -> str:
         return str(self.status.get("state", {}).get("phase", ""))
 
-    def await_phase(self, phase: str, seconds: float = 30.0) -> Raw:
+    def await_phase(self, phase: str, seconds: float = PATIENCE_S) -> Raw:
         def reached() -> Raw:
             status = self.status
             return status if status.get("state", {}).get("phase") == phase else {}
@@ -80,7 +92,7 @@ class LiveJob:
 
         return self._until(reached, f"{self.name} has {counts}")
 
-    def _until(self, probe: Callable[[], Raw], what: str, seconds: float = 60.0) -> Raw:
+    def _until(self, probe: Callable[[], Raw], what: str, seconds: float = PATIENCE_S) -> Raw:
         try:
             return until(probe, what, seconds)
         except AssertionError:
@@ -90,6 +102,15 @@ class LiveJob:
     @property
     def stages(self) -> list[str]:
         return [each["status"] for each in self.status["conditions"]]
+
+    @property
+    def uids(self) -> dict[str, str]:
+        """UIDs of its pods that nobody has asked to go, by their short names."""
+        return {
+            name: pod["metadata"]["uid"]
+            for name, pod in self.pods().items()
+            if "deletionTimestamp" not in pod["metadata"]
+        }
 
     def pods(self) -> dict[str, Raw]:
         """Its pods by name without that of the job."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api.job import JobAction, JobEvent
 from optsched.controllers.job.podgroups import GENERATION
-from optsched.controllers.job.scene import exit_codes, restarts
+from optsched.controllers.job.scene import exit_codes, is_disrupted, restarts
 from optsched.controllers.manifests import (
     annotations_of,
     created_ms,
@@ -52,8 +52,8 @@ class Happening:
         Whom it has happened to: None and -1 where it is the job as a whole, -1 where it is a task.
     since_ms
         When; None where nobody knows any more, which counts as long ago.
-    is_by_scheduler
-        Whether our own scheduler has evicted the pod.
+    is_disruption
+        Whether the cluster has taken the pod away, and not somebody who deletes it by hand.
 
     """
 
@@ -63,7 +63,7 @@ class Happening:
     index: int = -1
     exit_codes: frozenset[int] = frozenset()
     since_ms: int | None = None
-    is_by_scheduler: bool = False
+    is_disruption: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,14 @@ def judge(scene: Scene) -> Judgement:
     waits = []
     for happening in happenings(scene, answered(scene.job)):
         policy = policy_for(scene.job, happening)
-        if policy is None or policy.action is None:
-            continue
+        action = None if policy is None else policy.action
+        if policy is None or action is None or action is JobAction.RESUME_JOB:
+            continue  # there is nothing to resume while a job lives
         wait_ms = _wait_ms(policy, happening, scene.now_ms)
         if wait_ms > 0:
             waits.append(wait_ms)
             continue
-        return Judgement(Verdict(policy.action, happening))
+        return Judgement(Verdict(action, happening))
     return Judgement(wait_ms=min(waits, default=None))
 
 
@@ -172,7 +173,7 @@ def _evicted(scene: Scene) -> Iterator[Happening]:
     A pod that is gone is known by the number of pods that the status has counted.
     """
     found = [*_leaving(scene), *_gone(scene)]
-    yield from sorted(found, key=lambda happening: happening.is_by_scheduler)
+    yield from sorted(found, key=lambda happening: happening.is_disruption)
 
 
 def _leaving(scene: Scene) -> Iterator[Happening]:
@@ -184,7 +185,7 @@ def _leaving(scene: Scene) -> Iterator[Happening]:
                 pod.task,
                 index,
                 since_ms=_deleted_ms(pod.manifest),
-                is_by_scheduler=scene.evicted.get(pod.name) == pod.uid,
+                is_disruption=scene.evicted.get(pod.name) == pod.uid or is_disrupted(pod.manifest),
             )
 
 
@@ -202,7 +203,7 @@ def _gone(scene: Scene) -> Iterator[Happening]:
         others = [i for i in absent if names[i] not in scene.evicted]
         for index in (ours + others)[:num_gone]:
             what, is_ours = f"pod {names[index]} is gone", index in ours
-            yield Happening(JobEvent.POD_EVICTED, what, task, index, is_by_scheduler=is_ours)
+            yield Happening(JobEvent.POD_EVICTED, what, task, index, is_disruption=is_ours)
 
 
 def _restarted_too_often(scene: Scene) -> Iterator[Happening]:
@@ -221,7 +222,14 @@ def _unknown(scene: Scene) -> Iterator[Happening]:
         what = "some pods run although others of the minimum cannot"
         conditions = records(status_of(scene.group), "conditions")
         since = _latest(time_ms(each.get("lastTransitionTime")) for each in conditions)
-        yield Happening(JobEvent.UNKNOWN, what, since_ms=since)
+        yield Happening(JobEvent.UNKNOWN, what, since_ms=since, is_disruption=_is_torn(scene))
+
+
+def _is_torn(scene: Scene) -> bool:
+    """Whether a gang is broken because the cluster has taken pods of it away."""
+    working = {pod.name for pod in scene.all_pods if pod.phase == "Running" and not pod.is_leaving}
+    going = (pod for pod in scene.all_pods if pod.is_leaving)
+    return not scene.evicted.keys() <= working or any(is_disrupted(p.manifest) for p in going)
 
 
 def _updated(scene: Scene) -> Iterator[Happening]:

@@ -7,10 +7,11 @@ world looks like it. So a controller that stops anywhere in between goes on wher
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.events import EventType
-from optsched.api.job import Iteration, JobAction, JobPhase, parse_job
+from optsched.api.job import Iteration, JobAction, JobEvent, JobPhase, parse_job
 from optsched.api.kinds import JOB, POD, POD_GROUP, QUEUE, Ref
 from optsched.controllers.commands import action_of, commands_for, done, is_for
 from optsched.controllers.effects import (
@@ -77,6 +78,14 @@ _OURS: Final = (_PLUGIN_ERROR, _CLAIM_ERROR)
 _ACTIONS: Final = {action.value: action for action in JobAction}
 
 
+class Cost(Enum):
+    """How a restart counts towards maxRetry."""
+
+    NOTHING = "nothing"
+    ALL_BUT_THE_LAST = "a retry, unless it would be the one that fails the job"
+    RETRY = "a retry"
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """An action that is to be taken, and why.
@@ -87,8 +96,8 @@ class Order:
         What a policy answers to; None for a Command.
     command
         UID of the Command; empty for a policy.
-    is_retry
-        Whether a restart counts towards maxRetry.
+    cost
+        How a restart counts towards maxRetry.
 
     """
 
@@ -97,7 +106,7 @@ class Order:
     message: str
     happening: Happening | None = None
     command: str = ""
-    is_retry: bool = True
+    cost: Cost = Cost.RETRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,7 @@ class Options:
     new_keys
         Makes a key for ssh, for jobs whose plugin asks for one.
     evictions_are_retries
-        Whether evictions by the scheduler count towards maxRetry, as in Volcano.
+        Whether all evictions count towards maxRetry, as in Volcano.
 
     """
 
@@ -210,8 +219,17 @@ def _order_of(verdict: Verdict, options: Options) -> Order:
         happening.event.value,
         f"{happening.what}: {verdict.action.value} by policy",
         happening,
-        is_retry=options.evictions_are_retries or not happening.is_by_scheduler,
+        cost=_cost_of(happening, options),
     )
+
+
+def _cost_of(happening: Happening, options: Options) -> Cost:
+    """What others take away is no failure of the job: it never is what fails it."""
+    if options.evictions_are_retries:
+        return Cost.RETRY
+    if happening.is_disruption:
+        return Cost.NOTHING
+    return Cost.ALL_BUT_THE_LAST if happening.event is JobEvent.POD_EVICTED else Cost.RETRY
 
 
 # --- an action is taken --------------------------------------------------------------------------
@@ -233,7 +251,7 @@ def _strike(case: _Case, order: Order, command: Manifest | None = None) -> Effec
         last_command=order.command or status.last_command,
     )
     if phase is JobPhase.RESTARTING:
-        status = _given_up(status, order, version)
+        status = _given_up(status, order, job.spec.max_retry)
     after = seen_by(replace(job, status=status), scene)
     status = counted(status, count(after.all_pods, doomed(after)))
     told = f"Start to execute action {order.action.value}: {order.message}"
@@ -245,16 +263,18 @@ def _strike(case: _Case, order: Order, command: Manifest | None = None) -> Effec
     return (Then(steps),)
 
 
-def _given_up(status: JobStatus, order: Order, version: int) -> JobStatus:
+def _given_up(status: JobStatus, order: Order, max_retry: int) -> JobStatus:
     """The status of a job that starts again: which of its pods count no more, and what it costs."""
-    target = _target(order)
+    target, version = _target(order), status.version
     restarted = {WHOLE: version} if target == WHOLE else {**status.restarted, target: version}
     status = replace(status, restarted=restarted)
     if order.action is JobAction.RESUME_JOB:
         return status
-    if not order.is_retry:
+    tries = Tries(status.retry_count + 1, max_retry)
+    is_spared = order.cost is Cost.ALL_BUT_THE_LAST and tries.are_used_up
+    if order.cost is Cost.NOTHING or is_spared:
         return replace(status, evictions=status.evictions + 1)
-    return replace(status, retry_count=status.retry_count + 1)
+    return replace(status, retry_count=tries.retry_count)
 
 
 def _target(order: Order) -> str:

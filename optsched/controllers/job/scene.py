@@ -49,6 +49,7 @@ _COUNTED: Final = {
     "Failed": "failed",
 }
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
+_DISRUPTION: Final = "DisruptionTarget"
 
 
 def task_part(task: str) -> str:
@@ -275,6 +276,17 @@ def restarts(pod: Manifest) -> int:
     """How often containers of a pod were started again."""
     counts = (each.get("restartCount") for each in container_statuses(pod))
     return sum(number for number in counts if isinstance(number, int))
+
+
+def is_disrupted(pod: Manifest) -> bool:
+    """Whether a pod goes by the eviction API, a taint, another scheduler or the loss of its node.
+
+    Source: Kubernetes, KEP-3329 (condition DisruptionTarget).
+    """
+    return any(
+        (each.get("type"), each.get("status")) == (_DISRUPTION, "True")
+        for each in records(status_of(pod), "conditions")
+    )
 
 
 def is_ready(pod: Manifest) -> bool:

@@ -1,7 +1,7 @@
 """The stages of a job's life: what follows from an action, and from the state of its pods.
 
-Source: Volcano, pkg/controllers/job/state. Two differences: restarts after evictions by the
-scheduler and resuming are no retries, and what ends a job while it restarts waits until it has.
+Source: Volcano, pkg/controllers/job/state. Two differences: what the cluster takes away and
+resuming are no retries, and what ends a job while it restarts waits until it has.
 """
 
 from __future__ import annotations

@@ -260,6 +260,49 @@ def test_evictions_by_the_scheduler_are_no_retries(is_seen: bool) -> None:
         assert play.status["evictions"] == evictions
 
 
+@pytest.mark.parametrize("reason", ["EvictionByEvictionAPI", "DeletionByTaintManager"])
+def test_evictions_by_others_are_no_retries_either(reason: str) -> None:
+    play = Play(job(task("a", 2), policies=[policy("PodEvicted", "RestartJob")], maxRetry=1))
+    for evictions in (1, 2, 3):
+        play.run()
+        disrupted = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+        play.world.phase("j-a-0", "Running", conditions=[disrupted])
+        play.delete("a-0")
+        play.gone()
+        assert play.phase == "Pending"
+        assert (play.status["retryCount"], play.status["evictions"]) == (0, evictions)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_deletions_are_retries_but_never_the_last_one(is_seen: bool) -> None:
+    play = Play(job(task("a", 2), policies=[policy("*", "RestartJob")], maxRetry=3))
+    for counted in ((1, 0), (2, 0), (2, 1), (2, 2)):
+        play.run()
+        (play.delete if is_seen else play.vanish)("a-0")
+        play.gone()
+        assert play.phase == "Pending"
+        assert (play.status["retryCount"], play.status.get("evictions", 0)) == counted
+    play.run()
+    play.fail("a-0")
+    play.gone()
+    assert (play.phase, play.status["retryCount"]) == ("Failed", 3)
+
+
+@pytest.mark.parametrize(("is_ours", "counted"), [(True, (0, 1)), (False, (1, 0))])
+def test_a_gang_that_the_scheduler_breaks_costs_no_retry(
+    is_ours: bool, counted: tuple[int, int]
+) -> None:
+    play = Play(job(task("a", 2), policies=[policy("JobUnknown", "RestartJob")]))
+    play.run()
+    (play.evict if is_ours else play.delete)("a-0")
+    play.settle()
+    play.gone()
+    play.group_is("Unknown")
+    play.gone()
+    assert play.phases.count("Restarting") == 1
+    assert (play.status["retryCount"], play.status.get("evictions", 0)) == counted
+
+
 def test_somebody_elses_deletion_beside_an_eviction_is_a_retry() -> None:
     play = Play(job(task("a", 2), policies=[policy("PodEvicted", "RestartJob")], maxRetry=3))
     play.run()
@@ -602,12 +645,18 @@ def test_what_cannot_be_read_is_told() -> None:
     assert play.pods == []
 
 
-def test_evictions_may_count_as_in_volcano() -> None:
-    play = Play(job(task("a", 2), policies=[policy("PodEvicted", "RestartJob")], maxRetry=3))
+@pytest.mark.parametrize("max_retry", [1, 3])
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_evictions_may_count_as_in_volcano(is_ours: bool, max_retry: int) -> None:
+    policies = [policy("PodEvicted", "RestartJob")]
+    play = Play(job(task("a", 2), policies=policies, maxRetry=max_retry))
     play.run()
-    play.evict("a-0")
+    if is_ours:
+        play.evict("a-0")
+    else:
+        play.world.remove(play.pod_ref("a-0"))
     effects = JobReconciler(Options(lambda: KEYS, evictions_are_retries=True))(
         play.manifest, play.world
     )
     play.world.apply(effects)
-    assert (play.status["retryCount"], play.status.get("evictions")) == (1, 0)
+    assert (play.status["retryCount"], play.status.get("evictions", 0)) == (1, 0)

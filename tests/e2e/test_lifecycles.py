@@ -1,0 +1,463 @@
+"""The lives of jobs on a real API server, with scheduler, controllers and webhook together.
+
+Every event that a policy may name with every action, every stage with the ways into it and out of
+it, and what a job waits for. Jobs of one test live side by side.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from optsched.api import kinds
+from optsched.api.kinds import object_path
+from optsched.local.nodes import node_manifest
+from tests.support.rooms import Room
+from tests.support.together import Together
+from tests.support.vcjobs import job, policy, task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from optsched.local.plane import ControlPlane
+    from tests.support.livejobs import LiveJob
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    own_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Together]:
+    with Together(own_plane, tmp_path_factory.mktemp("lifecycles")) as running:
+        yield running
+
+
+_FORBIDDEN: Final = str.maketrans("_[]", "---")
+
+
+@pytest.fixture
+def room(cluster: Together, request: pytest.FixtureRequest) -> Iterator[Room]:
+    """A namespace for one test."""
+    name = request.node.name.removeprefix("test_").translate(_FORBIDDEN).strip("-").lower()
+    room = Room(cluster, name[:60].strip("-"))
+    yield room
+    room.let_go()
+
+
+# --- every event with every action ---------------------------------------------------------------
+
+PARTS: Final = {"totalPartitions": 2, "partitionSize": 2}
+POD: Final = frozenset({"a-2"})
+TASK: Final = frozenset({"a-0", "a-1", "a-2", "a-3"})
+ALL: Final = TASK | {"b-0"}
+OF_A_POD: Final = {
+    "RestartJob": ALL,
+    "RestartTask": TASK,
+    "RestartPartition": frozenset({"a-2", "a-3"}),
+    "RestartPod": POD,
+}
+OF_A_TASK: Final = {**dict.fromkeys(OF_A_POD, TASK), "RestartJob": ALL}
+OF_THE_JOB: Final = dict.fromkeys(OF_A_POD, ALL)
+ENDS: Final = {
+    "AbortJob": ["Aborting", "Aborted"],
+    "CompleteJob": ["Completing", "Completed"],
+    "TerminateJob": ["Terminating", "Terminated"],
+}
+BROKEN: Final = "cpu10"
+
+
+def fail(room: Room, one: LiveJob) -> None:
+    one.fail("a-2", 42)
+
+
+def delete(room: Room, one: LiveJob) -> None:
+    room.delete_pod(f"{one.name}-a-2")
+
+
+def complete(room: Room, one: LiveJob) -> None:
+    one.succeed(*sorted(TASK))
+
+
+def start_containers_again(room: Room, one: LiveJob) -> None:
+    path = object_path(kinds.POD, room.name, f"{one.name}-a-2")
+    [container] = room.api.get(path)["status"]["containerStatuses"]
+    statuses = [{**container, "restartCount": 3}]
+    room.api.patch(f"{path}/status", {"status": {"containerStatuses": statuses}})
+
+
+def grow(room: Room, one: LiveJob) -> None:
+    tasks = one.raw["spec"]["tasks"]
+    tasks[1]["replicas"] = 2
+    one.patch(tasks=tasks)
+
+
+@dataclass(frozen=True)
+class Event:
+    """How a policy names something, how it comes about, and which pods each restart means."""
+
+    said: dict[str, Any]
+    happen: Callable[[Room, LiveJob], None]
+    restarts: dict[str, frozenset[str]]
+
+
+EVENTS: Final = {
+    "PodFailed": Event({"event": "PodFailed"}, fail, OF_A_POD),
+    "ExitCode": Event({"exitCode": 42}, fail, OF_A_POD),
+    "PodEvicted": Event({"event": "PodEvicted"}, delete, OF_A_POD),
+    "TaskCompleted": Event({"event": "TaskCompleted"}, complete, OF_A_TASK),
+    "TaskFailed": Event({"event": "TaskFailed"}, start_containers_again, OF_A_TASK),
+    "Unknown": Event({"event": "JobUnknown"}, delete, OF_THE_JOB),
+    "JobUpdated": Event({"event": "JobUpdated"}, grow, OF_THE_JOB),
+    "Any": Event({"event": "*"}, delete, OF_A_POD),
+}
+"""All but PodPending, and those for controllers only, which the webhook refuses."""
+
+
+def began(room: Room, event: str, action: str) -> LiveJob:
+    """A job with a policy; those whose gangs break later are on one node."""
+    said = [{**EVENTS[event].said, "action": action}]
+    is_job_s = EVENTS[event].restarts is OF_THE_JOB
+    first = task("a", 4, partitionPolicy=PARTS, policies=[] if is_job_s else said)
+    body = job(first, task("b"), name=action.lower(), policies=said if is_job_s else [])
+    if event == "Unknown":
+        for one in body["spec"]["tasks"]:
+            one["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": BROKEN}
+    return room.job(body)
+
+
+@contextmanager
+def breaking(room: Room, event: str) -> Iterator[None]:
+    """Pods of gangs that break find no other place, until this is over."""
+    path = object_path(kinds.NODE, None, BROKEN)
+    if event == "Unknown":
+        room.api.patch(path, {"spec": {"unschedulable": True}})
+    yield
+    room.api.patch(path, {"spec": {"unschedulable": None}})
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_each_action_follows_from(room: Room, event: str) -> None:
+    jobs = {action: began(room, event, action) for action in (*ENDS, *OF_A_POD)}
+    before = {}
+    for action, one in jobs.items():
+        one.await_count(running=5)
+        before[action] = one.uids
+    with breaking(room, event):
+        for one in jobs.values():
+            EVENTS[event].happen(room, one)
+        for action, stages in ENDS.items():
+            jobs[action].await_phase(stages[-1])
+            *lived, _, _ = jobs[action].stages
+            assert (sorted(lived), jobs[action].stages[2:]) == (["Pending", "Running"], stages)
+            assert jobs[action].status.get("retryCount", 0) == 0
+        for action in OF_A_POD:
+            jobs[action].await_count(retryCount=1)
+    num_pods = 6 if event == "JobUpdated" else 5
+    for action, again in EVENTS[event].restarts.items():
+        one = jobs[action]
+        status = one.await_count(retryCount=1, running=num_pods)
+        assert status["state"]["phase"] == "Running"
+        after = one.uids
+        assert {n for n, uid in before[action].items() if after[n] != uid} == again, action
+        assert sorted(one.stages) == ["Pending", "Restarting", "Running"]
+    for one in jobs.values():
+        assert len(room.events(one.name, "ExecuteAction")) == 1
+
+
+def test_each_action_follows_when_a_pod_is_pending_too_long(room: Room) -> None:
+    cluster, pool = room.cluster, {"pool": room.name}
+    jobs = {}
+    for action in (*ENDS, *OF_A_POD):
+        stuck = task("a", 1, policies=[policy("PodPending", action, timeout="1s")])
+        stuck["template"]["spec"]["nodeSelector"] = pool
+        body = job(stuck, task("b"), name=action.lower(), minAvailable=1, maxRetry=1000)
+        stuck["minAvailable"] = 0
+        jobs[action] = room.job(body)
+    for action, stages in ENDS.items():
+        jobs[action].await_phase(stages[-1])
+        assert jobs[action].status["state"]["reason"] == "PodPending"
+    for action in OF_A_POD:
+        made = room.await_(lambda a=action: made_again(jobs[a]), f"pod a of {action} is new")
+        assert (made["b-0"] == "0") == (action != "RestartJob")
+    cluster.nodes(node_manifest(room.name, cpu="32", memory="128Gi", labels=pool))
+    for action in OF_A_POD:
+        jobs[action].await_count(running=2)
+        jobs[action].await_phase("Running")
+
+
+def made_again(one: LiveJob) -> dict[str, str]:
+    """For which version of its job each pod was made, once both are there and one is not the first.
+
+    The other one follows at some other time if it follows at all.
+    """
+    versions = {
+        name: pod["metadata"]["annotations"]["volcano.sh/job-version"]
+        for name, pod in one.pods().items()
+        if "deletionTimestamp" not in pod["metadata"]
+    }
+    return versions if versions.keys() == {"a-0", "b-0"} and versions["a-0"] != "0" else {}
+
+
+# --- stages --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "stages"),
+    [*ENDS.items(), ("RestartJob", ["Restarting", "Pending", "Running"])],
+)
+@pytest.mark.parametrize("how", ["policy", "command"])
+def test_a_stage_lasts_until_its_pods_are_gone(
+    room: Room, action: str, stages: list[str], how: str
+) -> None:
+    policies = [policy("PodFailed", action)] if how == "policy" else []
+    one = room.job(job(task("a", 3), name="held", policies=policies, minAvailable=2))
+    one.await_count(running=3)
+    room.hold("held-a-1", "held-a-2")
+    if how == "policy":
+        one.fail("a-0")
+    else:
+        one.command(action)
+    status = one.await_count(terminating=2)
+    assert status["state"]["phase"] == stages[0]
+    room.await_(lambda: room.find(kinds.POD_GROUP, f"held-{one.uid}") is None, "it left its gang")
+    assert one.phase == stages[0]
+    room.let_go()
+    one.await_phase(stages[-1])
+    assert one.stages[-len(stages) :] == stages
+    if action != "RestartJob":
+        kept = {"a-0"} if how == "policy" else set()
+        assert one.status.get("terminating", 0) == 0
+        assert set(one.pods()) == kept
+        assert one.status["runningDuration"]
+
+
+def test_what_ends_a_job_that_restarts_waits_until_it_has(room: Room) -> None:
+    one = room.job(job(task("a", 2), name="late"))
+    one.await_count(running=2)
+    room.hold("late-a-0", "late-a-1")
+    one.command("RestartJob")
+    one.await_count(terminating=2)
+    one.command("AbortJob")
+    assert one.phase == "Restarting"
+    room.let_go()
+    one.await_phase("Aborted")
+    one.command("ResumeJob")
+    one.await_phase("Running")
+    assert one.status["retryCount"] == 1
+
+
+def test_suspended_jobs_resume_any_number_of_times(room: Room) -> None:
+    one = room.job(job(task("a", 2), name="patient", maxRetry=1))
+    for _ in range(3):
+        one.await_phase("Running")
+        one.command("AbortJob")
+        one.await_phase("Aborted")
+        one.await_pods()
+        one.command("ResumeJob")
+    one.await_phase("Running")
+    assert one.status.get("retryCount", 0) == one.status.get("evictions", 0) == 0
+    one.command("TerminateJob")
+    one.await_phase("Terminated")
+    one.command("ResumeJob")
+    room.await_(lambda: room.events("patient", "CommandIgnored"), "the Command is refused")
+    assert one.phase == "Terminated"
+
+
+def test_jobs_end_by_the_numbers_of_pods_that_succeed(room: Room) -> None:
+    def make(name: str, *tasks: dict[str, Any], **spec: Any) -> LiveJob:
+        return room.job(job(*(tasks or [task("a", 3)]), name=name, **spec))
+
+    early = make("early", minSuccess=1)
+    few = make("few", minAvailable=1, minSuccess=2)
+    enough = make("enough", minAvailable=2)
+    short = make("short", minAvailable=2)
+    strict = make("strict", task("a", 2, minAvailable=2), task("b", 1), minAvailable=3)
+    loose = make("loose", task("a", 2, minAvailable=1), task("b", 1), minAvailable=2)
+    empty = make("empty", task("a", 1, minAvailable=0), minAvailable=0)
+    for one in (early, few, enough, short, strict, loose):
+        one.await_count(running=3)
+
+    early.succeed("a-1")
+    few.succeed("a-0")
+    enough.succeed("a-0", "a-1")
+    short.succeed("a-0")
+    strict.succeed("a-0", "b-0")
+    loose.succeed("a-0", "b-0")
+    for one, pods in ((few, "12"), (enough, "2"), (short, "12"), (strict, "1"), (loose, "1")):
+        for index in pods:
+            one.fail(f"a-{index}")
+
+    early.await_phase("Completed")
+    early.await_pods("a-1")
+    enough.await_phase("Completed")
+    loose.await_phase("Completed")
+    for one, said in ((few, "1 of 3"), (short, "1 of 3"), (strict, "2 of 3")):
+        state = one.await_phase("Failed")["state"]
+        assert state["reason"] == "NotEnoughSucceeded"
+        assert state["message"] == f"{said} pods have succeeded"
+        assert len(one.pods()) == 3, "with their logs"
+    empty.await_phase("Running")
+    tasks = empty.raw["spec"]["tasks"]
+    tasks[0]["replicas"] = 0
+    empty.patch(tasks=tasks)
+    empty.await_pods()
+    assert empty.phase == "Running"
+
+
+def test_jobs_that_have_ended_go_when_they_are_old(room: Room) -> None:
+    def make(name: str, **spec: Any) -> LiveJob:
+        return room.job(job(task("a"), name=name, ttlSecondsAfterFinished=2, **spec))
+
+    completed, failed = make("completed"), make("failed")
+    terminated = make("terminated", policies=[policy("PodFailed", "TerminateJob")])
+    aborted = make("aborted", policies=[policy("PodFailed", "AbortJob")])
+    for one in (completed, failed, terminated, aborted):
+        one.await_count(running=1)
+    completed.succeed("a-0")
+    for one in (failed, terminated, aborted):
+        one.fail("a-0")
+    aborted.await_phase("Aborted")
+    for one in (completed, failed, terminated):
+        room.await_(lambda n=one.name: room.find(kinds.JOB, n) is None, f"{one.name} is gone")
+        room.await_(lambda one=one: not one.pods(), f"pods of {one.name} are gone")
+    assert aborted.phase == "Aborted"
+    assert len(aborted.pods()) == 1
+
+
+# --- what is taken away --------------------------------------------------------------------------
+
+
+def test_what_is_taken_from_a_job_never_fails_it(room: Room) -> None:
+    evicted = [policy("PodEvicted", "RestartJob")]
+    drained = room.job(job(task("a", 2), name="drained", policies=evicted, maxRetry=1))
+    deleted = room.job(job(task("a", 2), name="deleted", policies=evicted, maxRetry=1))
+    counted = room.job(job(task("a", 2), name="counted", policies=evicted, maxRetry=3))
+    for number in (1, 2):
+        for one in (drained, deleted, counted):
+            one.await_count(running=2)
+            one.await_phase("Running")
+        room.hold("drained-a-0")
+        room.evict_pod("drained-a-0")
+        for name in ("deleted-a-0", "counted-a-0"):
+            room.delete_pod(name)
+        drained.await_count(terminating=1, evictions=number)
+        room.let_go()
+        deleted.await_count(evictions=number)
+        counted.await_count(retryCount=number)
+    for one in (drained, deleted):
+        one.await_phase("Running")
+        assert one.status.get("retryCount", 0) == 0
+        one.fail("a-1")  # nobody answers
+    room.delete_pod("deleted-a-0")
+    deleted.await_count(evictions=3, running=2)
+
+
+# --- volumes, order and size ---------------------------------------------------------------------
+
+CLAIM: Final = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+def test_jobs_have_their_volumes_or_wait_for_them(room: Room) -> None:
+    made = {"mountPath": "/made", "volumeClaim": CLAIM}
+    named = {"mountPath": "/named", "volumeClaimName": "results"}
+    one = room.job(job(task("a", 2), name="wet", volumes=[made, named]))
+    room.await_(lambda: room.events("wet", "PVCError"), "it waits for a claim")
+    state = one.await_phase("Pending")["state"]
+    assert state["reason"] == "PVCError"
+    assert state["message"] == "pvc results is not found, the job waits until it is there"
+    assert one.pods() == {}
+    [claim] = one.owned("persistentvolumeclaims")
+    room.make(kinds.PERSISTENT_VOLUME_CLAIM, {"metadata": {"name": "results"}, "spec": CLAIM})
+    room.await_(lambda: len(one.pods()) == 2, "its pods are there")
+    spec = one.pods()["a-1"]["spec"]
+    sources = {volume["name"]: volume for volume in spec["volumes"]}
+    seen = {
+        mount["mountPath"]: sources[mount["name"]].get("persistentVolumeClaim", {}).get("claimName")
+        for mount in spec["containers"][0]["volumeMounts"]
+        if not mount["mountPath"].startswith("/var/run/")
+    }
+    assert seen == {"/made": claim, "/named": "results"}
+    assert one.status["controlledResources"] == {
+        f"volume-pvc-{claim}": claim,
+        "volume-pvc-results": "results",
+    }
+    room.api.delete(f"{one.jobs}/wet")
+    room.await_(lambda: not one.owned("persistentvolumeclaims"), "what it made is gone")
+    assert room.find(kinds.PERSISTENT_VOLUME_CLAIM, "results") is not None
+
+
+def test_tasks_wait_for_as_many_pods_of_others_as_they_need(room: Room) -> None:
+    pool, never = {"pool": room.name}, {"pool": "never"}
+    some, none = task("some", 3, minAvailable=1), task("none")
+    some["template"]["spec"]["nodeSelector"] = pool
+    none["template"]["spec"]["nodeSelector"] = never
+    after_some = task("after-some", 1, dependsOn={"name": ["some"]})
+    after_any = task("after-any", 1, dependsOn={"name": ["some", "none"], "iteration": "any"})
+    after_all = task("after-all", 1, dependsOn={"name": ["some", "none"], "iteration": "all"})
+    body = job(some, none, after_some, after_any, after_all, name="order", minAvailable=1)
+    order = room.job(body)
+    room.await_(lambda: {"some-0", "none-0"} <= set(order.pods()), "the first ones are there")
+    assert not [name for name in order.pods() if name.startswith("after")]
+    node = node_manifest(f"{room.name}-0", cpu="1", memory="1Gi", labels=pool)
+    room.cluster.nodes(node)
+    first = {"after-some-0", "after-any-0"}
+    room.await_(lambda: first <= set(order.pods()), "those that need some of them follow")
+    assert "after-all-0" not in order.pods()
+    room.cluster.nodes(node_manifest(f"{room.name}-1", cpu="1", memory="1Gi", labels=never))
+    room.await_(lambda: "after-all-0" in order.pods(), "the last one follows")
+
+
+def test_jobs_grow_and_shrink(room: Room) -> None:
+    spec = {"plugins": {"svc": [], "ssh": []}, "minAvailable": 2}
+    evicted = [policy("PodEvicted", "RestartJob")]
+    one = room.job(job(task("a", 3, minAvailable=1), name="elastic", policies=evicted, **spec))
+    one.await_count(running=3)
+    before = one.uids
+
+    def resize(replicas: int, least: int) -> None:
+        tasks = one.raw["spec"]["tasks"]
+        tasks[0]["replicas"] = replicas
+        one.patch(tasks=tasks, minAvailable=least)
+        one.await_count(running=replicas, minAvailable=least)
+        [group] = [g for g in room.cluster.groups(room.name) if one.uid in g["metadata"]["name"]]
+        assert group["spec"]["minMember"] == least
+        path = object_path(kinds.CONFIG_MAP, room.name, "elastic-svc")
+        hosts = [f"elastic-a-{i}.elastic" for i in range(replicas)]
+        room.await_(
+            lambda: room.api.get(path)["data"]["a.host"].split() == hosts, "hosts are known"
+        )
+
+    resize(6, 3)
+    resize(2, 1)
+    assert one.uids == {name: before[name] for name in ("a-0", "a-1")}
+    resize(4, 4)
+    assert one.phase == "Running"
+    assert one.stages[:2] == ["Pending", "Running"]
+    assert "Restarting" not in one.stages
+    assert one.status.get("retryCount", 0) == 0
+
+
+def test_the_service_of_a_job_lets_in_its_own(room: Room) -> None:
+    own = room.job(job(task("a"), name="own", plugins={"svc": []}))
+    bare = {"svc": ["--disable-network-policy=true", "--publish-not-ready-addresses=true"]}
+    opened = room.job(job(task("a"), name="opened", plugins=bare))
+    for one in (own, opened):
+        one.await_count(running=1)
+    policies = "networking.k8s.io/v1"
+    assert own.owned("networkpolicies", policies) == ["own"]
+    assert opened.owned("networkpolicies", policies) == []
+    [found] = room.api.items(f"/apis/{policies}/namespaces/{room.name}/networkpolicies")
+    mine = {"volcano.sh/job-name": "own", "volcano.sh/job-namespace": room.name}
+    assert found["spec"]["podSelector"]["matchLabels"] == mine
+    assert found["spec"]["ingress"] == [{"from": [{"podSelector": {"matchLabels": mine}}]}]
+    labels = own.pods()["a-0"]["metadata"]["labels"]
+    assert mine.items() <= labels.items()
+    for name, is_open in (("own", None), ("opened", True)):
+        service = room.find(kinds.SERVICE, name)
+        assert service is not None
+        assert service["spec"]["clusterIP"] == "None"
+        assert service["spec"].get("publishNotReadyAddresses") is is_open
