@@ -234,7 +234,8 @@ def test_evictions_by_the_scheduler_cost_no_retry(site: Site) -> None:
         body["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"] = cpu
         return LiveJob(site, body)
 
-    victim = sized("victim", low, policies=[policy("PodEvicted", "RestartJob")], maxRetry=1)
+    policies = [policy("PodEvicted", "RestartJob"), RESTART]
+    victim = sized("victim", low, policies=policies, maxRetry=1)
     victim.await_phase("Running")
     urgent = sized("urgent", high)
     urgent.await_phase("Running")
