@@ -7,6 +7,8 @@ are and what they hold; it is made from the `kubernetes` package (tests/admissio
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -19,15 +21,18 @@ if TYPE_CHECKING:
 
     from optsched.admission.findings import Findings
 
-_PYTHON: Final[dict[str, type]] = {"text": str, "integer": int, "boolean": bool}
+_PYTHON: Final[dict[str, type]] = {"text": str, "boolean": bool}
 _SCALARS: Final = {"text": (str, "a text: write it in quotes"), "boolean": (bool, "true or false")}
+_BITS: Final = {"int32": 31, "int64": 63}
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 @cache
 def pod_types() -> dict[str, dict[str, str]]:
-    """What each field holds, by type: text, integer, boolean, quantity, any or a type's name.
+    """What each field holds, by type, a scalar or a type's name.
 
-    In brackets for a list, in braces for a mapping of names to such values.
+    Scalars are text, int32, int64, boolean, quantity, port (a number or a name), time and any; in
+    brackets for a list, in braces for a mapping of names to such values.
     """
     text = files("optsched.admission").joinpath("pod_types.txt").read_text("utf-8")
     found: dict[str, dict[str, str]] = {}
@@ -69,8 +74,8 @@ def _fit(kind: str) -> type | Fit:
         return _PYTHON[kind]
     if kind == "any":
         return lambda _: True
-    if kind == "quantity":
-        return lambda value: not _quantity_problem(value)
+    if kind in _PROBLEMS or kind in _BITS:
+        return lambda value: not _scalar_problem(value, kind)
     if kind[0] == "[":
         return _list_fit(kind[1:-1])
     return _mapping_fit(kind[1:-1]) if kind[0] == "{" else _record_fit(kind)
@@ -172,13 +177,36 @@ def _hint(name: str, fields: dict[str, str]) -> str:
 
 
 def _scalar_problem(value: object, kind: str) -> str:
-    if kind == "quantity":
-        return _quantity_problem(value)
-    if kind == "integer":
-        fits = isinstance(value, int) and not isinstance(value, bool)
-        return "" if fits else "is not a whole number"
+    if kind in _BITS:
+        return _number_problem(value, _BITS[kind])
+    if kind in _PROBLEMS:
+        return _PROBLEMS[kind](value)
     expected, wanted = _SCALARS[kind]
     return "" if isinstance(value, expected) else f"is not {wanted}"
+
+
+def _number_problem(value: object, num_bits: int) -> str:
+    if type(value) is not int:
+        return "is not a whole number"
+    most = 2**num_bits
+    return "" if -most <= value < most else f"is out of range: write {-most} to {most - 1}"
+
+
+def _port_problem(value: object) -> str:
+    if isinstance(value, str):
+        return ""
+    problem = _number_problem(value, _BITS["int32"])
+    return problem and "is neither a port nor the name of one: write 1 to 65535, or a name"
+
+
+def _time_problem(value: object) -> str:
+    is_time = isinstance(value, str) and _TIME.fullmatch(value) is not None
+    try:
+        if is_time:
+            datetime.fromisoformat(str(value))
+    except ValueError:
+        is_time = False
+    return "" if is_time else "is not a time such as 2026-01-31T08:00:00Z (RFC 3339)"
 
 
 def _quantity_problem(value: object) -> str:
@@ -187,6 +215,13 @@ def _quantity_problem(value: object) -> str:
     except QuantityError as error:
         return error.message
     return ""
+
+
+_PROBLEMS: Final[dict[str, Callable[[object], str]]] = {
+    "port": _port_problem,
+    "quantity": _quantity_problem,
+    "time": _time_problem,
+}
 
 
 def nanos_of(value: object) -> int:

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.admission.names import QUALIFIED_RULE, is_qualified
 from optsched.admission.pod_types import nanos_of
+from optsched.units import QuantityError
 
 if TYPE_CHECKING:
     from optsched.admission.findings import Findings
+    from optsched.admission.parts import Part
     from optsched.admission.review import Raw
 
-_NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage", "storage"})
+_NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_OF_PODS: Final = ("cpu", "memory")
 _HUGE_PAGES: Final = "hugepages-"
+_NANO: Final = 10**9
+_QUOTAS: Final = "requests."
+"""How quotas name what is asked for; no container may."""
 _NO_LIMIT: Final = "Limit must be set for non overcommitable resources"
 
 
@@ -38,22 +44,107 @@ def check_resources(container: Raw, path: str, findings: Findings) -> None:
             _check_amount(name, value, f"{path}.resources.{part}[{name}]", findings)
     for name, value in requests.items():
         _check_against_limit(name, value, limits, f"{path}.resources", findings)
+    _check_pages({*requests, *limits}, f"{path}.resources", findings)
+
+
+def _check_pages(resources: set[str], path: str, findings: Findings) -> None:
+    has_pages = any(name.startswith(_HUGE_PAGES) for name in resources)
+    if has_pages and resources.isdisjoint(_OF_PODS):
+        findings.deny(
+            f"{path}: Forbidden: HugePages require cpu or memory: ask for one of them too"
+        )
+
+
+def check_pod_resources(spec: Part) -> None:
+    """What a pod costs, and asks for as a whole: no less than what its containers ask for."""
+    overhead = spec.raw.get("overhead") or {}
+    for name, value in overhead.items():
+        _check_amount(name, value, f"{spec.path}.overhead[{name}]", spec.findings)
+    _check_pages({*overhead}, f"{spec.path}.overhead", spec.findings)
+    resources = spec.part("resources")
+    if resources is None:
+        return
+    for part in ("requests", "limits"):
+        for name, value in (resources.raw.get(part) or {}).items():
+            path = f"{resources.path}.{part}[{name}]"
+            if name not in _OF_PODS and not name.startswith(_HUGE_PAGES):
+                resources.findings.invalid(path, name, "write cpu, memory or hugepages-<size>")
+            else:
+                _check_amount(name, value, path, resources.findings)
+    named = {*(resources.raw.get("requests") or {}), *(resources.raw.get("limits") or {})}
+    _check_pages(named, resources.path, resources.findings)
+    if resources.has("claims"):
+        resources.forbidden("claims", "may not be set for a pod as a whole: leave them out")
+    if resources.findings.has_problems:
+        return
+    held = {
+        part: {name: resources.raw[part][name] for name in _OF_PODS if name in resources.raw[part]}
+        for part in resources.present("requests", "limits")
+    }
+    check_resources({"resources": held}, spec.path, spec.findings)
+    _check_sums(resources, [*spec.parts("containers")])
+
+
+def _check_sums(resources: Part, containers: list[Part]) -> None:
+    requests, limits = (_nanos(resources.raw.get(part)) for part in ("requests", "limits"))
+    held = [_asked(each.raw.get("resources") or {}) for each in containers]
+    for name, amount in requests.items():
+        if sum(each.get(name, 0) for each in held) > amount:
+            resources.findings.invalid(
+                f"{resources.path}.requests[{name}]",
+                resources.raw["requests"][name],
+                "must be greater than or equal to what the containers ask for together",
+            )
+    for container in containers:
+        own = (container.raw.get("resources") or {}).get("limits") or {}
+        for name, amount in _nanos(own).items():
+            if amount > limits.get(name, amount):
+                path = f"{container.path}.resources.limits[{name}]"
+                most = resources.raw["limits"][name]
+                container.findings.invalid(path, own[name], f"must be at most {most}, as the pod")
+
+
+def _asked(resources: Raw) -> dict[str, int]:
+    """What a container asks for; where only its limit is there, that."""
+    return {**_nanos(resources.get("limits")), **_nanos(resources.get("requests"))}
+
+
+def _nanos(amounts: Raw | None) -> dict[str, int]:
+    return {name: nanos_of(_or_zero(value)) for name, value in (amounts or {}).items()}
+
+
+def _or_zero(value: object) -> object:
+    """An amount; null is zero, as it is for Go."""
+    return "0" if value is None else value
 
 
 def _check_amount(name: str, value: object, path: str, findings: Findings) -> None:
-    nanos = nanos_of(value)
+    nanos = nanos_of(_or_zero(value))
     if not _is_resource(name):
         findings.invalid(path, name, f"no resource is called that: {_names_accepted()}")
     elif nanos < 0:
         findings.invalid(path, value, "must be greater than or equal to 0")
-    elif is_extended(name) and nanos % 10**9:
+    elif is_extended(name) and nanos % _NANO:
         findings.invalid(path, value, f"must be an integer: nobody can have a part of {name}")
+    elif name.startswith(_HUGE_PAGES) and not _is_divisible(name, nanos):
+        size = name.removeprefix(_HUGE_PAGES)
+        findings.invalid(path, value, f"must be a whole number of pages of {size}")
+
+
+def _is_divisible(resource: str, nanos: int) -> bool:
+    try:
+        page = nanos_of(resource.removeprefix(_HUGE_PAGES))
+    except QuantityError:
+        return False
+    return page > 0 and page % _NANO == 0 and -(-nanos // _NANO) % (page // _NANO) == 0
 
 
 def _is_resource(name: str) -> bool:
     if name in _NATIVE or name.startswith(_HUGE_PAGES):
         return True
-    return "/" in name and is_qualified(name)
+    if "/" not in name or not is_qualified(name):
+        return False
+    return "kubernetes.io/" in name or not name.startswith(_QUOTAS)
 
 
 def _names_accepted() -> str:
@@ -72,7 +163,7 @@ def _check_against_limit(
         if not allows_overcommit(name):
             findings.required(f"{path}.limits", f"{_NO_LIMIT}: write limits[{name}] as in requests")
         return
-    asked, most = nanos_of(value), nanos_of(limits[name])
+    asked, most = nanos_of(_or_zero(value)), nanos_of(_or_zero(limits[name]))
     where = f"{path}.requests[{name}]"
     if allows_overcommit(name) and asked > most:
         sentence = f"must be less than or equal to {name} limit of {limits[name]}"

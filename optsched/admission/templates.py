@@ -1,17 +1,25 @@
 """The pod that a task makes: what a kubelet, or the API server, would refuse later.
 
-As k8s.io/kubernetes, pkg/apis/core/validation, validates pod templates; only what users get wrong
-is looked at, the rest is refused when the pod is made.
+As k8s.io/kubernetes, pkg/apis/core/validation, validates pod templates. What depends on how a
+server is set up, or on other objects, is left to the server that makes the pods, and so is what
+hardly anybody writes: pods for Windows, profiles in annotations.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.admission import names
-from optsched.admission.pod_types import check_types, pod_types
-from optsched.admission.resources import check_resources
+from optsched.admission.containers import check_containers, parts_of_containers
+from optsched.admission.contexts import check_pod_context
+from optsched.admission.device_claims import check_claims
+from optsched.admission.parts import Part
+from optsched.admission.placement import check_labels, check_placement
+from optsched.admission.pod_types import check_types
+from optsched.admission.pod_volumes import check_volumes
+from optsched.admission.resources import check_pod_resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,29 +27,33 @@ if TYPE_CHECKING:
     from optsched.admission.findings import Findings
     from optsched.admission.review import Raw
 
-_ENV_NAME: Final = re.compile(r"[ -<>-~]+")
-_MAX_PORT: Final = 65535
 _CHOICES: Final = {
     "restartPolicy": ("Always", "OnFailure", "Never"),
     "dnsPolicy": ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
     "preemptionPolicy": ("PreemptLowerPriority", "Never"),
 }
-_PULL: Final = ("Always", "IfNotPresent", "Never")
-_PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
 _SUBDOMAINS: Final = ("serviceAccountName", "priorityClassName", "runtimeClassName", "nodeName")
 _LABELS: Final = ("hostname", "subdomain")
-_MINIMUMS: Final = {"terminationGracePeriodSeconds": 0, "activeDeadlineSeconds": 1}
+_MAX_INT32: Final = 2**31 - 1
+_MAX_ANNOTATIONS: Final = 256 * 2**10
+_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+_MAX_HOSTNAME: Final = 64
+_MAX_SERVERS: Final = 3
+_MAX_SEARCHES: Final = 32
+_MAX_SEARCH: Final = 2048
+_V4: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 
 
 def check_template(template: Mapping[str, Any], path: str, findings: Findings) -> bool:
     """A pod template, and whether all of it can be read; path: such as spec.tasks[0].template."""
     if not check_types(dict(template), "PodTemplateSpec", path, findings):
         return False
-    _check_meta(template.get("metadata") or {}, f"{path}.metadata", findings)
-    spec = template.get("spec") or {}
-    _check_spec(spec, f"{path}.spec", findings)
-    _check_containers(spec, f"{path}.spec", findings)
-    _check_volumes(spec, f"{path}.spec", findings)
+    whole = Part(dict(template), path, findings)
+    meta = whole.part("metadata")
+    if meta is not None:
+        _check_meta(meta)
+    spec = whole.part("spec") or Part({}, f"{path}.spec", findings)
+    _check_spec(spec)
     return True
 
 
@@ -49,150 +61,145 @@ def containers_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Raw]]:
     """The containers of a pod, those that start it first, with the path of each."""
     for kind in ("initContainers", "containers"):
         for position, container in enumerate(spec.get(kind) or ()):
-            yield f"{kind}[{position}]", container
+            yield f"{kind}[{position}]", container or {}
 
 
-def _check_meta(meta: Raw, path: str, findings: Findings) -> None:
-    for name, value in (meta.get("labels") or {}).items():
-        if not names.is_qualified(name):
-            findings.invalid(f"{path}.labels", name, names.QUALIFIED_RULE)
-        if not names.is_label_value(value or ""):
-            findings.invalid(f"{path}.labels[{name}]", value, names.LABEL_VALUE_RULE)
-    for name in meta.get("annotations") or {}:
+def _check_meta(meta: Part) -> None:
+    check_labels(meta, "labels")
+    annotations = meta.mapping("annotations")
+    for name in annotations:
         if not names.is_qualified(name.lower()):
-            findings.invalid(f"{path}.annotations", name, names.QUALIFIED_RULE)
+            meta.findings.invalid(f"{meta.path}.annotations", name, names.QUALIFIED_RULE)
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in annotations.items())
+    if size > _MAX_ANNOTATIONS:
+        meta.forbidden("annotations", f"have {size} bytes: write at most {_MAX_ANNOTATIONS}")
+    cost = annotations.get(_DELETION_COST)
+    if cost is not None and not _is_int32(cost):
+        path = f"{meta.path}.annotations[{_DELETION_COST}]"
+        meta.findings.invalid(path, cost, "must be a 32bit integer: write one such as -1 or 100")
 
 
-def _check_spec(spec: Raw, path: str, findings: Findings) -> None:
+def _is_int32(text: str) -> bool:
+    is_whole = re.fullmatch(r"-?(0|[1-9][0-9]*)", text) is not None
+    return is_whole and -_MAX_INT32 - 1 <= int(text) <= _MAX_INT32
+
+
+def _check_spec(spec: Part) -> None:
     for name, choices in _CHOICES.items():
-        _check_choice(spec, name, choices, path, findings)
+        spec.choose(name, *choices)
     for name in _SUBDOMAINS:
-        value = spec.get(name)
-        if value and not names.is_subdomain(value):
-            findings.invalid(f"{path}.{name}", value, names.SUBDOMAIN_RULE)
+        spec.fits(name, names.is_subdomain, names.SUBDOMAIN_RULE)
+    if not spec.text("serviceAccountName"):
+        spec.fits("serviceAccount", names.is_subdomain, names.SUBDOMAIN_RULE)
+    if spec.raw.get("runtimeClassName") == "":
+        spec.invalid("runtimeClassName", "name a RuntimeClass, or leave it out")
     for name in _LABELS:
-        value = spec.get(name)
-        if value and not names.is_label(value):
-            findings.invalid(f"{path}.{name}", value, names.LABEL_RULE)
-    for name, least in _MINIMUMS.items():
-        value = spec.get(name)
-        if value is not None and value < least:
-            findings.invalid(f"{path}.{name}", value, f"write {least} or more")
-    for name, value in (spec.get("nodeSelector") or {}).items():
-        if not names.is_label_value(value or ""):
-            findings.invalid(f"{path}.nodeSelector[{name}]", value, names.LABEL_VALUE_RULE)
+        spec.fits(name, names.is_label, names.LABEL_RULE)
+    deadline = spec.raw.get("activeDeadlineSeconds")
+    if deadline is not None and not 1 <= deadline <= _MAX_INT32:
+        spec.invalid("activeDeadlineSeconds", f"write 1 to {_MAX_INT32}")
+    if spec.raw.get("ephemeralContainers"):
+        spec.forbidden("ephemeralContainers", "not allowed in pod templates: leave them out")
+    _check_gates(spec)
+    _check_host(spec)
+    _check_dns(spec)
+    context = spec.part("securityContext")
+    check_pod_context(context or Part({}, f"{spec.path}.securityContext", spec.findings), spec)
+    check_placement(spec)
+    check_containers(spec, check_volumes(spec))
+    check_claims(spec, list(parts_of_containers(spec)))
+    check_pod_resources(spec)
 
 
-def _check_choice(
-    fields: Raw, name: str, choices: tuple[str, ...], path: str, findings: Findings
-) -> None:
-    value = fields.get(name)
-    if value and value not in choices:
-        supported = ", ".join(f'"{choice}"' for choice in choices)
-        findings.deny(f'{path}.{name}: Unsupported value: "{value}": supported values: {supported}')
-
-
-def _check_containers(spec: Raw, path: str, findings: Findings) -> None:
-    if not spec.get("containers"):
-        findings.required(f"{path}.containers", "write at least one container")
+def _check_gates(spec: Part) -> None:
+    for gate in spec.parts("readinessGates"):
+        gate.need("conditionType", names.is_qualified, names.QUALIFIED_RULE)
     seen: set[str] = set()
-    for place, container in containers_of(spec):
-        where = f"{path}.{place}"
-        _check_container_name(container.get("name") or "", seen, where, findings)
-        if not (container.get("image") or "").strip():
-            findings.required(f"{where}.image", "write the image that is run")
-        _check_choice(container, "imagePullPolicy", _PULL, where, findings)
-        check_resources(container, where, findings)
-        _check_ports(container, where, findings)
-        _check_env(container, where, findings)
+    for gate in spec.parts("schedulingGates"):
+        name = gate.text("name")
+        gate.need("name", names.is_qualified, names.QUALIFIED_RULE)
+        if name and name in seen:
+            gate.duplicate("name", name, "name each gate once")
+        seen.add(name)
+    if seen and spec.text("nodeName"):
+        spec.forbidden("nodeName", "cannot be set together with schedulingGates: keep one of them")
 
 
-def _check_container_name(name: str, seen: set[str], path: str, findings: Findings) -> None:
-    if not name:
-        findings.required(f"{path}.name", "give each container a name")
-    elif not names.is_label(name):
-        findings.invalid(f"{path}.name", name, names.LABEL_RULE)
-    elif name in seen:
-        findings.deny(f'{path}.name: Duplicate value: "{name}": give each a name of its own')
-    seen.add(name)
+# --- hosts and names ------------------------------------------------------------------------------
 
 
-def _check_ports(container: Raw, path: str, findings: Findings) -> None:
-    seen: set[str] = set()
-    for position, port in enumerate(container.get("ports") or ()):
-        where = f"{path}.ports[{position}]"
-        _check_choice(port, "protocol", _PROTOCOLS, where, findings)
-        if port.get("containerPort") is None:
-            findings.required(f"{where}.containerPort", f"write 1 to {_MAX_PORT}")
-        for name in ("containerPort", "hostPort"):
-            value = port.get(name)
-            if value is not None and not int(name == "containerPort") <= value <= _MAX_PORT:
-                findings.invalid(f"{where}.{name}", value, f"must be between 1 and {_MAX_PORT}")
-        _check_port_name(port.get("name") or "", seen, where, findings)
+def _check_host(spec: Part) -> None:
+    for alias in spec.parts("hostAliases"):
+        if not _is_address(alias.text("ip")):
+            alias.invalid("ip", "write an IP address such as 10.0.0.1 or fd00::1")
+        for position, name in enumerate(alias.list_of("hostnames")):
+            if not names.is_subdomain(name):
+                path = f"{alias.path}.hostnames[{position}]"
+                alias.findings.invalid(path, name, names.SUBDOMAIN_RULE)
+    if spec.raw.get("hostUsers") is False:
+        _check_own_users(spec)
+    if spec.has("hostnameOverride"):
+        _check_override(spec)
+    system = spec.part("os")
+    if system is not None:
+        system.choose("name", "linux", "windows", is_required=True)
 
 
-def _check_port_name(name: str, seen: set[str], path: str, findings: Findings) -> None:
-    if name and not names.is_port_name(name):
-        findings.invalid(f"{path}.name", name, names.PORT_NAME_RULE)
-    elif name and name in seen:
-        findings.deny(f'{path}.name: Duplicate value: "{name}": give each a name of its own')
-    seen.add(name)
+def _check_own_users(spec: Part) -> None:
+    for name in ("hostPID", "hostIPC"):
+        if spec.raw.get(name):
+            spec.forbidden(name, "may not be true when hostUsers is false")
+    for container in parts_of_containers(spec):
+        if container.raw.get("volumeDevices"):
+            container.forbidden("volumeDevices", "may not be set when hostUsers is false")
 
 
-def _check_env(container: Raw, path: str, findings: Findings) -> None:
-    for position, variable in enumerate(container.get("env") or ()):
-        where, name = f"{path}.env[{position}]", variable.get("name") or ""
-        if not name:
-            findings.required(f"{where}.name", "give each variable a name")
-        elif not _ENV_NAME.fullmatch(name):
-            findings.invalid(f"{where}.name", name, "write printable ASCII characters without '='")
-        sources = [each for each in (variable.get("valueFrom") or {}).values() if each]
-        if sources and variable.get("value"):
-            findings.invalid(f"{where}.valueFrom", "", "may not be specified when value is set")
-        if len(sources) > 1:
-            findings.invalid(f"{where}.valueFrom", "", "keep one of the sources")
+def _check_override(spec: Part) -> None:
+    for name in ("setHostnameAsFQDN", "hostNetwork"):
+        if spec.raw.get(name):
+            spec.forbidden("hostnameOverride", f"may not be specified when {name} is true")
+    value = spec.text("hostnameOverride")
+    if len(value) > _MAX_HOSTNAME or not names.is_subdomain(value):
+        spec.invalid("hostnameOverride", f"{names.SUBDOMAIN_RULE}, {_MAX_HOSTNAME} here")
 
 
-def _check_volumes(spec: Raw, path: str, findings: Findings) -> None:
-    known: set[str] = set()
-    for position, volume in enumerate(spec.get("volumes") or ()):
-        where, name = f"{path}.volumes[{position}]", volume.get("name") or ""
-        if not name:
-            findings.required(f"{where}.name", "give each volume a name")
-        elif not names.is_label(name):
-            findings.invalid(f"{where}.name", name, names.LABEL_RULE)
-        elif name in known:
-            findings.deny(f'{where}.name: Duplicate value: "{name}": give each a name of its own')
-        known.add(name)
-        _check_source(volume, where, findings)
-    for place, container in containers_of(spec):
-        _check_mounts(container, known, f"{path}.{place}", findings)
+def _check_dns(spec: Part) -> None:
+    dns = spec.part("dnsConfig")
+    servers = dns.list_of("nameservers") if dns is not None else []
+    if spec.text("dnsPolicy") == "None" and not servers:
+        path = f"{spec.path}.dnsConfig.nameservers"
+        spec.findings.required(path, "dnsPolicy None needs at least one")
+    if dns is None:
+        return
+    if len(servers) > _MAX_SERVERS:
+        dns.invalid("nameservers", f"write at most {_MAX_SERVERS}")
+    for position, server in enumerate(servers):
+        if not _is_address(server):
+            path = f"{dns.path}.nameservers[{position}]"
+            dns.findings.invalid(path, server, "write an IP address such as 10.0.0.1 or fd00::1")
+    _check_searches(dns)
+    for option in dns.parts("options"):
+        if not option.text("name"):
+            option.required("name", "write an option of resolv.conf such as ndots")
 
 
-def _check_source(volume: Raw, path: str, findings: Findings) -> None:
-    known = pod_types()["Volume"]
-    sources = sorted(
-        name
-        for name, source in volume.items()
-        if source is not None and name != "name" and name in known
-    )
-    for extra in sources[1:]:
-        findings.deny(
-            f"{path}.{extra}: Forbidden: may not specify more than 1 volume type: "
-            f"keep {sources[0]} or {extra}"
-        )
+def _check_searches(dns: Part) -> None:
+    searches = dns.list_of("searches")
+    if len(searches) > _MAX_SEARCHES or len(" ".join(searches)) > _MAX_SEARCH:
+        dns.invalid("searches", f"write at most {_MAX_SEARCHES}, {_MAX_SEARCH} characters in all")
+    for position, search in enumerate(searches):
+        name = search.removesuffix(".").replace("_", "a")
+        if search != "." and not names.is_subdomain(name):
+            path = f"{dns.path}.searches[{position}]"
+            dns.findings.invalid(path, search, names.SUBDOMAIN_RULE)
 
 
-def _check_mounts(container: Raw, known: set[str], path: str, findings: Findings) -> None:
-    seen: set[str] = set()
-    for position, mount in enumerate(container.get("volumeMounts") or ()):
-        where, name = f"{path}.volumeMounts[{position}]", mount.get("name") or ""
-        target = mount.get("mountPath") or ""
-        if name not in known:
-            there = ", ".join(sorted(known)) or "none"
-            findings.deny(f'{where}.name: Not found: "{name}": volumes of the pod are {there}')
-        if not target:
-            findings.required(f"{where}.mountPath", "write where the volume is seen")
-        elif target in seen:
-            findings.invalid(f"{where}.mountPath", target, "must be unique: a volume is there")
-        seen.add(target)
+def _is_address(text: str) -> bool:
+    """Whether a text is an IP address; zeros in front of numbers are for the server to judge."""
+    if _V4.fullmatch(text):
+        return all(int(each) <= 255 for each in text.split("."))
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return "%" not in text

@@ -15,15 +15,22 @@ PATH = Path(__file__).parents[2] / "optsched" / "admission" / "pod_types.txt"
 ROOTS = ("V1PodTemplateSpec", "V1PersistentVolumeClaimSpec")
 SCALARS = {
     "str": "text",
-    "int": "integer",
+    "int": "int32",
     "bool": "boolean",
     "object": "any",
-    "datetime": "text",
+    "datetime": "time",
     "dict(str, str)": "{text}",
     "list[str]": "[text]",
-    "list[int]": "[integer]",
+    "list[int]": "[int32]",
 }
 AMOUNTS = {"limits", "requests", "overhead"}
+LONG = {
+    *("activeDeadlineSeconds", "deletionGracePeriodSeconds", "expirationSeconds", "fsGroup"),
+    *("generation", "runAsGroup", "runAsUser", "seconds", "supplementalGroups"),
+    *("terminationGracePeriodSeconds", "tolerationSeconds", "user", "defaultUser"),
+}
+"""Numbers that have 64 bits in Go; all others have 32 (k8s.io/api/core/v1/types.go)."""
+PORTS = {("HTTPGetAction", "port"), ("TCPSocketAction", "port")}
 QUANTITIES = {("EmptyDirVolumeSource", "sizeLimit"), ("ResourceFieldSelector", "divisor")}
 
 
@@ -38,8 +45,10 @@ def word(owner: str, field: str, kind: str) -> str:
         return "{quantity}"
     if (owner, field) in QUANTITIES:
         return "quantity"
+    if (owner, field) in PORTS:
+        return "port"
     if kind in SCALARS:
-        return SCALARS[kind]
+        return SCALARS[kind].replace("int32", "int64" if field in LONG else "int32")
     listed = re.fullmatch(r"list\[(\w+)\]", kind)
     return f"[{short(listed[1])}]" if listed else short(kind)
 

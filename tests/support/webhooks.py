@@ -6,12 +6,14 @@ import http.client
 import socket
 import ssl
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 from optsched.admission.registration import configuration
 from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
+from tests.support.api import Refused, until
 from tests.support.live import Process
 
 if TYPE_CHECKING:
@@ -78,3 +80,29 @@ def registered(api: Api) -> Iterator[None]:
     finally:
         for path in paths:
             api.delete(path)
+
+
+@contextmanager
+def serving(api: Api, kubeconfig: Path, folder: Path) -> Iterator[Webhook]:
+    """A webhook that the API server asks, with the built-in queues."""
+    make_namespace(api, SYSTEM)
+    with registered(api):
+        webhook = Webhook(kubeconfig, folder / "webhook.log", free_port()).begin()
+        for name in ("default", "root"):
+            until(lambda name=name: queue_is_made(api, name), f"queue {name}")  # type: ignore[misc]
+        yield webhook
+        webhook.stop()
+
+
+def queue_is_made(api: Api, name: str, **spec: Any) -> bool:
+    """Whether a queue is there, or could be made; not as long as no webhook answers."""
+    kind = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
+    try:
+        api.post(collection_path(kinds.QUEUE), {**kind, "metadata": {"name": name}, "spec": spec})
+    except Refused as e:
+        if e.code == HTTPStatus.CONFLICT:
+            return True
+        if "failed calling webhook" not in str(e):
+            raise
+        return False
+    return True
