@@ -77,6 +77,11 @@ e2e: $(STAMP) ## tests on a real API server
 	bash .ci/prerequisites go
 	$(PY) -m pytest -m e2e --numprocesses=2 --dist=loadgroup
 
+.PHONY: research
+research: $(STAMP) ## the published figures, on all of the data
+	bash .ci/prerequisites go
+	OPTSCHED_RESEARCH=full $(PY) -m pytest -m research --numprocesses=auto --dist=worksteal --durations=10
+
 .PHONY: nightly
 nightly: $(STAMP) ## the same tests with twenty times the examples
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal

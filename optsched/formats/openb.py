@@ -84,6 +84,48 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
 
 
 @dataclass(frozen=True, slots=True)
+class PodRow:
+    """A pod as its row has it.
+
+    Attributes
+    ----------
+    cpu_m, memory_mib
+        What it asks for beside GPUs.
+    num_gpu, gpu_milli
+        How many GPUs, and thousandths of each.
+    gpu_spec
+        Models that it may have, `A|B`, as written; empty for any.
+
+    """
+
+    name: str
+    cpu_m: int
+    memory_mib: int
+    num_gpu: int
+    gpu_milli: int
+    gpu_spec: str
+
+
+def read_openb_rows(
+    pods: Path, nodes: Path | None = None
+) -> tuple[tuple[Node, ...], tuple[PodRow, ...], tuple[ObjectProblem, ...]]:
+    """Nodes and pods of a trace by name, one value a row: for protocols that count rows.
+
+    Parameters and errors as in `read_openb`.
+    """
+    problems: list[ObjectProblem] = []
+    node_file = nodes or pods.with_name(NODE_LIST)
+    machines = sorted(
+        _read(node_file, "Node", _NODE_COLUMNS, _node, problems), key=lambda n: n.name
+    )
+    rows = sorted(_read(pods, "Pod", _POD_COLUMNS, _pod_row, problems), key=lambda r: r.name)
+    if not machines or not rows:
+        empty = pods if machines else node_file
+        raise InstanceError(f"{empty}: no row of this table can be read", problems)
+    return tuple(machines), tuple(rows), tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
 class _Row:
     """One row, and where to complain about it."""
 
@@ -180,22 +222,34 @@ class _PodReader:
         return implicit_gang(Loner(task, DEFAULT_QUEUE, 0, {}))
 
 
-def _shape(row: _Row) -> TaskShape:
-    number, milli = row.count("num_gpu"), row.count("gpu_milli")
-    is_share = number == 1 and milli < WHOLE_MILLI
-    asked = {
-        CPU: row.count("cpu_milli"),
-        GPU: 0 if is_share else number,
-        MEMORY: row.count("memory_mib") * _MIB,
-    }
-    if number == 1 and not 0 < milli <= WHOLE_MILLI:
+def _pod_row(row: _Row) -> PodRow:
+    found = PodRow(
+        row.name,
+        row.count("cpu_milli"),
+        row.count("memory_mib"),
+        row.count("num_gpu"),
+        row.count("gpu_milli"),
+        row.cells.get("gpu_spec") or "",
+    )
+    if found.num_gpu == 1 and not 0 < found.gpu_milli <= WHOLE_MILLI:
         row.reject("gpu_milli", _NOT_A_SHARE)
-    if number > 1 and milli != WHOLE_MILLI:
+    if found.num_gpu > 1 and found.gpu_milli != WHOLE_MILLI:
         row.reject("gpu_milli", _NOT_SHARED)
+    return found
+
+
+def _shape(row: _Row) -> TaskShape:
+    asks = _pod_row(row)
+    is_share = asks.num_gpu == 1 and asks.gpu_milli < WHOLE_MILLI
+    asked = {
+        CPU: asks.cpu_m,
+        GPU: 0 if is_share else asks.num_gpu,
+        MEMORY: asks.memory_mib * _MIB,
+    }
     return TaskShape(
         request=amounts({name: amount for name, amount in asked.items() if amount}),
-        node_affinity=_models(row.cells.get("gpu_spec") or ""),
-        device=DeviceRequest(1, milli) if is_share else None,
+        node_affinity=_models(asks.gpu_spec),
+        device=DeviceRequest(1, asks.gpu_milli) if is_share else None,
     )
 
 

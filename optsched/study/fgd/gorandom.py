@@ -1,0 +1,106 @@
+"""Go's `math/rand`, which shuffled the pods of the published experiment, from one recorded seed.
+
+An additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64. Its first state
+is a fixed table, mixed with numbers of a multiplicative generator that starts at the seed. So the
+first 607 numbers of one seed give away the table, and with it every other seed.
+`go_seed_42.txt` has them; a test asks Go again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableSequence
+
+_LONG: Final = 607
+_SHORT: Final = 273
+_WORD: Final = 2**64
+_RECORDED_SEED: Final = 42
+_PRIME: Final = 2**31 - 1
+_FACTOR: Final = 48271
+_ZERO_SEED: Final = 89482311
+_SKIPPED: Final = 20
+
+
+class GoRandom:
+    """The numbers that Go's `rand.Seed(seed)` and the functions of its package give."""
+
+    def __init__(self, seed: int) -> None:
+        mixed = zip(_seeded(seed), _table(), strict=True)
+        self._last = deque((word ^ cooked for word, cooked in mixed), maxlen=_LONG)
+
+    def uint64(self) -> int:
+        """The next number: Go's `Uint64`."""
+        value = (self._last[0] + self._last[_LONG - _SHORT]) % _WORD
+        self._last.append(value)
+        return value
+
+    def int63(self) -> int:
+        """The next number below 2^63: Go's `Int63`."""
+        return self.uint64() % 2**63
+
+    def intn(self, most: int) -> int:
+        """Go's `Intn` up to 2^31: by remainder, without numbers that would make it uneven."""
+        if most & (most - 1) == 0:
+            return (self.int63() >> 32) & (most - 1)
+        limit = 2**31 - 1 - 2**31 % most
+        value = self.int63() >> 32
+        while value > limit:
+            value = self.int63() >> 32
+        return value % most
+
+    def shuffle(self, values: MutableSequence[int]) -> None:
+        """Go's `Shuffle`, which draws by Lemire's multiplication."""
+        for i in range(len(values) - 1, 0, -1):
+            j = self._below(i + 1)
+            values[i], values[j] = values[j], values[i]
+
+    def _below(self, most: int) -> int:
+        product = (self.int63() >> 31) * most
+        if product % 2**32 < most:
+            threshold = (2**32 - most) % most
+            while product % 2**32 < threshold:
+                product = (self.int63() >> 31) * most
+        return product >> 32
+
+    def permutation(self, number: int) -> list[int]:
+        """Go's `Perm`."""
+        found = [0] * number
+        for i in range(number):
+            j = self.intn(i + 1)
+            found[i] = found[j]
+            found[j] = i
+        return found
+
+
+def _seeded(seed: int) -> list[int]:
+    """607 words of a seed in the order in which the generator comes to use them."""
+    words = list(_words(seed))
+    return [words[(_LONG - _SHORT - 1 - i) % _LONG] for i in range(_LONG)]
+
+
+def _words(seed: int) -> Iterator[int]:
+    value = seed % _PRIME or _ZERO_SEED
+    for _ in range(_SKIPPED):
+        value = value * _FACTOR % _PRIME
+    for _ in range(_LONG):
+        word = 0
+        for shift in (40, 20, 0):
+            value = value * _FACTOR % _PRIME
+            word ^= value << shift
+        yield word % _WORD
+
+
+@cache
+def _table() -> tuple[int, ...]:
+    """What is mixed in each seed, in the order of `_seeded`."""
+    text = files("optsched.study.fgd").joinpath(f"go_seed_{_RECORDED_SEED}.txt").read_text("utf-8")
+    first = [int(line) for line in text.split()]
+    state = deque(first, maxlen=_LONG)
+    for _ in range(_LONG):  # back in time: x[i − 607] = x[i] − x[i − 273]
+        state.appendleft((state[-1] - state[_LONG - 1 - _SHORT]) % _WORD)
+    return tuple(a ^ b for a, b in zip(state, _seeded(_RECORDED_SEED), strict=True))

@@ -1,0 +1,250 @@
+"""The trace as arrays: classes of pods that ask for the same, nodes, and the order of arrival."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.domain.amounts import amount_of
+from optsched.formats.openb import GPU, read_openb_rows
+from optsched.study.fgd.gorandom import GoRandom
+from optsched.units import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from optsched.domain.cluster import Node
+    from optsched.formats.openb import PodRow
+    from optsched.formats.problems import ObjectProblem
+    from optsched.problem.arrays import F64, I64, Bool
+
+WHOLE: Final = 1000
+"""Thousandths of a GPU in one."""
+
+TUNE: Final = 1.3
+"""Demand of GPUs to which the list of arrivals is brought, as a part of all GPUs."""
+
+POPULAR: Final = 95
+"""Percent of all pods that the typical ones make up at least."""
+
+NO_POD: Final = -1
+"""Class in the place of an arrival after the last one."""
+
+_MIB: Final = 2**20
+_DRAWN_ELSEWHERE: Final = 10
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Asked:
+    """What pods of K classes ask for.
+
+    Attributes
+    ----------
+    cpu_m, memory_mib, number, milli
+        (K,) CPU, memory, GPUs, and thousandths of each of these.
+    reach
+        (K, Y) models of nodes that they may run on.
+
+    """
+
+    cpu_m: I64
+    memory_mib: I64
+    number: I64
+    milli: I64
+    reach: Bool
+
+    @property
+    def total(self) -> I64:
+        """(K,) thousandths of GPUs."""
+        return self.number * self.milli
+
+    @property
+    def is_share(self) -> Bool:
+        """(K,) whether a part of one GPU is asked for."""
+        found: Bool = (self.number == 1) & (self.milli < WHOLE)
+        return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Machines:
+    """N nodes by name.
+
+    Attributes
+    ----------
+    cpu_m, memory_mib
+        (N,) what they offer.
+    free
+        (N, D) thousandths free of each GPU; 0 where a node has fewer than D.
+    model
+        (N,) number of the model of their GPUs, of Y.
+
+    """
+
+    cpu_m: I64
+    memory_mib: I64
+    free: I64
+    model: I64
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Workload:
+    """Nodes and pods of a trace.
+
+    Attributes
+    ----------
+    pod_class
+        (P,) class of each pod, in the order of their names.
+    typical
+        (M,) classes that differ in CPU, GPUs or models: the most frequent ones, in falling order.
+    share
+        (M,) their shares of all pods; they sum to 1.
+
+    """
+
+    asked: Asked
+    machines: Machines
+    pod_class: I64
+    typical: I64
+    share: F64
+
+    @property
+    def total_milli(self) -> int:
+        """Thousandths of GPUs that all nodes have."""
+        return int(self.machines.free.sum())
+
+
+def read_workload(
+    pods: Path, nodes: Path | None = None
+) -> tuple[Workload, tuple[ObjectProblem, ...]]:
+    """Read a pod list and the node list beside it.
+
+    Raises
+    ------
+    InstanceError
+        As `read_openb`.
+
+    """
+    machines, rows, problems = read_openb_rows(pods, nodes)
+    models = sorted({n.gpu_model for n in machines})
+    kinds = [_kind(row) for row in rows]
+    classes = sorted(set(kinds))
+    index = {kind: i for i, kind in enumerate(classes)}
+    frequent = _typical(kinds)
+    numbers = np.array([number for _, number in frequent], np.float64)
+    part = numbers / len(rows)  # the two divisions of the simulator, each with its rounding
+    return Workload(
+        asked=_asked(classes, models),
+        machines=_machines(machines, models),
+        pod_class=np.array([index[kind] for kind in kinds], np.int64),
+        typical=np.array([_first_of(classes, kind) for kind, _ in frequent], np.int64),
+        share=part / (numbers.sum() / len(rows)),
+    ), problems
+
+
+_Kind = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, models, memory
+
+
+def _kind(row: PodRow) -> _Kind:
+    return row.cpu_m, row.gpu_milli, row.num_gpu, row.gpu_spec, row.memory_mib
+
+
+def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], int]]:
+    """The most frequent kinds, memory aside, until they make up `POPULAR`; larger ones first."""
+    number_of = Counter(kind[:4] for kind in kinds)
+    wanted, found = POPULAR * number_of.total() / 100, 0
+    frequent = []
+    for kind, number in sorted(number_of.items(), key=lambda k: (k[1], k[0]), reverse=True):
+        if found >= wanted:
+            break
+        frequent.append((kind, number))
+        found += number
+    return frequent
+
+
+def _first_of(classes: Sequence[_Kind], kind: tuple[int, int, int, str]) -> int:
+    return next(i for i, other in enumerate(classes) if other[:4] == kind)
+
+
+def _asked(classes: Sequence[_Kind], models: Sequence[str]) -> Asked:
+    cpu_m, milli, number, memory = (
+        np.array([kind[i] for kind in classes], np.int64) for i in (0, 1, 2, 4)
+    )
+    allowed = [set(filter(None, kind[3].split("|"))) for kind in classes]
+    reach = [[not these or model in these for model in models] for these in allowed]
+    return Asked(cpu_m, memory, number, milli, np.array(reach, np.bool_))
+
+
+def _machines(nodes: Sequence[Node], models: Sequence[str]) -> Machines:
+    offered = [[amount_of(n.allocatable, r) for r in (CPU, MEMORY, GPU)] for n in nodes]
+    cpu_m, memory, number = np.array(offered, np.int64).T
+    free = WHOLE * (np.arange(number.max(initial=0)) < number[:, None]).astype(np.int64)
+    model = np.array([models.index(n.gpu_model) for n in nodes], np.int64)
+    return Machines(cpu_m, memory // _MIB, free, model)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Arrivals:
+    """What one seed makes of a workload.
+
+    Attributes
+    ----------
+    classes
+        (T,) classes of pods as they arrive.
+    rank
+        (N,) which of equally good nodes is taken: the one of the least rank.
+
+    """
+
+    classes: I64
+    rank: I64
+
+
+def arrivals(workload: Workload, seed: int) -> Arrivals:
+    """Shuffle the pods, bring their demand to `TUNE`, rank the nodes, as the simulator does.
+
+    The numbers of its one generator are used up in this order; one of them goes into a line of
+    its log, ten into the jitter of its informers.
+    """
+    random = GoRandom(seed)
+    random.uint64()
+    order = list(range(len(workload.pod_class)))
+    random.shuffle(order)
+    classes = _tuned(workload, workload.pod_class[order].tolist(), random)
+    for _ in range(_DRAWN_ELSEWHERE):
+        random.uint64()
+    rank = random.permutation(len(workload.machines.cpu_m))
+    return Arrivals(np.array(classes, np.int64), np.array(rank, np.int64))
+
+
+def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int]:
+    """Draw further pods, or take some away, until demand is what is wanted.
+
+    A drawn pod that is one too many is recognised by one GPU of it.
+    """
+    total, milli = workload.asked.total.tolist(), workload.asked.milli.tolist()
+    demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli
+    while demand > wanted:
+        demand -= total[classes.pop(random.intn(len(classes)))]
+        if demand <= wanted:
+            return classes
+    pods = workload.pod_class.tolist()
+    while demand != wanted:
+        drawn = pods[random.intn(len(pods))]
+        if demand + milli[drawn] > wanted:
+            break
+        demand += total[drawn]
+        classes.append(drawn)
+    return classes
+
+
+def stacked(runs: Sequence[Arrivals]) -> tuple[I64, I64]:
+    """Classes (B, T) and ranks (B, N) of several runs; `NO_POD` after the last of a shorter one."""
+    longest = max(len(run.classes) for run in runs)
+    classes = np.full((len(runs), longest), NO_POD, np.int64)
+    for row, run in zip(classes, runs, strict=True):
+        row[: len(run.classes)] = run.classes
+    return classes, np.array([run.rank for run in runs])
