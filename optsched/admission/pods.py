@@ -1,7 +1,6 @@
 """Pods: where those of a resource group run, and what annotations of ours say.
 
-Source: pkg/webhooks/admission/pods. That the lists of a queue bind a bare pod too is ours. Gates
-that hold pods back until their queue has room are not added: no scheduler here takes them away.
+Source: pkg/webhooks/admission/pods. That the lists of a queue bind a bare pod too is ours.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from optsched.api.wellknown import (
     GROUP_NAME_ANNOTATIONS,
     MAX_UNAVAILABLE,
     MIN_AVAILABLE,
+    QUEUE_ALLOCATION_GATE,
     QUEUE_NAME,
     first_annotation,
 )
@@ -31,7 +31,7 @@ _PERCENT: Final = 100
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:
-    """Give a pod what its resource group has for it."""
+    """Give a pod what its resource group has for it, and the gate that it asks for."""
     del world
     findings = Findings()
     annotations = part(part(request.obj, "metadata"), "annotations")
@@ -40,9 +40,24 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
         None,
     )
     spec = part(request.obj, "spec")
-    if group is not None and spec and request.action is Action.CREATE:
+    if request.action is not Action.CREATE:
+        return findings.response()
+    if settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
+        name = (group.scheduler_name if group is not None else "") or spec.get("schedulerName")
+        if name in settings.scheduler_names:
+            _hold_back(spec, findings)
+    if group is not None and spec:
         _give(group, spec, findings)
     return findings.response()
+
+
+def _hold_back(spec: Raw, findings: Findings) -> None:
+    """Add the gate; of pods of other schedulers nobody would take it off."""
+    gate = {"name": QUEUE_ALLOCATION_GATE}
+    held = spec.get("schedulingGates")
+    gates = held if isinstance(held, list) else []
+    if gate not in gates and not spec.get("nodeName"):
+        findings.change(("spec", "schedulingGates"), [*gates, gate])
 
 
 def _give(group: ResourceGroup, spec: Raw, findings: Findings) -> None:

@@ -33,6 +33,11 @@ _ANNOTATED: Final = (
     "'scheduling.volcano.sh/queue-name'].exists(key, key in object.metadata.annotations)"
 )
 """Most pods say nothing that is looked at, and so cost no request."""
+GATE_ASKED: Final = (
+    "object.metadata.?annotations[?'scheduling.volcano.sh/queue-allocation-gate']"
+    ".orValue('') == 'true'"
+)
+"""Which pods `/pods/mutate` has to see where there are no resource groups."""
 _NEW_QUEUE: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.?queue.orValue('') != oldObject.?spec.?queue.orValue('')"
@@ -114,7 +119,7 @@ SERVICES: Final = (
     ),
 )
 DEFAULT_PATHS: Final = tuple(service.path for service in SERVICES if service.path != "/pods/mutate")
-"""All but the one that does nothing without resource groups."""
+"""All but the one that does nothing without resource groups and gates."""
 SERVICE_OF: Final = {service.path: service for service in SERVICES}
 
 

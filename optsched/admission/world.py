@@ -49,7 +49,8 @@ class Settings:
     others, whose access was looked at before; lists of a queue do not bind them. zones: names of
     time zones; None where nobody knows them. checks_allocated: whether a queue whose pods hold
     something may not be deleted (Volcano's --enable-queue-allocated-pods-check). resource_groups:
-    the first to which a pod belongs says where it runs.
+    the first to which a pod belongs says where it runs. gates_pods: whether pods that ask for it
+    are held back until their queue has room (Volcano's feature SchedulingGatesQueueAdmission).
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -60,6 +61,7 @@ class Settings:
     checks_allocated: bool = False
     job_plugins: frozenset[str] = JOB_PLUGINS
     resource_groups: tuple[ResourceGroup, ...] = ()
+    gates_pods: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ have no meaning here are accepted, with one warning for all of them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import zoneinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from optsched.kube.webhooking import Settings
 
 OWN_NAME: Final = "optsched"
+GATING: Final = "SchedulingGatesQueueAdmission"
+"""Volcano's feature; others have no meaning here."""
+
 CONTROLLERS: Final = ("volcano-controllers", "optsched-controllers")
 """Service accounts that make jobs and PodGroups for others."""
 
@@ -47,7 +51,6 @@ GRAMMAR: Final = Grammar(
     ignored_switches=frozenset({"alsologtostderr", "logtostderr"}),
     ignored=frozenset(
         {
-            "feature-gates",
             "kube-api-burst",
             "kube-api-qps",
             "log-flush-frequency",
@@ -75,7 +78,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     "--enabled-admission",
     "paths",
     default="",
-    show_default="all, /pods/mutate with resource groups only",
+    show_default="all, /pods/mutate with resource groups or gates only",
     help="Paths with commas between.",
 )
 @click.option(
@@ -105,6 +108,12 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--ca-cert-file", type=_FILE, help="Whom API servers should trust then.")
 @click.option(
     "--admission-conf", "conf", type=_FILE, help="Resource groups: where pods run; read once."
+)
+@click.option(
+    "--feature-gates",
+    "features",
+    default="",
+    help=f"{GATING}=true: pods that ask for it are held back until their queue has room.",
 )
 @click.option("--max-queue-depth", default=5, help="Levels of queues below the root.")
 @click.option(
@@ -140,7 +149,7 @@ def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click
     """Review jobs, queues and what else is given to a cluster before it is stored."""
     set_up_logging(given["verbosity"])
     warn_ignored(ctx)
-    settings = _settings(given)
+    settings = _settings({**given, "gates": _gates(given["features"])})
     # Kubernetes' client takes half a second to load; other commands and --help do without.
     from optsched.kube.client import ConfigError
     from optsched.kube.webhooking import run
@@ -158,7 +167,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
     namespace = given["webhook_namespace"]
     return Settings(
-        services=_services(given["paths"], given["conf"] is not None),
+        services=_services(given["paths"], given["conf"] is not None or given["gates"]),
         rules=_rules(given),
         place=Address(given["bind_address"], given["port"]),
         secret=Ref(SECRET, namespace, given["secret_name"]),
@@ -172,10 +181,25 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     )
 
 
-def _services(paths: str, has_groups: bool) -> Sequence[Service]:
+def _gates(features: str) -> bool:
+    """Whether pods are held back, by features as in `Name=true,Other=false`."""
+    pairs = (feature.partition("=") for feature in features.split(",") if feature.strip())
+    values = {name.strip(): value.strip().lower() for name, _, value in pairs}
+    others = sorted(values.keys() - {GATING})
+    if others:
+        logging.getLogger("optsched").warning("without a meaning here: %s", ", ".join(others))
+    wanted = values.get(GATING, "false")
+    if wanted not in ("true", "false"):
+        raise click.BadParameter(
+            f"{GATING} is {wanted!r}: write true or false", param_hint="--feature-gates"
+        )
+    return wanted == "true"
+
+
+def _services(paths: str, sees_pods: bool) -> Sequence[Service]:
     from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
 
-    usual = tuple(SERVICE_OF) if has_groups else DEFAULT_PATHS
+    usual = tuple(SERVICE_OF) if sees_pods else DEFAULT_PATHS
     wanted = [path.strip() for path in paths.split(",") if path.strip()] or usual
     unknown = [path for path in wanted if path not in SERVICE_OF]
     if unknown:
@@ -198,6 +222,7 @@ def _rules(given: Mapping[str, Any]) -> Rules:
         protects_root=given["protects_root"],
         checks_allocated=given["checks_allocated"],
         resource_groups=_groups(given["conf"]),
+        gates_pods=given["gates"],
     )
 
 

@@ -278,6 +278,17 @@ class TaskStatus(StrEnum):
         return self in _READY
 
 
+class QueueGate(StrEnum):
+    """What keeps a pending task from the eyes of who adds nodes, until its queue has room for it.
+
+    Open: it was closed, and what the task asks for counts against its queue until it is placed.
+    """
+
+    NONE = ""
+    CLOSED = "Closed"
+    OPEN = "Open"
+
+
 _HOLDING = frozenset(
     {TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING, TaskStatus.EXPECTED}
 )
@@ -329,6 +340,8 @@ class Task:
         What was meant for it of the NUMA nodes of its node when it was bound.
     wants
         Images and data sets that it needs.
+    gate
+        Its scheduling gate of ours, as long as it is pending.
     problem
         Why it can never be scheduled as it is (an unreadable quantity, say); None when it can.
     """
@@ -356,6 +369,7 @@ class Task:
     device_claims: tuple[str, ...] = ()
     numa: tuple[NumaPart, ...] = ()
     wants: Wants = NO_WANTS
+    gate: QueueGate = QueueGate.NONE
     problem: Reason | None = None
 
     @property

@@ -8,7 +8,7 @@ from optsched.api import wellknown
 from optsched.api.meta import ObjectMeta
 from optsched.domain.devices import is_class_quota
 from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import TaskStatus
+from optsched.domain.task import QueueGate, TaskStatus
 from optsched.formats.cards import CARDS, request_text, use_marks
 from optsched.formats.encode_selectors import (
     label_selector_fields,
@@ -58,7 +58,8 @@ _PHASE_OF: Final = {
 def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
     """The pod of a task; gang: the one that it belongs to, None for a pod of another scheduler."""
     priority = gang.priority if gang is not None and gang.is_implicit else task.priority
-    gates = {"schedulingGates": [{"name": _GATE}]} if task.status is TaskStatus.GATED else {}
+    gate = _gate(task)
+    gates = {"schedulingGates": [{"name": gate}]} if gate else {}
     nominated = {"nominatedNodeName": task.nominated_node} if task.nominated_node else {}
     return {
         "apiVersion": "v1",
@@ -75,6 +76,13 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
         },
         "status": {"phase": _PHASE_OF.get(task.status, "Pending"), **nominated, **_since(task)},
     }
+
+
+def _gate(task: Task) -> str:
+    """The name of the gate that holds a task back; empty where none does."""
+    if task.gate is QueueGate.CLOSED:
+        return wellknown.QUEUE_ALLOCATION_GATE
+    return _GATE if task.status is TaskStatus.GATED else ""
 
 
 def _scheduling_group(gang: Gang | None) -> dict[str, Any]:
@@ -143,6 +151,8 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
     marks |= _eviction_marks(task)
     if task.estimate_ms:
         marks[wellknown.RUNNING_ESTIMATE] = f"{task.estimate_ms}ms"
+    if task.gate is not QueueGate.NONE:
+        marks[wellknown.QUEUE_ALLOCATION_GATE] = "true"
     if task.problem is not None:
         marks[PROBLEM] = reason_text(task.problem)
     return {

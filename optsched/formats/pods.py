@@ -12,7 +12,7 @@ from optsched.api.podgroup import group_name_of
 from optsched.api.schema import MAX_INT32
 from optsched.domain.amounts import amounts, total
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import Task, TaskStatus
+from optsched.domain.task import QueueGate, Task, TaskStatus
 from optsched.formats.cards import card_uses
 from optsched.formats.deviceclaims import ClaimBook, claim_keys
 from optsched.formats.marks import PROBLEM, marked_device, marked_reason
@@ -128,10 +128,11 @@ class PodDecoder:
         priority = _marked_priority(meta, errors)
         if priority is None:
             priority = self._priority(spec, errors, remarks)
+        stands = _status(meta, spec, status, node)
         task = Task(
             key=f"{meta.namespace}/{meta.name}",
             shape=shape,
-            status=_status(meta, spec, status, node),
+            status=stands,
             uid=meta.uid,
             gang=self._gang(meta, spec),
             role=_label(meta, wellknown.TASK_SPEC),
@@ -152,6 +153,7 @@ class PodDecoder:
             device_claims=claims,
             numa=numa_parts(meta.annotations, remarks),
             wants=wants_of(meta, spec),
+            gate=_gate(meta, spec) if stands is TaskStatus.PENDING else QueueGate.NONE,
             problem=_problem(meta, errors),
         )
         return task, (*errors, *remarks)
@@ -322,7 +324,21 @@ def _status(
         return TaskStatus.RELEASING
     if node:
         return TaskStatus.RUNNING if status.get("phase") == "Running" else TaskStatus.BOUND
-    return TaskStatus.GATED if spec.get("schedulingGates") else TaskStatus.PENDING
+    if not spec.get("schedulingGates") or _gate(meta, spec) is QueueGate.CLOSED:
+        return TaskStatus.PENDING
+    return TaskStatus.GATED
+
+
+def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
+    """The gate that a pod has asked for by its annotation; any other is somebody else's to open."""
+    if meta.annotations.get(wellknown.QUEUE_ALLOCATION_GATE) != "true":
+        return QueueGate.NONE
+    gates = spec.get("schedulingGates")
+    if not gates:
+        return QueueGate.OPEN
+    ours = {"name": wellknown.QUEUE_ALLOCATION_GATE}
+    is_ours = isinstance(gates, list) and all(gate == ours for gate in gates)
+    return QueueGate.CLOSED if is_ours else QueueGate.NONE
 
 
 def _finished(status: dict[str, Any]) -> TaskStatus | None:

@@ -27,6 +27,7 @@ from optsched.kube.errors import (
     TooMany,
     Unreachable,
 )
+from optsched.kube.gates import open_gate
 from optsched.kube.holds import Holds
 from optsched.kube.nodelock import NodeLocks
 from optsched.kube.ports import pod_ref
@@ -60,6 +61,8 @@ class Bind:
     devices: tuple[DeviceGrant, ...] = ()
     locks: bool = False
     """Whether no other pod may get vGPUs of the node meanwhile."""
+    is_gated: bool = False
+    """Whether the pod has a gate that has to go first."""
 
     @property
     def ref(self) -> Ref:
@@ -189,13 +192,15 @@ class LiveBinder:
     def _begin(self, gang: str, allocated: Sequence[Allocate]) -> None:
         attempt, now = _Attempt(gang, len(allocated)), self._around.clock.monotonic()
         for action in allocated:
+            is_gated = self._cache.is_gated(action.task)
             uid = self._cache.assume(
                 action.task, action.node, action.cards, action.devices, action.numa
             )
             marks = bind_marks(action.cards, action.node, self._around.clock.now_ms())
             marks |= decision_marks(action.numa)
             locks = VGPU_IDS in marks and self._around.locks_nodes()
-            bind = Bind(action.task, uid, action.node, gang, marks, action.devices, locks)
+            devices = action.devices
+            bind = Bind(action.task, uid, action.node, gang, marks, devices, locks, is_gated)
             self._queue.append(_Job(bind, attempt, now))
 
     async def _serve(self) -> None:
@@ -290,6 +295,8 @@ class LiveBinder:
             refusal = await self._reserver.reserve(grant, ref, bind.uid, bind.node)
             if refusal:
                 return Failure("ClaimNotReserved", refusal)
+        if bind.is_gated:
+            await open_gate(self._api, ref, bind.uid)
         await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
         return None
 

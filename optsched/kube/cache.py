@@ -20,7 +20,7 @@ from optsched.api.schedulinggroup import parse_scheduling_group
 from optsched.domain.cluster import Snapshot
 from optsched.domain.moves import MOVES
 from optsched.domain.shards import NO_SHARDING
-from optsched.domain.task import TaskStatus
+from optsched.domain.task import QueueGate, TaskStatus
 from optsched.formats.budgets import parse_budget
 from optsched.formats.cards import recut
 from optsched.formats.geometries import NO_TABLE
@@ -173,6 +173,11 @@ class ClusterCache:
         pod = self._pods.get(task)
         is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
         return is_pending and node in self._bare_nodes
+
+    def is_gated(self, task: str) -> bool:
+        """Whether a pending task has a gate that goes before it is bound."""
+        pod = self._pods.get(task)
+        return pod is not None and pod.told.gate is QueueGate.CLOSED
 
     def assume(
         self,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import wellknown
-from optsched.domain.task import Task, TaskStatus
+from optsched.domain.task import QueueGate, Task, TaskStatus
 from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, claims_of, is_gone
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ToBeBound:
         if told.device_claims:
             shape = replace(shape, device_claims=(), devices=())
         bound = replace(told, shape=shape, status=TaskStatus.BOUND, node=self.node)
-        return replace(bound, cards=self.cards, numa=self.numa)
+        return replace(bound, cards=self.cards, numa=self.numa, gate=QueueGate.NONE)
 
     def is_open(self, told: Task) -> bool:
         """Whether the server has yet to say how it ends."""

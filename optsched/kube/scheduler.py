@@ -17,7 +17,9 @@ from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.domain.decisions import Allocate, Enqueue
 from optsched.kube import question
 from optsched.kube.extender import Extenders
+from optsched.kube.gates import Opening
 from optsched.kube.notices import Notices
+from optsched.kube.ports import pod_ref
 from optsched.kube.shards import shard_patch
 from optsched.kube.status import Outcome, StatusBook, usage_patch
 from optsched.kube.writes import BUILTIN_QUEUES, beside
@@ -296,10 +298,21 @@ class Scheduler:
         if self._leads():
             self._parts.evictor.carry_out(report.plan, snapshot)
             self._parts.binder.carry_out(report.plan)
+            self._open(report)
         self._number += 1
         self._parts.metrics.session(report, policy, self._parts.clock.monotonic() - began_s)
         self._report(report.trace.faults)
         _log_session(self._number, report)
+
+    def _open(self, report: Report) -> None:
+        """Let pods go whose queues have room for them although no node has."""
+        cache, now_ms = self._parts.cache, self._parts.clock.now_ms()
+        for task in report.opened:
+            found = cache.task(task)
+            if found is not None and cache.is_gated(task):
+                reason = str(report.plan.pending.get(found.gang, ""))
+                opening = Opening(pod_ref(task), found.uid, now_ms, reason)
+                self._parts.writes.put(beside(opening.ref, "gate"), opening)
 
     def _report(self, faults: Sequence[Fault]) -> None:
         for fault in faults:

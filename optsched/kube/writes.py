@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from optsched.api.kinds import QUEUE
 from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.errors import AlreadyExists, NotFound
+from optsched.kube.gates import Opening, let_go
 from optsched.kube.ports import Ref
 from optsched.kube.status import StatusPatch
 
@@ -26,7 +27,7 @@ class Creation:
     body: Raw
 
 
-Write: TypeAlias = StatusPatch | Creation
+Write: TypeAlias = StatusPatch | Creation | Opening
 
 
 def writer(api: Api, may_write: Callable[[], bool]) -> Callable[[Ref, Write], Awaitable[None]]:
@@ -41,6 +42,8 @@ def writer(api: Api, may_write: Callable[[], bool]) -> Callable[[Ref, Write], Aw
         with suppress(AlreadyExists, NotFound):
             if isinstance(what, Creation):
                 await api.create(what.ref, what.body)
+            elif isinstance(what, Opening):
+                await let_go(api, what)
             else:
                 await api.patch(what.ref, what.body, what.subresource)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optsched.domain.amounts import NOTHING, total
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
+from optsched.domain.task import QueueGate, TaskStatus
 from optsched.problem.parts import NO_PART, find_parts, standing_on
 from optsched.units import PODS
 
@@ -124,6 +124,8 @@ class GangRow:
         Its queue, if that narrows the choice of nodes; empty otherwise.
     bound
         Numbers of the bookings that it may not get in the way of.
+    is_gated
+        Whether a gate that its queue opens held, or holds, one of its pending tasks.
     """
 
     gang: Gang
@@ -135,6 +137,7 @@ class GangRow:
     blocked: Reason | None
     queue: str = ""
     bound: tuple[int, ...] = ()
+    is_gated: bool = False
 
 
 def gang_row(
@@ -187,7 +190,8 @@ def gang_row(
         topology=gang.topology,
         held=standing_on(ready) if gang.topology is not None else (),
     )
-    return GangRow(gang, shape, pending, len(ready), held, asked, None, queue, bound)
+    is_gated = any(t.gate is not QueueGate.NONE for t in pending)
+    return GangRow(gang, shape, pending, len(ready), held, asked, None, queue, bound, is_gated)
 
 
 def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) -> tuple[Entry, ...]:

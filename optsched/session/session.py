@@ -48,6 +48,7 @@ from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, pending_of
 from optsched.session.exclusive import with_exclusive
 from optsched.session.flaws import budget_flaws, find_flaws
+from optsched.session.gates import opened
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.nearby import with_wants
 from optsched.session.reserving import Reserved, reserve
@@ -147,13 +148,15 @@ class Trace:
 class Report:
     """The outcome of a session: the plan, and the problem that the next one builds on.
 
-    `flaws` are what is wrong with objects beside each other.
+    `flaws` are what is wrong with objects beside each other, `opened` the tasks without a node
+    whose gates their queues open.
     """
 
     plan: Plan
     problem: Problem
     trace: Trace
     flaws: tuple[Flaw, ...] = ()
+    opened: tuple[str, ...] = ()
 
 
 def run_session(
@@ -220,6 +223,7 @@ class _Session:
         self._watch = Stopwatch(surroundings.clock)
         self._hopeless: Mapping[int, Reason | None] = {}
         self._accused: dict[str, Reason] = {}
+        self._opened: tuple[str, ...] = ()
         self._reserved = Reserved(self._snapshot)
         self._optimises = policy.solver is SolverKind.CPSAT
         self._rules = self._policy.rules
@@ -273,7 +277,7 @@ class _Session:
         plan, violations, kept = self._accept(rounds)
         plan, flaws = self._examined(plan, first.problem)
         trace = Trace(dict(self._watch.seconds), violations, kept)
-        return Report(plan, first.problem, trace, flaws)
+        return Report(plan, first.problem, trace, flaws, self._opened)
 
     def _examined(self, plan: Plan, problem: Problem) -> tuple[Plan, tuple[Flaw, ...]]:
         """The plan with what budgets have to do with it, and what is wrong with objects."""
@@ -467,6 +471,8 @@ class _Session:
             pending = pending_of(each.problem, answer.decisions, self._policy.rules)
             pending |= self._refused(pending)
             pending |= self._reserved.told(pending)
+            outcome = Outcome(each.problem, answer.decisions)
+            self._opened = opened(outcome, self._policy.rules, each.tiers, pending)
         for key in _moving(each):
             pending.pop(key, None)  # its pods run, or have yet to come
         return Plan(actions, self._certificate(each, answer, pending), pending)

@@ -153,6 +153,32 @@ GROUPS, _ = parse_resource_groups(
 )
 
 
+GATE = "scheduling.volcano.sh/queue-allocation-gate"
+
+
+def gates_of(obj: dict[str, Any], *, are_on: bool = True) -> list[dict[str, Any]]:
+    found = ask("/pods/mutate", obj, settings=Settings(gates_pods=are_on))
+    return patched(obj, found)["spec"].get("schedulingGates", [])
+
+
+def test_pods_that_ask_for_it_are_held_back_until_their_queue_has_room():
+    obj = pod(**{GATE: "true"})
+    assert gates_of(obj) == [{"name": GATE}]
+    assert gates_of(obj, are_on=False) == []
+    assert gates_of(pod(**{GATE: "false"})) == []
+    assert gates_of(pod()) == []
+    obj["spec"]["schedulingGates"] = [{"name": "x"}]
+    assert gates_of(obj) == [{"name": "x"}, {"name": GATE}]
+    obj["spec"]["schedulingGates"] = [{"name": GATE}]
+    assert gates_of(obj) == [{"name": GATE}]
+
+
+def test_nobody_holds_back_pods_of_other_schedulers():
+    obj = pod(**{GATE: "true"})
+    obj["spec"]["schedulerName"] = "default-scheduler"
+    assert gates_of(obj) == []
+
+
 def test_pods_of_no_group_pass_as_they_are():
     settings = Settings(resource_groups=GROUPS)
     assert ask("/pods/mutate", pod()).patch == ()

@@ -101,6 +101,16 @@ def test_flags_that_are_wrong(command: Command, flags: tuple[str, ...], sentence
     assert command.settings == []
 
 
+def test_gates_are_a_feature_as_in_volcano(command: Command, caplog: pytest.LogCaptureFixture):
+    told = command.told("--feature-gates=SchedulingGatesQueueAdmission=true,Other=true")
+    assert told.rules.gates_pods
+    assert "/pods/mutate" in {service.path for service in told.services}
+    assert "without a meaning here: Other" in caplog.text
+    assert not command.told("--feature-gates=Other=true").rules.gates_pods
+    said = " ".join(command.complaint("--feature-gates=SchedulingGatesQueueAdmission=on").split())
+    assert "SchedulingGatesQueueAdmission is 'on': write true or false" in said
+
+
 def test_resource_groups_come_from_a_file(command: Command, tmp_path: Path):
     conf = tmp_path / "conf"
     conf.write_text("resourceGroups: [{resourceGroup: gpu, schedulerName: volcano}]")

@@ -13,6 +13,7 @@ from optsched.domain.task import (
     DeviceRequest,
     HostPort,
     PodTerm,
+    QueueGate,
     SpreadTerm,
     TaintEffect,
     Task,
@@ -173,6 +174,27 @@ def test_the_queue_of_a_pod_without_a_group(annotations: Any, namespace: Any, qu
 # --- status --------------------------------------------------------------------------------------
 
 GONE = "2026-01-01T00:00:00Z"
+GATE = {"name": "scheduling.volcano.sh/queue-allocation-gate"}
+
+
+@pytest.mark.parametrize(
+    ("asks", "gates", "node", "status", "gate"),
+    [
+        ("true", [GATE], "", TaskStatus.PENDING, QueueGate.CLOSED),
+        ("true", [], "", TaskStatus.PENDING, QueueGate.OPEN),
+        ("true", [], "n1", TaskStatus.BOUND, QueueGate.NONE),
+        ("true", [GATE, {"name": "x"}], "", TaskStatus.GATED, QueueGate.NONE),
+        ("true", [{"name": "x"}], "", TaskStatus.GATED, QueueGate.NONE),
+        ("false", [GATE], "", TaskStatus.GATED, QueueGate.NONE),
+        ("false", [], "", TaskStatus.PENDING, QueueGate.NONE),
+    ],
+)
+def test_a_gate_is_ours_where_the_pod_has_asked_for_it(
+    asks: str, gates: Any, node: str, status: TaskStatus, gate: QueueGate
+):
+    spec = {"schedulingGates": gates, **({"nodeName": node} if node else {})}
+    made = PodDecoder().task(pod(spec=spec, annotations={GATE["name"]: asks}))
+    assert (made.status, made.gate) == (status, gate)
 
 
 @pytest.mark.parametrize(

@@ -491,3 +491,18 @@ async def test_a_claim_that_others_took_keeps_its_pod_unbound() -> None:
     assert "has got other devices" in world.problem("a")
     assert world.node_of("ns/a-0") == ""
     assert allocation(world)
+
+
+@pytest.mark.asyncio
+async def test_a_gate_goes_before_the_pod_is_bound() -> None:
+    world = World("a")
+    gate = "scheduling.volcano.sh/queue-allocation-gate"
+    held = pod_of("a-0")
+    held["metadata"]["annotations"][gate] = "true"
+    held["spec"]["schedulingGates"] = [{"name": gate}]
+    world.api.put(held)
+    world.api.tell(world.cache)
+    await world.carry_out("ns/a-0")
+    assert world.api.calls[-2:] == ["patch Pod ns/a-0", "bind Pod ns/a-0 n1"]
+    found = world.api.objects[ref("ns/a-0")]["spec"]
+    assert (found["nodeName"], "schedulingGates" in found) == ("n1", False)

@@ -22,6 +22,7 @@ from optsched.formats.index import READ_KINDS
 from optsched.formats.text import Document, read_yaml
 from optsched.kube.errors import Unreachable
 from optsched.kube.events import EventRecorder, Note
+from optsched.kube.gates import Opening
 from optsched.kube.geometries import GeometryReader
 from optsched.kube.lease import Elector, LeaseTimes
 from optsched.kube.nodelock import NodeLocks
@@ -136,6 +137,15 @@ async def evictions() -> FakeApi:
     return api
 
 
+async def gates() -> FakeApi:
+    made = pod("a")
+    made["spec"]["schedulingGates"] = [{"name": "g"}]
+    api = FakeApi(made)
+    opening = Opening(Ref(POD, "ns", "a"), "uid-a", 0, "no node has room")
+    await writer(api, lambda: True)(opening.ref, opening)
+    return api
+
+
 async def writes() -> FakeApi:
     api = FakeApi(group("g"), thing("shard.volcano.sh/v1alpha1", "NodeShard", "volcano"))
     write = writer(api, lambda: True)
@@ -186,7 +196,7 @@ def needed(*parts: Callable[[], Awaitable[FakeApi]]) -> set[Access]:
 def test_the_cluster_role_is_what_is_asked_for() -> None:
     reads = {access(kind, verb) for kind in READ_KINDS for verb in ("list", "watch")}
     found = granted("ClusterRole")
-    written = needed(binds, claims, geometries, locks, evictions, writes, events)
+    written = needed(binds, claims, geometries, locks, evictions, gates, writes, events)
     assert set(found) == reads | written | {CLAIM_BINDING}
     assert len(found) == len(set(found))
 

@@ -38,6 +38,7 @@ def test_the_manifest_is_what_the_code_says() -> None:
     render = runpy.run_path(str(FOLDER / "render.py"))
     said = "run python deploy/manifests/render.py"
     assert (FOLDER / "webhook.yaml").read_text("utf-8") == render["render"](), said
+    assert (FOLDER / "webhook-pods.yaml").read_text("utf-8") == render["render_pods"](), said
 
 
 def test_what_cannot_be_reviewed_is_refused_and_pods_of_the_system_are_not_held_up() -> None:

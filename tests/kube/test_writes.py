@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from optsched.api.kinds import QUEUE
+from optsched.api.kinds import POD, QUEUE
 from optsched.api.queue import parse_queue
 from optsched.kube.errors import Forbidden
+from optsched.kube.gates import Opening
 from optsched.kube.ports import Ref
 from optsched.kube.status import StatusPatch
 from optsched.kube.writes import BUILTIN_QUEUES, writer
-from tests.formats.objects import queue
+from tests.formats.objects import pod, queue
 from tests.kube.fakes import FakeApi
+
+if TYPE_CHECKING:
+    from optsched.kube.ports import Raw
 
 DEFAULT, ROOT = BUILTIN_QUEUES
 PATCH = StatusPatch(DEFAULT.ref, {"status": {"running": 1}}, "status")
@@ -59,3 +65,39 @@ def test_builtin_queues_are_volcanos() -> None:
         "root": (1, False),
     }
     assert ROOT.ref == Ref(QUEUE, "", "root")
+
+
+def gated() -> Raw:
+    made = pod("a")
+    made["spec"]["schedulingGates"] = [{"name": "g"}]
+    made["status"] = {"conditions": [{"type": "PodScheduled"}, {"type": "Mine"}]}
+    return made
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_let_go_is_told_to_have_no_node() -> None:
+    api = FakeApi(gated())
+    ref = Ref(POD, "ns", "a")
+    uid = api.objects[ref]["metadata"]["uid"]
+    await writer(api, lambda: True)(ref, Opening(ref, uid, 0, "RESOURCES: none"))
+    found = api.objects[ref]
+    assert "schedulingGates" not in found["spec"]
+    mine, told = found["status"]["conditions"]
+    assert mine == {"type": "Mine"}
+    assert told == {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "RESOURCES: none",
+        "lastTransitionTime": "1970-01-01T00:00:00Z",
+    }
+
+
+@pytest.mark.asyncio
+async def test_who_is_bound_meanwhile_is_told_nothing() -> None:
+    made = gated()
+    made["spec"]["nodeName"] = "n"
+    api = FakeApi(made)
+    ref = Ref(POD, "ns", "a")
+    await writer(api, lambda: True)(ref, Opening(ref, "uid-a", 0, ""))
+    assert api.calls == ["patch Pod ns/a"] or len(api.writes) == 1

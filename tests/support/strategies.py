@@ -33,6 +33,7 @@ from optsched.domain.task import (
     DeviceRequest,
     HostPort,
     PodTerm,
+    QueueGate,
     SpreadTerm,
     Taint,
     TaintEffect,
@@ -488,10 +489,15 @@ class _Cluster:
             is_movable=self._draw(st.booleans()),
             estimate_ms=self._draw(st.sampled_from([0, 0, 2500])),
             wants=self._draw(st.sampled_from(_WANTS)),
+            gate=self._gate_of(status),
             problem=self._draw(problems(ReasonCode.INVALID_POD)),
         )
         self._tasks.append(task)
         return task
+
+    def _gate_of(self, status: TaskStatus) -> QueueGate:
+        is_pending = status is TaskStatus.PENDING
+        return self._draw(st.sampled_from(QueueGate)) if is_pending else QueueGate.NONE
 
     def _node_of(self, status: TaskStatus) -> str:
         if status in _PENDING or not self._nodes:

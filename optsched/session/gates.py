@@ -1,0 +1,160 @@
+"""Which gates of tasks open although no node has room: their queue has.
+
+A gate keeps a pod from the eyes of who adds nodes to a cluster. Once gang and queue have nothing
+against it, only nodes are missing, and who adds them has to see it. What is let go counts against
+its queue from then on, so that no more is let go than the queue may hold.
+
+Source: Volcano, docs/design/scheduling-gates-queue-admission.md. There a gate opens task by task;
+here the minimum of a gang is let go as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.domain.reasons import ReasonCode
+from optsched.domain.task import QueueGate
+from optsched.rules.asking import next_entries
+from optsched.rules.base import Greedy
+from optsched.rules.faces import Face
+from optsched.rules.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.domain.reasons import Reason
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.outcome import Outcome
+    from optsched.rules.ruleset import RuleSet
+
+_FOR_NODES: Final = frozenset(
+    {
+        ReasonCode.NO_NODES,
+        ReasonCode.IMPOSSIBLE,
+        ReasonCode.DEVICES,
+        ReasonCode.PREDICATES,
+        ReasonCode.RESOURCES,
+        ReasonCode.RESERVED,
+        ReasonCode.FRAGMENTED,
+        ReasonCode.TOPOLOGY,
+        ReasonCode.RELATIONS,
+        ReasonCode.WAITING,
+        ReasonCode.OUTRANKED,
+    }
+)
+"""Why gangs wait that more nodes could help."""
+
+
+def opened(
+    outcome: Outcome, rules: RuleSet, tiers: Tiers, pending: Mapping[str, Reason]
+) -> tuple[str, ...]:
+    """Keys of the tasks without a node whose gates open now, the most important gangs first.
+
+    pending: why each gang that has tasks left waits, by its key.
+    """
+    problem = outcome.problem
+    gated = [g for g, row in enumerate(problem.rows) if row.is_gated]
+    if not gated:
+        return ()
+    rooms = _Rooms(outcome, rules)
+    waiting = {g: [t for t in _tasks(problem, g) if not outcome.seated[t]] for g in gated}
+    for g, tasks in waiting.items():
+        rooms.take(g, [t for t in tasks if problem.tasks[t].gate is QueueGate.OPEN])
+    found: list[int] = []
+    for g in sorted(gated, key=lambda g: (tiers.of[g], problem.created_ms[g], g)):
+        reason = pending.get(problem.snapshot.gangs[g].key)
+        if reason is not None and reason.code in _FOR_NODES:
+            found += _let_go(outcome, rooms, g, waiting[g])
+    return tuple(problem.tasks[t].key for t in found)
+
+
+def _let_go(outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]) -> list[int]:
+    """The tasks of a gang that its queue has room for: what it needs at once, then one by one."""
+    problem = outcome.problem
+    closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
+    first = _needed(outcome, gang, tasks)
+    least = [t for t in closed if t in first]
+    if not rooms.has(gang, least):
+        return []
+    rooms.take(gang, least)
+    rest: list[int] = []
+    for task in closed:
+        if task not in first and rooms.has(gang, [task]):
+            rooms.take(gang, [task])
+            rest.append(task)
+    return [*least, *rest]
+
+
+def _needed(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
+    """The tasks that a gang must get at once, those first whose gates are open."""
+    problem = outcome.problem
+    in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
+    found: set[int] = set()
+    for task_class, role, number in next_entries(outcome, gang):
+        alike = (
+            t
+            for t in in_order
+            if problem.task_class[t] == task_class and problem.tasks[t].role == role
+        )
+        found.update(task for task, _ in zip(alike, range(number), strict=False))
+    return found
+
+
+def _tasks(problem: Problem, gang: int) -> range:
+    return range(int(problem.task_start[gang]), int(problem.task_start[gang + 1]))
+
+
+class _Rooms:
+    """What queues may still take beside what the decisions give them."""
+
+    def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
+        self._problem = outcome.problem
+        self._ledger = Ledger(outcome.problem)
+        self._ceilings = _with_rooms(outcome.problem, rules, self._ledger)
+        seated = np.flatnonzero(outcome.seated)
+        for gang in np.unique(outcome.problem.gang_of[seated]).tolist():
+            self.take(gang, seated[outcome.problem.gang_of[seated] == gang].tolist())
+
+    def has(self, gang: int, tasks: Iterable[int]) -> bool:
+        """Whether the queue of a gang has room for some of its tasks together."""
+        queue, taken = self._ledger.queue_of[gang], list[tuple[int, int]]()
+        fits = True
+        for task_class, number in self._by_class(tasks):
+            rooms = (each.room(queue, task_class) for each in self._ceilings)
+            fits = all(room >= number for room in rooms)
+            if not fits:
+                break
+            self._place(gang, task_class, number)
+            taken.append((task_class, number))
+        for task_class, number in taken:
+            self._place(gang, task_class, -number)
+        return fits
+
+    def take(self, gang: int, tasks: Iterable[int]) -> None:
+        """Count tasks of a gang against its queue."""
+        for task_class, number in self._by_class(tasks):
+            self._place(gang, task_class, number)
+
+    def _by_class(self, tasks: Iterable[int]) -> list[tuple[int, int]]:
+        classes = self._problem.task_class[np.array(list(tasks), np.int64)]
+        found, numbers = np.unique(classes, return_counts=True)
+        return list(zip(found.tolist(), numbers.tolist(), strict=True))
+
+    def _place(self, gang: int, task_class: int, number: int) -> None:
+        self._ledger.place(gang, task_class, number)
+        for each in self._ceilings:
+            if type(each).placed is not Greedy.placed:
+                each.placed(gang, task_class, _ANYWHERE, np.array([number]))
+
+
+_ANYWHERE: Final = np.zeros(1, np.int64)
+"""Rules that watch queues do not ask on which node a task is."""
+
+
+def _with_rooms(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
+    """The rules that say how much a queue may still take."""
+    asked = (a.rule.open(problem, ledger) for a in rules.asked if Face.ALLOCATABLE in a.faces)
+    return [each for each in asked if each is not None and type(each).room is not Greedy.room]
