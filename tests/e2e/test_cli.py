@@ -20,14 +20,17 @@ from tests.cli.clusters import values
 from tests.support.api import until
 from tests.support.live import QUEUES
 from tests.support.pages import ROOT
+from tests.support.webhooks import SYSTEM, Webhook, free_port, make_namespace, registered
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import click
     from click.testing import Result
 
     from optsched.local.plane import ControlPlane
+    from tests.support.api import Api
     from tests.support.live import Site
 
 pytestmark = pytest.mark.e2e
@@ -277,6 +280,60 @@ def test_a_wrong_file_makes_nothing_and_a_refused_one_is_told(site: Site, shell:
     assert missing.stderr == "Error: namespace no-such-namespace does not exist\n"
     shell("job run -N a")
     assert shell.try_("job run -N a").exit_code == 4
+
+
+@pytest.fixture
+def webhook(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[Webhook]:
+    """The webhook, which API servers ask as long as this lasts; it is asked for queues by now."""
+    make_namespace(api, SYSTEM)
+    running = Webhook(control_plane.kubeconfig, tmp_path / "webhook.log", free_port())
+    with registered(api):
+        running.begin()
+        yield running
+    running.stop()
+
+
+def test_what_the_webhook_refuses_is_told_in_its_words(
+    site: Site, shell: Shell, webhook: Webhook
+) -> None:
+    def is_asked() -> bool:
+        said = shell.try_(f"queue create {site.name}-probe --deserved cpu=1 --guarantee cpu=2")
+        return "failed calling webhook" not in said.output
+
+    until(is_asked, "the webhook is asked")
+    closed, taken = f"{site.name}-closed", f"{site.name}-taken"
+    for name, state in ((closed, "Closed"), (taken, "Open")):
+        shell(f"queue create {name}")
+        site.api.patch(f"{QUEUES}/{name}/status", {"status": {"state": state}})
+    twice = manifest(site, "twice")
+    twice["spec"]["queue"] = taken
+    twice["spec"]["tasks"] *= 2
+    file = site.file("twice.json", json.dumps(twice))
+    flow = FLOWS.format(kind="JobFlow", spec="{flows: [{name: a, dependsOn: {targets: [a]}}]}")
+    circle = site.file("circle.yaml", flow)
+    try:
+        for line, sentence in {
+            f"queue create {taken}-1 --deserved cpu=1 --guarantee cpu=2": "deserved[cpu]=1 must be >= guarantee[cpu]=2",
+            f"queue create {taken}-1 --parent nobody": "spec.parent: there is no queue nobody",
+            f"queue operate {taken} -a update --deserved cpu=1 --guarantee cpu=2": "guarantee[cpu]=2",
+            "queue create Not_A_Name": "Not_A_Name",
+            f"job run a -q {closed}": f"queue {closed} status is Closed",
+            "job run a -q nobody": "unable to find job queue",
+            f"job run a -q {taken} -r 1 -m 2": "spec.minAvailable is 2, the tasks have 1",
+            f"job run -f {file}": "duplicated task name w",
+            f"jobflow create -f {circle}": "jobflow flow is not dag: a waits for a",
+        }.items():
+            result = shell.try_(line)
+            assert result.exit_code == 1, (line, result.output)
+            assert result.stdout == ""
+            assert result.stderr.startswith("Error: ")
+            assert result.stderr.count("\n") == 1
+            assert sentence in result.stderr
+        shell(f"job run a -q {taken} -S {site.name}")
+        assert shell.json("job view a")["spec"]["maxRetry"] == 3
+    finally:
+        for name in (closed, taken):
+            site.api.delete(f"{QUEUES}/{name}")
 
 
 def test_a_cluster_that_is_away_is_told(shell: Shell) -> None:
