@@ -314,7 +314,7 @@ def test_what_the_webhook_refuses_is_told_in_its_words(
     try:
         for line, sentence in {
             f"queue create {taken}-1 --deserved cpu=1 --guarantee cpu=2": "deserved[cpu]=1 must be >= guarantee[cpu]=2",
-            f"queue create {taken}-1 --parent nobody": "spec.parent: there is no queue nobody",
+            f"queue create {taken}-1 --parent nobody": "there is no queue nobody",
             f"queue operate {taken} -a update --deserved cpu=1 --guarantee cpu=2": "guarantee[cpu]=2",
             "queue create Not_A_Name": "Not_A_Name",
             f"job run a -q {closed}": f"queue {closed} status is Closed",
