@@ -311,11 +311,13 @@ def test_what_the_webhook_refuses_is_told_in_its_words(
     file = site.file("twice.json", json.dumps(twice))
     flow = FLOWS.format(kind="JobFlow", spec="{flows: [{name: a, dependsOn: {targets: [a]}}]}")
     circle = site.file("circle.yaml", flow)
+    more = "--deserved cpu=1 --guarantee cpu=2"
+    told = 'spec.deserved[cpu]: Invalid value: "1": deserved[cpu]=1 must be >= guarantee[cpu]=2'
     try:
         for line, sentence in {
-            f"queue create {taken}-1 --deserved cpu=1 --guarantee cpu=2": "deserved[cpu]=1 must be >= guarantee[cpu]=2",
+            f"queue create {taken}-1 {more}": told,
             f"queue create {taken}-1 --parent nobody": "there is no queue nobody",
-            f"queue operate {taken} -a update --deserved cpu=1 --guarantee cpu=2": "guarantee[cpu]=2",
+            f"queue operate {taken} -a update {more}": told,
             "queue create Not_A_Name": "Not_A_Name",
             f"job run a -q {closed}": f"queue {closed} status is Closed",
             "job run a -q nobody": "unable to find job queue",
