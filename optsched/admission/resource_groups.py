@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.api.schema import listing, mapping, plain, record, text, texts
+from optsched.formats.text import TextError, read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,6 +60,26 @@ class ResourceGroup:
         if self.namespaces:
             return namespace in self.namespaces
         return not self.annotations.isdisjoint(annotations.items())
+
+
+class GroupsError(ValueError):
+    """A file of resource groups that has no reading; its text names all that is wrong."""
+
+
+def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
+    """The groups in a file; raises GroupsError."""
+    found: list[ResourceGroup] = []
+    problems: list[str] = []
+    for each in read_yaml(content):
+        if isinstance(each, TextError):
+            problems.append(f"line {each.line}, column {each.column}: {each.message}")
+            continue
+        groups, errors = parse_resource_groups(each.value)
+        found += groups
+        problems += map(str, errors)
+    if problems:
+        raise GroupsError("; ".join(problems))
+    return tuple(found)
 
 
 def parse_resource_groups(

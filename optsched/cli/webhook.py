@@ -31,7 +31,6 @@ from optsched.cli.flags import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.admission.resource_groups import ResourceGroup
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
     from optsched.kube.trust import Files
@@ -107,7 +106,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tls-private-key-file", type=_FILE, help="The key of that certificate.")
 @click.option("--ca-cert-file", type=_FILE, help="Whom API servers should trust then.")
 @click.option(
-    "--admission-conf", "conf", type=_FILE, help="Resource groups: where pods run; read once."
+    "--admission-conf", "conf", type=_FILE, help="Resource groups: where pods run; followed."
 )
 @click.option(
     "--feature-gates",
@@ -177,6 +176,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         listen=tuple(addresses(given)),
         files=_files(given),
         url=given["url"],
+        config=_config(given["conf"]),
         grace_s=given["grace_ms"] / 1000,
     )
 
@@ -221,34 +221,23 @@ def _rules(given: Mapping[str, Any]) -> Rules:
         max_queue_depth=given["max_queue_depth"],
         protects_root=given["protects_root"],
         checks_allocated=given["checks_allocated"],
-        resource_groups=_groups(given["conf"]),
         gates_pods=given["gates"],
     )
 
 
-def _groups(path: Path | None) -> tuple[ResourceGroup, ...]:
-    from optsched.admission.resource_groups import parse_resource_groups
-    from optsched.formats.text import TextError, read_yaml
+def _config(path: Path | None) -> Path | None:
+    """The file of resource groups, which has to be good to begin with."""
+    from optsched.admission.resource_groups import GroupsError, read_resource_groups
 
     if path is None:
-        return ()
-    problems: list[str] = []
-    found: list[ResourceGroup] = []
+        return None
     try:
-        parts = list(read_yaml(path.read_text("utf-8")))
+        read_resource_groups(path.read_text("utf-8"))
+    except GroupsError as e:
+        raise click.BadParameter(f"{path}: {e}", param_hint="--admission-conf") from e
     except (OSError, UnicodeDecodeError) as e:
         raise click.BadParameter(str(e), param_hint="--admission-conf") from e
-    for part in parts:
-        if isinstance(part, TextError):
-            problems.append(f"line {part.line}, column {part.column}: {part.message}")
-            continue
-        groups, errors = parse_resource_groups(part.value)
-        found += groups
-        problems += map(str, errors)
-    if problems:
-        said = "; ".join(problems)
-        raise click.BadParameter(f"{path}: {said}", param_hint="--admission-conf")
-    return tuple(found)
+    return path
 
 
 def _names(service: str, namespace: str, url: str) -> list[str]:

@@ -36,11 +36,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """Reviews requests against the world as it is known, and once more against what is true."""
+    """Reviews requests against the world as it is known, and once more against what is true.
+
+    settings: gives those in force; a file that they are in may change.
+    """
 
     api: Api
     world: LiveWorld
-    settings: Settings
+    settings: Callable[[], Settings]
     metrics: WebhookMetrics
     clock: Clock
 
@@ -49,11 +52,12 @@ class Reviewer:
 
         A client may submit a job right after it has made a queue, before a watch tells us.
         """
-        response = review(service, request, self.world, self.settings)
+        settings = self.settings()
+        response = review(service, request, self.world, settings)
         if response.rests_on:
             self.metrics.looked_again(service.path)
             if await self.world.look_again(self.api, response.rests_on):
-                response = review(service, request, self.world, self.settings)
+                response = review(service, request, self.world, settings)
         return response
 
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:

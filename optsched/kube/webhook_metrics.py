@@ -46,6 +46,18 @@ class WebhookMetrics:
             registry=self._registry,
         )
 
+        self._config_reads = Counter(
+            "optsched_admission_config_reads",
+            "Contents of the file of resource groups that were new, by whether they are good.",
+            ("result",),
+            registry=self._registry,
+        )
+        self._config_rejected = Gauge(
+            "optsched_admission_config_rejected",
+            "1 while the file of resource groups is unusable, and an older content is in force.",
+            registry=self._registry,
+        )
+
     def reviewed(self, path: str, result: str, seconds: float) -> None:
         """A request was answered; result: allowed, denied, malformed or error."""
         self._reviews.labels(path, result).inc()
@@ -62,6 +74,11 @@ class WebhookMetrics:
     def expires(self, epoch_s: float) -> None:
         """Another certificate is shown."""
         self._expiry.set(epoch_s)
+
+    def config_read(self, problem: str) -> None:
+        """A new content of the file of resource groups was read; problem: empty for a good one."""
+        self._config_reads.labels("rejected" if problem else "read").inc()
+        self._config_rejected.set(bool(problem))
 
     def exposition(self) -> bytes:
         """All of it, as Prometheus reads it."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from optsched.admission.registration import configuration_ref
+from optsched.kube.admission_file import AdmissionFile
 from optsched.kube.admission_world import LiveWorld
 from optsched.kube.certificates import Credentials, expiry
 from optsched.kube.client import connect
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 15.0
 """How often certificates and configurations are looked at."""
+
+CONFIG_LOOK_S: Final = 5.0
+"""How often the file of resource groups is."""
 
 RETRY_S: Final = 1.0
 ENDING_S: Final = 5.0
@@ -64,6 +68,8 @@ class Settings:
         Of the Service in front of it, after which configurations are named.
     url
         Where it is reached instead of through that Service.
+    config
+        The file of resource groups, which is followed; None for none.
     grace_s
         How long it still answers once it has been told to stop: meanwhile others are found.
 
@@ -79,6 +85,7 @@ class Settings:
     listen: tuple[Address, ...] = ()
     files: Files | None = None
     url: str = ""
+    config: Path | None = None
     grace_s: float = 5.0
 
 
@@ -106,7 +113,11 @@ class _Process:
         self.metrics = WebhookMetrics()
         clock = SystemClock()
         self._world = LiveWorld(clock, lambda kind: self.metrics.watch_failed(kind.plural))
-        self._reviewer = Reviewer(client, self._world, settings.rules, self.metrics, clock)
+        self._config: AdmissionFile | None = None
+        if settings.config is not None:
+            read = self.metrics.config_read
+            self._config = AdmissionFile(settings.config, settings.rules, read)
+        self._reviewer = Reviewer(client, self._world, self._rules, self.metrics, clock)
         self._signer: Signer = settings.files or SharedSecret(
             client, settings.secret, settings.names, clock
         )
@@ -131,6 +142,9 @@ class _Process:
             return f"not listed yet: {', '.join(unsynced)}"
         return "" if self._is_trusted else "webhook configurations do not trust this server yet"
 
+    def _rules(self) -> Rules:
+        return self._settings.rules if self._config is None else self._config.settings
+
     # --- running ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -140,6 +154,7 @@ class _Process:
             async with asyncio.TaskGroup() as group:
                 watches = self._world.watches(self._client, self._waiting)
                 tasks = [group.create_task(each) for each in watches]
+                tasks.append(group.create_task(self._follow_config()))
                 await self._until_stopped(self._first_credentials())
                 if not self._stopping.is_set():
                     async with self._serving():
@@ -183,6 +198,12 @@ class _Process:
             except KubeError as e:
                 log.warning("no certificate yet: %s", e)
                 await self._waiting.sleep(RETRY_S)
+
+    async def _follow_config(self) -> None:
+        """Read the file of resource groups again and again, if there is one."""
+        while self._config is not None:
+            await self._waiting.sleep(CONFIG_LOOK_S)
+            self._config.poll()
 
     async def _keep_trust(self) -> None:
         """Keep the certificate fresh, and API servers trusting it."""

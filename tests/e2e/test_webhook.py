@@ -7,6 +7,7 @@ import re
 import ssl
 import threading
 import time
+from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -493,3 +494,34 @@ def test_a_restart_under_load_lets_nothing_in_by_mistake(
     pattern = r"a certificate that ends (\S+) is shown"
     ends = {re.findall(pattern, each.log)[-1] for each in (webhook, other)}
     assert len(ends) == 1
+
+
+def test_resource_groups_follow_their_file(
+    control_plane: ControlPlane, api: Api, tmp_path: Path, space: str
+) -> None:
+    """No API server asks: what a server with a file of its own answers is enough to see."""
+    conf = tmp_path / "conf"
+    conf.write_text("resourceGroups: [{resourceGroup: a, labels: {kind: first}}]")
+    make_namespace(api, SYSTEM)
+    log, flags = tmp_path / "log", ("--admission-conf", str(conf))
+    webhook = Webhook(control_plane.kubeconfig, log, free_port(), *flags).begin()
+    marks = {"name": "p", "namespace": space, "annotations": {"volcano.sh/resource-group": "a"}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": marks, "spec": {"containers": []}}
+    resource = {"group": "", "version": "v1", "resource": "pods"}
+    request = {"uid": "u", "operation": "CREATE", "resource": resource, "object": pod}
+    kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    body = json.dumps({**kind, "request": request | {"namespace": space, "name": "p"}}).encode()
+
+    def gets(value: str) -> bool:
+        _, text = webhook.post("/pods/mutate", body)
+        patch = json.loads(b64decode(json.loads(text)["response"]["patch"]))
+        return {"op": "add", "path": "/spec/nodeSelector", "value": {"kind": value}} in patch
+
+    assert gets("first")
+    conf.write_text("resourceGroups: [{object: {key: label}}]")
+    webhook.await_metric(1, "optsched_admission_config_rejected")
+    assert gets("first")
+    conf.write_text("resourceGroups: [{resourceGroup: a, labels: {kind: second}}]")
+    webhook.await_metric(0, "optsched_admission_config_rejected")
+    assert gets("second")
+    webhook.stop()

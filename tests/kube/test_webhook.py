@@ -61,7 +61,7 @@ class Hook:
         self.failed: list[Kind] = []
         self.world = LiveWorld(FakeClock(), self.failed.append)
         clock = FakeClock()
-        reviewer = Reviewer(self.api, self.world, Settings(), self.metrics, clock)
+        reviewer = Reviewer(self.api, self.world, Settings, self.metrics, clock)
         self.app = application(SERVICES, reviewer)
         self.client: TestClient[Any, Any] = TestClient(TestServer(self.app))
 
