@@ -42,6 +42,7 @@ REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # on nodes too
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
 RUNNING_ESTIMATE: Final = "optsched.io/running-estimate"  # ours: how long it runs
 CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # ours: when the pod last saved its work
+CHECKPOINT_INTERVAL: Final = "optsched.io/checkpoint-interval"  # ours: how often, in simulations
 DATASETS: Final = "optsched.io/datasets"  # ours: on pods, PodGroups and nodes
 DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # ours: on nodes
 MOVABLE: Final = "optsched.io/movable"  # ours: whether the pod may start again elsewhere

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Gang, Node, Queue
+    from optsched.domain.cluster import Gang, Node, Queue, Snapshot
     from optsched.domain.task import TaskShape
     from optsched.domain.topology import Topology
 
@@ -81,6 +81,11 @@ class Trace:
         Likewise; every node is up in the beginning.
     topology
         The HyperNodes of the network.
+    start_ms
+        When it begins, in epoch milliseconds.
+    rest
+        What else there is in the cluster all the time: claims, namespaces, budgets and so on. Its
+        nodes, gangs and queues do not count; None for nothing.
 
     """
 
@@ -90,6 +95,8 @@ class Trace:
     arrivals: tuple[Arrival, ...]
     node_events: tuple[NodeEvent, ...] = ()
     topology: Topology = NO_TOPOLOGY
+    start_ms: int = 0
+    rest: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +159,7 @@ def sound_trace(trace: Trace) -> Found:
         else:
             problems.append(found)
     events = _played(_forward(trace.node_events, _of_event, problems), nodes, problems)
-    sound = Trace(trace.name, nodes, queues, tuple(fit), events, trace.topology)
+    sound = replace(trace, nodes=nodes, queues=queues, arrivals=tuple(fit), node_events=events)
     return sound, tuple(problems)
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.domain.decisions import Allocate, Enqueue
-from optsched.kube import question
 from optsched.kube.extender import Extenders
 from optsched.kube.gates import Opening
 from optsched.kube.notices import Notices
@@ -26,6 +25,7 @@ from optsched.kube.writes import BUILTIN_QUEUES, beside
 from optsched.policy.policy import SolverKind, without_solver
 from optsched.rules.moves import SHUFFLE
 from optsched.rules.past import half_life_of
+from optsched.session import question
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
 

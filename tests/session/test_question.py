@@ -25,7 +25,7 @@ from optsched.domain.decisions import (
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.domain.usage import Usage
-from optsched.kube.question import (
+from optsched.session.question import (
     AT_LATEST_MS,
     SOON_MS,
     ask_again_ms,

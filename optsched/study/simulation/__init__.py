@@ -1,0 +1,1 @@
+"""Simulation: traces played on virtual time, decided by the very sessions of the live scheduler."""

@@ -1,0 +1,345 @@
+"""The cluster of a simulation: gangs that have arrived, where their tasks sit, which nodes are up.
+
+Snapshots share every part that did not change with the one before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from optsched.domain.cluster import GangPhase, Snapshot
+from optsched.domain.task import TaskStatus
+from optsched.study.simulation.devices import GpuBook
+from optsched.study.simulation.record import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from optsched.domain.cards import CardUse
+    from optsched.domain.cluster import Gang, Node
+    from optsched.domain.numa import NumaPart
+    from optsched.domain.task import Task
+    from optsched.domain.trace import Arrival, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A node for a task, and the parts of it that a session has dealt."""
+
+    node: str
+    cards: tuple[CardUse, ...] = ()
+    numa: tuple[NumaPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A task that has a node, since when, which GPUs of it, and when its work was last saved.
+
+    gpus: None where they have yet to be dealt. since_ms: of the trace; saved_ms: of the epoch.
+    """
+
+    task: str
+    seat: Seat
+    since_ms: int
+    gpus: tuple[int, ...] | None = None
+    saved_ms: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A gang that has arrived and has not finished.
+
+    Attributes
+    ----------
+    gang
+        As the next snapshot shows it.
+    fresh
+        Its tasks as they came, by key.
+    places
+        Of the tasks that have a node, by key.
+    since_ms
+        When it began its present run; None while it does not run.
+    kept_ms
+        Work that is done and will not be lost.
+    run
+        How often it has started.
+    turn
+        Changes with every start, stop and move: what was planned for another turn is void.
+
+    """
+
+    number: int
+    arrival: Arrival
+    gang: Gang
+    fresh: Mapping[str, Task]
+    places: dict[str, Place] = field(default_factory=dict)
+    since_ms: int | None = None
+    kept_ms: int = 0
+    run: int = 0
+    turn: int = 0
+
+    @property
+    def least(self) -> int:
+        """Tasks that must have a node for it to run."""
+        return max(self.gang.min_member, 1)
+
+    @property
+    def waits(self) -> bool:
+        """Whether any task of it has no node."""
+        return len(self.places) < len(self.fresh)
+
+
+class SimulatedCluster:
+    """What there is at an instant; whoever tells it what happens says when.
+
+    Attributes
+    ----------
+    jobs
+        By key of the gang, of those that have arrived and have not finished.
+    waiting
+        Keys of those with tasks that have no node.
+
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.waiting: set[str] = set()
+        self._trace = trace
+        self._rest = trace.rest or Snapshot(0)
+        self._number = {node.name: i for i, node in enumerate(trace.nodes)}
+        self._nodes = list(trace.nodes)
+        self._residents: list[dict[str, Task]] = [
+            {t.key: t for t in node.residents} for node in trace.nodes
+        ]
+        self._gpus = [_book(node) for node in trace.nodes]
+        self._stale: set[int] = set()
+        self._owner: dict[str, Job] = {}
+        self._keys: list[str] = []
+        self._shown_gangs: tuple[Gang, ...] | None = None
+        self._shown_nodes: tuple[Node, ...] | None = None
+
+    # --- what others see -------------------------------------------------------------------------
+
+    def snapshot(self, at_ms: int) -> Snapshot:
+        """The cluster at an instant of the trace."""
+        for i in self._stale:
+            held = self._residents[i]
+            residents = tuple(held[key] for key in sorted(held))
+            self._nodes[i] = replace(self._nodes[i], residents=residents)
+        if self._stale or self._shown_nodes is None:
+            self._shown_nodes = tuple(self._nodes)
+        self._stale.clear()
+        if self._shown_gangs is None:
+            self._shown_gangs = tuple(self.jobs[key].gang for key in self._keys)
+        rest = self._rest
+        return Snapshot(
+            taken_ms=self._trace.start_ms + at_ms,
+            nodes=self._shown_nodes,
+            gangs=self._shown_gangs,
+            queues=self._trace.queues,
+            claims=rest.claims,
+            namespaces=rest.namespaces,
+            budgets=rest.budgets,
+            topology=self._trace.topology,
+            quotas=rest.quotas,
+            sharding=rest.sharding,
+            answers=rest.answers,
+            devices=rest.devices,
+            priority_classes=rest.priority_classes,
+        )
+
+    def is_up(self, node: str) -> bool:
+        """Whether a node has not failed."""
+        return self._nodes[self._number[node]].ready
+
+    def job_of(self, task: str) -> Job | None:
+        """Whose a task on some node is; None where it is nobody's."""
+        return self._owner.get(task)
+
+    # --- gangs -----------------------------------------------------------------------------------
+
+    def add(self, number: int, at_ms: int) -> Job:
+        """Let the gang of an arrival come; its tasks wait, those with a node as well."""
+        arrival = self._trace.arrivals[number]
+        gang = _as_submitted(arrival, self._trace.start_ms + at_ms)
+        job = Job(number, arrival, gang, {t.key: t for t in gang.tasks})
+        self.jobs[gang.key] = job
+        self.waiting.add(gang.key)
+        insort(self._keys, gang.key)
+        self._shown_gangs = None
+        return job
+
+    def remove(self, job: Job) -> None:
+        """Let a gang go, and all that it holds."""
+        self._vacate(job, list(job.places))
+        del self.jobs[job.gang.key]
+        self.waiting.discard(job.gang.key)
+        del self._keys[bisect_left(self._keys, job.gang.key)]
+        self._shown_gangs = None
+
+    def seat(self, job: Job, seats: Mapping[str, Seat], at_ms: int) -> tuple[Place, ...]:
+        """Give tasks their nodes, where they run from now on; places in the order of the gang."""
+        placed: dict[str, Task] = {}
+        for key, task in job.fresh.items():
+            if (seat := seats.get(key)) is not None:
+                placed[key] = self._sit(job, task, seat, at_ms)
+        self._swap(job, placed)
+        return tuple(job.places[key] for key in placed)
+
+    def seat_again(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
+        """Give tasks the very places that they have had for a while."""
+        placed: dict[str, Task] = {}
+        for each in held:
+            placed[each.task] = self._sit(job, job.fresh[each.task], each.seat, each.since_ms, each)
+        self._swap(job, placed)
+        return tuple(job.places[key] for key in placed)
+
+    def held(self, job: Job) -> tuple[Held, ...]:
+        """What `seat_again` needs to give a gang what it has now."""
+        tasks = {t.key: t for t in job.gang.tasks}
+        return tuple(
+            Held(
+                key,
+                Seat(place.node, tasks[key].cards, tasks[key].numa),
+                tasks[key].started_ms - self._trace.start_ms,
+                place.gpus,
+                tasks[key].saved_ms,
+            )
+            for key, place in job.places.items()
+        )
+
+    def vacate(self, job: Job, keys: Sequence[str]) -> None:
+        """Take their nodes from tasks; they wait again as they came."""
+        self._vacate(job, keys)
+        self._swap(job, {key: job.fresh[key] for key in keys})
+
+    def change(self, job: Job, each: Callable[[Gang], Gang]) -> None:
+        """Change what snapshots show of a gang, but for where its tasks sit."""
+        after = each(job.gang)
+        if after is not job.gang:
+            job.gang = after
+            self._shown_gangs = None
+
+    def nominate(self, job: Job, nodes: Mapping[str, str]) -> bool:
+        """Keep room for waiting tasks on nodes, for the others none; whether that is news."""
+        wanted = {
+            t.key: replace(t, nominated_node=nodes.get(t.key, ""))
+            for t in job.gang.tasks
+            if t.key not in job.places and t.nominated_node != nodes.get(t.key, "")
+        }
+        if wanted:
+            self._swap(job, wanted)
+        return bool(wanted)
+
+    def save(self, job: Job, at_ms: int) -> None:
+        """Note on all tasks of a gang that have a node that their work has been saved."""
+        saved_ms = self._trace.start_ms + at_ms
+        there = (t for t in job.gang.tasks if t.key in job.places)
+        changed = {t.key: replace(t, saved_ms=saved_ms) for t in there}
+        for key, task in changed.items():
+            number = self._number[job.places[key].node]
+            self._residents[number][key] = task
+            self._stale.add(number)
+        self._swap(job, changed)
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def turn(self, name: str, *, ready: bool) -> dict[str, list[str]]:
+        """Take a node away or bring it back; by gang, tasks of jobs that are on it."""
+        number = self._number[name]
+        self._nodes[number] = replace(self._nodes[number], ready=ready)
+        self._shown_nodes = None
+        hit: dict[str, list[str]] = {}
+        for key in sorted(self._residents[number]):
+            gang = self._residents[number][key].gang
+            if gang in self.jobs:
+                hit.setdefault(gang, []).append(key)
+        return hit
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _sit(self, job: Job, task: Task, seat: Seat, at_ms: int, held: Held | None = None) -> Task:
+        number = self._number[seat.node]
+        book = self._gpus[number]
+        if held is None or held.gpus is None:
+            gpus = book.take(task.shape, seat.cards)
+        else:
+            gpus = held.gpus
+            book.hold(task.shape, gpus, seat.cards)
+        bound = replace(
+            task,
+            status=TaskStatus.RUNNING,
+            node=seat.node,
+            nominated_node="",
+            started_ms=self._trace.start_ms + at_ms,
+            saved_ms=held.saved_ms if held is not None else task.saved_ms,
+            cards=seat.cards,
+            numa=seat.numa,
+        )
+        self._residents[number][task.key] = bound
+        self._stale.add(number)
+        job.places[task.key] = Place(task.key, seat.node, gpus)
+        self._owner[task.key] = job
+        return bound
+
+    def _vacate(self, job: Job, keys: Iterable[str]) -> None:
+        for key in keys:
+            place = job.places.pop(key)
+            del self._owner[key]
+            number = self._number[place.node]
+            task = self._residents[number].pop(key)
+            self._gpus[number].give_back(task.shape, place.gpus, task.cards)
+            self._stale.add(number)
+
+    def _swap(self, job: Job, tasks: Mapping[str, Task]) -> None:
+        job.gang = replace(job.gang, tasks=tuple(tasks.get(t.key, t) for t in job.gang.tasks))
+        self._shown_gangs = None
+        (self.waiting.add if job.waits else self.waiting.discard)(job.gang.key)
+
+
+def _book(node: Node) -> GpuBook:
+    book = GpuBook(node)
+    for task in node.residents:
+        book.take(task.shape, task.cards)
+    return book
+
+
+def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
+    """The gang of an arrival at its instant: nothing of it is older than it says, nor younger."""
+    given = arrival.gang
+    made_ms = _not_after(given.created_ms, now_ms)
+    estimate = arrival.estimate_ms
+
+    def fresh(task: Task) -> Task:
+        said = task.estimate_ms if estimate is None else estimate
+        created_ms = _not_after(task.created_ms, now_ms)
+        keeps = task.status in (TaskStatus.PENDING, TaskStatus.GATED)
+        same = keeps and not task.node and task.gang == given.key
+        if same and (task.created_ms, task.estimate_ms) == (created_ms, said):
+            return task
+        return replace(
+            task,
+            status=task.status if keeps else TaskStatus.PENDING,
+            node="",
+            gang=given.key,
+            created_ms=created_ms,
+            estimate_ms=said,
+        )
+
+    return replace(
+        given,
+        created_ms=made_ms,
+        waiting_since_ms=_not_after(given.waiting_since_ms, now_ms),
+        phase=given.phase if given.phase in _WAITING else GangPhase.PENDING,
+        tasks=tuple(sorted(map(fresh, given.tasks), key=lambda t: t.order)),
+    )
+
+
+_WAITING = frozenset({GangPhase.PENDING, GangPhase.INQUEUE})
+
+
+def _not_after(at_ms: int, now_ms: int) -> int:
+    """An instant that somebody has written, or now where none is written or it is to come."""
+    return min(at_ms, now_ms) if at_ms else now_ms

@@ -1,0 +1,194 @@
+"""What happens in a simulation: events in the order of time, and their lines of JSON.
+
+Nothing of it depends on the clock of the machine: the same trace, policy and seed give the same
+record, byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Place(NamedTuple):
+    """Where a task sits: its node, and which of the GPUs there it has, counted from 0."""
+
+    task: str
+    node: str
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A gang arrives."""
+
+    at_ms: int
+    job: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Tasks of a gang get nodes, before it has its minimum or beyond that."""
+
+    at_ms: int
+    job: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A gang has its minimum and begins to run, for the first time or again.
+
+    Attributes
+    ----------
+    run
+        Counts from 1.
+    places
+        Of the tasks that have just been bound.
+
+    """
+
+    at_ms: int
+    job: str
+    run: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Tasks leave their nodes and the gang goes on, or goes on waiting, without them."""
+
+    at_ms: int
+    job: str
+    tasks: tuple[str, ...]
+    cause: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A gang that ran has less than its minimum left: all its tasks leave and it waits again.
+
+    Attributes
+    ----------
+    cause, by
+        The action that evicts and the gang that gets the room, or `node` and its name.
+    lost_ms
+        Work that has to be done again.
+    kept_ms
+        Work that its last checkpoint has kept, of all its runs.
+
+    """
+
+    at_ms: int
+    job: str
+    cause: str
+    by: str
+    lost_ms: int
+    kept_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Tasks of a gang go to other nodes; it goes on from its last checkpoint."""
+
+    at_ms: int
+    job: str
+    places: tuple[Place, ...]
+    by: str
+    lost_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A gang has done its work; all its tasks leave."""
+
+    at_ms: int
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTurn:
+    """A node goes `down` or comes `up`."""
+
+    at_ms: int
+    node: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A session was held.
+
+    Attributes
+    ----------
+    engine
+        Whose plan it was.
+    binds, evictions, waiting
+        Tasks, tasks and gangs.
+    levels
+        (name, value, bound or None) of the certificate.
+
+    """
+
+    at_ms: int
+    engine: str
+    binds: int
+    evictions: int
+    waiting: int
+    levels: tuple[tuple[str, int, int | None], ...]
+
+
+Event: TypeAlias = Submit | Bind | Start | Release | Stop | Move | Finish | NodeTurn | Held
+
+_KINDS: Final[tuple[type[Any], ...]] = (
+    Submit, Bind, Start, Release, Stop, Move, Finish, NodeTurn, Held,
+)  # fmt: skip
+_NAMES: Final = {k: k.__name__.lower() for k in _KINDS} | {NodeTurn: "node", Held: "session"}
+_BY_NAME: Final = {name: kind for kind, name in _NAMES.items()}
+_FIELDS: Final = {kind: tuple(f.name for f in fields(kind))[1:] for kind in _KINDS}
+
+
+class RecordError(Exception):
+    """A line that is no event; says what it is."""
+
+
+def line_of(event: Event) -> str:
+    """An event as one line of JSON, without the line break."""
+    kind = type(event)
+    rest = {name: getattr(event, name) for name in _FIELDS[kind]}
+    return json.dumps(
+        {"at": event.at_ms, "event": _NAMES[kind], **rest},
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+
+
+def event_of(line: str) -> Event:
+    """The event of a line; RecordError where there is none."""
+    try:
+        given = json.loads(line)
+        kind = _BY_NAME[given["event"]]
+        values = [_frozen(name, given[name]) for name in _FIELDS[kind]]
+        event: Event = kind(int(given["at"]), *values)
+    except (ValueError, KeyError, TypeError) as e:
+        raise RecordError(f"is no event of a simulation: {line[:80]!r}") from e
+    return event
+
+
+def lines(events: Iterable[Event]) -> str:
+    """Events as text, one a line."""
+    return "".join(f"{line_of(event)}\n" for event in events)
+
+
+def _frozen(name: str, value: Any) -> Any:  # noqa: ANN401  plain JSON
+    if name == "places":
+        return tuple(Place(task, node, tuple(gpus)) for task, node, gpus in value)
+    if name == "levels":
+        return tuple(tuple(level) for level in value)
+    return tuple(value) if isinstance(value, list) else value

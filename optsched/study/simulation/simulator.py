@@ -1,0 +1,463 @@
+"""A trace played on virtual time: what arrives, ends and fails, and a session where one is due.
+
+The sessions are those of the live scheduler, on snapshots of the cluster that the trace describes.
+At one instant gangs finish first, then nodes fail or come back, then gangs arrive, then a session
+is held. Sessions begin at multiples of a period. One is skipped where the live scheduler would skip
+it: nothing has changed since the last one, which moved nothing, and nobody's turn has come by
+waiting; and where no task waits at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from optsched.api.wellknown import CHECKPOINT_INTERVAL
+from optsched.domain.cluster import GangPhase
+from optsched.domain.decisions import Allocate, Enqueue, Evict, Nominate
+from optsched.domain.trace import NodeChange
+from optsched.engines.cpsat.model import Limits
+from optsched.rules.moves import SHUFFLE
+from optsched.rules.past import half_life_of
+from optsched.session.question import AT_LATEST_MS, next_turn_ms
+from optsched.session.session import Surroundings, run_session
+from optsched.session.usage import UsageKeeper
+from optsched.study.simulation import record
+from optsched.study.simulation.cluster import Held, Seat, SimulatedCluster
+from optsched.units import DurationError, parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.domain.decisions import Plan
+    from optsched.domain.trace import NodeEvent, Trace
+    from optsched.engines.cpsat.solver import Solver
+    from optsched.policy.policy import Policy
+    from optsched.problem.problem import Problem
+    from optsched.session.ports import Clock
+    from optsched.session.session import Report
+    from optsched.study.simulation.cluster import Job
+    from optsched.study.simulation.record import Event
+
+NODE: Final = "node"
+"""The cause of what a failure does to gangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a trace is played.
+
+    Attributes
+    ----------
+    period_ms
+        From the start of one session to that of the next; None for the policy's.
+    until_ms
+        Nothing happens from then on; None to go on until nothing can happen any more.
+    seed
+        Of the solver, where there is one.
+
+    """
+
+    period_ms: int | None = None
+    until_ms: int | None = None
+    seed: int = 0
+
+
+class _Due(NamedTuple):
+    """What a job has planned for an instant: to finish, or to save its work."""
+
+    at_ms: int
+    rank: int
+    job: str
+    turn: int
+
+
+_FINISH, _SAVE = 0, 1
+
+
+class Simulation:
+    """One replay; `step` goes on until it says that nothing is left.
+
+    Attributes
+    ----------
+    now_ms
+        Of the trace.
+    num_sessions
+        Sessions that were held.
+    session_seconds
+        Wall time of each, where there is a clock to measure it with.
+    faults
+        What went wrong in rules of plugins, and which plans broke a rule and were not used.
+
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        policy: Policy,
+        options: Options | None = None,
+        *,
+        solver: Solver | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.trace, self.policy = trace, policy
+        self.options = options or Options()
+        self.now_ms = 0
+        self.num_sessions = 0
+        self.session_seconds: list[float] = []
+        self.faults: dict[str, int] = {}
+        self.cluster = SimulatedCluster(trace)
+        self._clock = clock
+        self._around = Surroundings(solver=solver, limits=_limits(policy, self.options.seed))
+        self._period_ms = self.options.period_ms or policy.budgets.period_ms
+        self._half_life_ms = half_life_of(policy.rules)
+        self._usage = UsageKeeper()
+        self._shuffled_ms: dict[str, int] = {}
+        self._previous: Problem | None = None
+        self._due: list[_Due] = []
+        self._next_arrival = 0
+        self._next_node_event = 0
+        self._asks_at_ms: int | None = None
+        self._held_ms = -1
+        self._times = 0
+        self._is_changed = False
+        self._nominated: set[str] = set()
+        self._out: list[Event] = []
+
+    # --- going on --------------------------------------------------------------------------------
+
+    def run(self) -> list[Event]:
+        """Everything that happens from here on."""
+        events: list[Event] = []
+        while (found := self.step()) is not None:
+            events += found
+        return events
+
+    def step(self) -> list[Event] | None:
+        """What happens up to the next session and in it; None where nothing is left to happen."""
+        self._out = []
+        while True:
+            session_ms = self._session_ms()
+            event_ms = self._event_ms()
+            at_ms = min((t for t in (session_ms, event_ms) if t is not None), default=None)
+            if at_ms is None or self._is_over(at_ms):
+                return self._out or None
+            self.now_ms = at_ms
+            if at_ms == event_ms:
+                self._happen(at_ms)
+                continue
+            self._hold_session(at_ms)
+            return self._out
+
+    def _is_over(self, at_ms: int) -> bool:
+        until_ms = self.options.until_ms
+        return until_ms is not None and at_ms >= until_ms
+
+    def _session_ms(self) -> int | None:
+        """When the next session is due as things stand."""
+        idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
+        if self._asks_at_ms is None or idle:
+            return None
+        asked_ms = max(self._asks_at_ms, self.now_ms, self._held_ms + 1)
+        return -(-asked_ms // self._period_ms) * self._period_ms
+
+    def _event_ms(self) -> int | None:
+        """When the next thing happens that is no session."""
+        while self._due and self._is_void(self._due[0]):
+            heappop(self._due)
+        trace, times = self.trace, []
+        if self._due:
+            times.append(self._due[0].at_ms)
+        if self._next_arrival < len(trace.arrivals):
+            times.append(trace.arrivals[self._next_arrival].at_ms)
+        if self._next_node_event < len(trace.node_events):
+            times.append(trace.node_events[self._next_node_event].at_ms)
+        return min(times, default=None)
+
+    def _is_void(self, due: _Due) -> bool:
+        job = self.cluster.jobs.get(due.job)
+        return job is None or job.turn != due.turn
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def _happen(self, at_ms: int) -> None:
+        """All that happens at an instant, but for a session."""
+        while self._due and self._due[0].at_ms == at_ms:
+            due = heappop(self._due)
+            if not self._is_void(due):
+                (self._finish if due.rank == _FINISH else self._save)(self.cluster.jobs[due.job])
+        for event in self._node_events(at_ms):
+            self._turn(event)
+        arrivals = self.trace.arrivals
+        while self._next_arrival < len(arrivals) and arrivals[self._next_arrival].at_ms == at_ms:
+            self._next_arrival += 1
+            self._arrive(self._next_arrival - 1)
+        self._note_usage()
+
+    def _node_events(self, at_ms: int) -> Iterator[NodeEvent]:
+        events = self.trace.node_events
+        while self._next_node_event < len(events):
+            event = events[self._next_node_event]
+            if event.at_ms != at_ms:
+                return
+            self._next_node_event += 1
+            yield event
+
+    def _arrive(self, number: int) -> None:
+        arrival = self.trace.arrivals[number]
+        job = self.cluster.add(number, self.now_ms)
+        self._out.append(record.Submit(self.now_ms, job.gang.key, job.gang.queue))
+        standing = [
+            Held(
+                t.key, Seat(t.node, t.cards, t.numa), self._since_ms(t.started_ms), None, t.saved_ms
+            )
+            for t in arrival.gang.tasks
+            if t.node and self.cluster.is_up(t.node)
+        ]
+        if standing:
+            self._seated(job, self.cluster.seat_again(job, standing))
+        self._ask()
+
+    def _since_ms(self, started_ms: int) -> int:
+        return started_ms - self.trace.start_ms if started_ms else self.now_ms
+
+    def _finish(self, job: Job) -> None:
+        self.cluster.remove(job)
+        self._out.append(record.Finish(self.now_ms, job.gang.key))
+        self._ask()
+
+    def _turn(self, event: NodeEvent) -> None:
+        is_up = event.change is NodeChange.UP
+        hit = self.cluster.turn(event.node, ready=is_up)
+        self._out.append(record.NodeTurn(self.now_ms, event.node, event.change.value))
+        for key, tasks in hit.items():
+            self._lose(self.cluster.jobs[key], tasks, NODE, event.node)
+        self._ask()
+
+    def _ask(self) -> None:
+        """A session is due: something has changed."""
+        self._times = 0
+        if self._asks_at_ms is None or self._asks_at_ms > self.now_ms:
+            self._asks_at_ms = self.now_ms
+
+    # --- work ------------------------------------------------------------------------------------
+
+    def _seated(self, job: Job, places: tuple[record.Place, ...]) -> None:
+        """Go on with a job of which tasks have just got nodes."""
+        key, now_ms = job.gang.key, self.now_ms
+        if job.since_ms is not None or len(job.places) < job.least:
+            self._out.append(record.Bind(now_ms, key, places))
+            phase = GangPhase.RUNNING if job.since_ms is not None else GangPhase.UNKNOWN
+            self._set_phase(job, phase)
+            return
+        job.run += 1
+        self._out.append(record.Start(now_ms, key, job.run, places))
+        self._set_phase(job, GangPhase.RUNNING)
+        self._go_on(job)
+
+    def _go_on(self, job: Job) -> None:
+        """Begin a turn of a job that has all it needs."""
+        job.since_ms = self.now_ms
+        job.turn += 1
+        total_ms = job.arrival.duration_ms
+        if total_ms is not None:
+            left_ms = max(total_ms - job.kept_ms, 0)
+            heappush(self._due, _Due(self.now_ms + left_ms, _FINISH, job.gang.key, job.turn))
+        self._plan_save(job)
+
+    def _plan_save(self, job: Job) -> None:
+        every_ms = _interval_ms(job.gang)
+        if every_ms:
+            heappush(self._due, _Due(self.now_ms + every_ms, _SAVE, job.gang.key, job.turn))
+
+    def _save(self, job: Job) -> None:
+        self.cluster.save(job, self.now_ms)
+        self._plan_save(job)
+
+    def _cut(self, job: Job) -> int:
+        """End the turn of a job that runs; returns what is lost of its work."""
+        done_ms = self.now_ms - (job.since_ms if job.since_ms is not None else self.now_ms)
+        every_ms = _interval_ms(job.gang)
+        saved_ms = done_ms // every_ms * every_ms if every_ms else 0
+        job.kept_ms += saved_ms
+        job.since_ms = None
+        job.turn += 1
+        return done_ms - saved_ms
+
+    def _lose(self, job: Job, tasks: Sequence[str], cause: str, by: str) -> None:
+        """Take tasks from a job; it stops where it has less than its minimum left."""
+        key, now_ms = job.gang.key, self.now_ms
+        if job.since_ms is None or len(job.places) - len(tasks) >= job.least:
+            self.cluster.vacate(job, tasks)
+            self._out.append(record.Release(now_ms, key, tuple(tasks), cause, by))
+            return
+        self.cluster.vacate(job, list(job.places))
+        lost_ms = self._cut(job)
+        waits_ms = self.trace.start_ms + now_ms
+        self.cluster.change(
+            job, lambda g: replace(g, phase=GangPhase.PENDING, waiting_since_ms=waits_ms)
+        )
+        self._out.append(record.Stop(now_ms, key, cause, by, lost_ms, job.kept_ms))
+
+    def _set_phase(self, job: Job, phase: GangPhase) -> None:
+        if job.gang.phase is not phase:
+            self.cluster.change(job, lambda g: replace(g, phase=phase))
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def _snapshot(self) -> Snapshot:
+        snapshot = self.cluster.snapshot(self.now_ms)
+        if self._shuffled_ms:
+            snapshot = replace(snapshot, shuffled_ms=dict(self._shuffled_ms))
+        return self._usage.noted(snapshot, self._half_life_ms)
+
+    def _note_usage(self) -> None:
+        """Let what queues hold from now on count, where a rule looks at what they have used."""
+        if self._half_life_ms:
+            self._snapshot()
+
+    def _hold_session(self, at_ms: int) -> None:
+        began_s = self._clock.monotonic() if self._clock is not None else 0.0
+        report = run_session(self._snapshot(), self.policy, self._around, self._previous)
+        if self._clock is not None:
+            self.session_seconds.append(self._clock.monotonic() - began_s)
+        self._previous = report.problem
+        self.num_sessions += 1
+        self._held_ms = at_ms
+        self._count_faults(report)
+        self._out.append(_held(at_ms, report.plan))
+        self.carry_out(report.plan)
+        self._note_usage()
+        if not self._is_changed:
+            self._asks_at_ms = self._later_ms(report.plan)
+
+    def _later_ms(self, plan: Plan) -> int | None:
+        """When to ask again if nothing changes; None where time alone will change nothing.
+
+        That is when somebody has waited so long that he comes first, and, for rules that look at
+        the clock in their own way, after one minute, two, four and so on for up to a day.
+        """
+        jobs, start_ms = self.cluster.jobs, self.trace.start_ms
+        waiting = (jobs[key].gang for key in plan.pending if key in jobs)
+        limit_ms = self.policy.budgets.starvation_after_ms
+        turn_ms = next_turn_ms(waiting, start_ms + self.now_ms, limit_ms)
+        times = [] if turn_ms is None else [turn_ms - start_ms]
+        wait_ms = AT_LATEST_MS << self._times
+        if wait_ms <= _DAY_MS:
+            times.append(self.now_ms + wait_ms)
+        self._times += 1
+        return min(times, default=None)
+
+    def _count_faults(self, report: Report) -> None:
+        for found in (*report.trace.violations, *report.trace.faults):
+            self.faults[str(found)] = self.faults.get(str(found), 0) + 1
+
+    def carry_out(self, plan: Plan) -> None:
+        """See `Binder`: what is evicted leaves at once, what is bound runs at once."""
+        self._is_changed = False
+        self._evict([a for a in plan.actions if isinstance(a, Evict)])
+        for action in plan.actions:
+            if isinstance(action, Enqueue) and action.gang in self.cluster.jobs:
+                self._set_phase(self.cluster.jobs[action.gang], GangPhase.INQUEUE)
+                self._ask_next()
+        self._bind(a for a in plan.actions if isinstance(a, Allocate))
+        self._nominate(plan)
+
+    def _ask_next(self) -> None:
+        """The session that has just been held has changed something: ask in the next period."""
+        self._is_changed = True
+        self._times = 0
+        self._asks_at_ms = self.now_ms + 1
+
+    def _evict(self, evictions: Sequence[Evict]) -> None:
+        """Let tasks go, those of one gang together; those that move sit down elsewhere."""
+        by_job: dict[str, list[Evict]] = {}
+        for each in evictions:
+            job = self.cluster.job_of(each.task)
+            if job is not None:
+                by_job.setdefault(job.gang.key, []).append(each)
+            if each.plugin:
+                self._shuffled_ms[each.plugin] = self.trace.start_ms + self.now_ms
+        moving: list[tuple[Job, list[Evict]]] = []
+        for key, theirs in by_job.items():
+            job = self.cluster.jobs[key]
+            leave = [e for e in theirs if not e.to]
+            if leave:
+                self._lose(job, [e.task for e in leave], leave[0].action, _whose(leave[0]))
+            if move := [e for e in theirs if e.to and e.task in job.places]:
+                self.cluster.vacate(job, [e.task for e in move])
+                moving.append((job, move))
+            self._ask_next()
+        # Who moves may sit down where another has just left.
+        for job, theirs in moving:
+            self._move(job, theirs)
+
+    def _move(self, job: Job, moves: Sequence[Evict]) -> None:
+        seats = {e.task: Seat(e.to) for e in moves}
+        ran = job.since_ms is not None
+        lost_ms = self._cut(job) if ran else 0
+        places = self.cluster.seat(job, seats, self.now_ms)
+        if ran:
+            self._go_on(job)
+        key, by = job.gang.key, _whose(moves[0])
+        self._out.append(record.Move(self.now_ms, key, places, by, lost_ms))
+
+    def _bind(self, binds: Iterable[Allocate]) -> None:
+        seats: dict[str, dict[str, Seat]] = {}
+        for a in binds:
+            seats.setdefault(a.gang, {})[a.task] = Seat(a.node, a.cards, a.numa)
+        for key, theirs in seats.items():
+            job = self.cluster.jobs[key]
+            self._seated(job, self.cluster.seat(job, theirs, self.now_ms))
+            self._ask_next()
+
+    def _nominate(self, plan: Plan) -> None:
+        """Keep room where a plan says so; gangs that it gives nothing keep none."""
+        rooms: dict[str, dict[str, str]] = {}
+        for action in plan.actions:
+            if isinstance(action, Nominate):
+                rooms.setdefault(action.gang, {})[action.task] = action.node
+        bound = {a.gang for a in plan.actions if isinstance(a, Allocate)}
+        for key in sorted((self._nominated | rooms.keys()) - (bound - rooms.keys())):
+            job = self.cluster.jobs.get(key)
+            if job is not None and self.cluster.nominate(job, rooms.get(key, {})):
+                self._ask_next()
+        self._nominated = set(rooms) | (self._nominated & bound)
+
+
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+
+
+def _whose(eviction: Evict) -> str:
+    return eviction.preemptor or eviction.plugin
+
+
+def _limits(policy: Policy, seed: int) -> Limits:
+    """Reproducible: no clock, one worker."""
+    work = policy.budgets.deterministic_s
+    return Limits(budget_ms=None, deterministic=work, num_workers=1, seed=seed)
+
+
+def _interval_ms(gang: Gang) -> int:
+    """How often a gang saves its work; 0 where it does not."""
+    text = gang.annotations.get(CHECKPOINT_INTERVAL)
+    try:
+        return 0 if text is None else max(parse_duration_ms(text), 0)
+    except DurationError:
+        return 0
+
+
+def _held(at_ms: int, plan: Plan) -> record.Held:
+    kinds = [type(action) for action in plan.actions]
+    certificate = plan.certificate
+    levels = tuple((r.name, r.value, r.bound) for r in certificate.levels)
+    return record.Held(
+        at_ms,
+        certificate.engine,
+        kinds.count(Allocate),
+        kinds.count(Evict),
+        len(plan.pending),
+        levels,
+    )

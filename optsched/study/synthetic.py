@@ -1,0 +1,133 @@
+"""Synthetic traces: jobs that arrive by chance on a GPU cluster. Reproducible from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.domain.cluster import Gang, GangPhase, Node, Queue
+from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.domain.trace import Arrival, Trace
+from optsched.units import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GPU: Final = "nvidia.com/gpu"
+
+_GIB: Final = 2**30
+_MINUTE_MS: Final = 60_000
+_SIZES: Final = (1, 2, 4, 8)
+_SIZE_PARTS: Final = (0.7, 0.1, 0.15, 0.05)
+_SHORT: Final = (1.5, 3.0)
+_LONG: Final = (3.0, 4.0)
+_LONG_PART: Final = 0.2
+
+
+@dataclass(frozen=True)
+class GavelTrace:
+    """Gangs of one GPU a task on equal nodes, with the marginals of Gavel's generator.
+
+    A gang has 1, 2, 4 or 8 tasks (0.7, 0.1, 0.15, 0.05) and runs 10^u minutes, u uniform in
+    [1.5, 3] for eight in ten gangs, in [3, 4] for the others (stanford-futuredata/gavel,
+    `scheduler/utils.py`; Narayanan et al., OSDI 2020). They arrive as a Poisson process. A node has
+    8 GPU, 96 CPU and 768 GiB, a task takes 1 GPU, 8 CPU and 80 GiB.
+
+    Attributes
+    ----------
+    load
+        What arrives, in GPU-time, as a part of what the cluster could do.
+    estimated
+        Part of the gangs of which users say how long they run, rightly.
+
+    """
+
+    num_jobs: int = 1_000
+    num_nodes: int = 100
+    load: float = 0.9
+    num_queues: int = 4
+    num_priorities: int = 1
+    estimated: float = 0.0
+    seed: int = 0
+
+    @property
+    def jobs_per_hour(self) -> float:
+        """How many gangs arrive in an hour on average."""
+        gpu_minutes = float(np.dot(_SIZES, _SIZE_PARTS)) * _mean_minutes()
+        return self.load * 8 * self.num_nodes / gpu_minutes * 60
+
+    def trace(self) -> Trace:
+        """The trace, always the same for the same numbers."""
+        rng = np.random.default_rng(self.seed)
+        n = self.num_jobs
+        gaps = rng.exponential(60 * _MINUTE_MS / self.jobs_per_hour, n)
+        draws = {
+            "at_ms": np.cumsum(gaps).astype(np.int64) if n else np.zeros(0, np.int64),
+            "minutes": _minutes(rng, n),
+            "size": rng.choice(_SIZES, n, p=_SIZE_PARTS),
+            "queue": rng.integers(self.num_queues, size=n),
+            "priority": rng.integers(self.num_priorities, size=n),
+            "told": rng.random(n) < self.estimated,
+        }
+        rows = zip(*(column.tolist() for column in draws.values()), strict=True)
+        queues = sorted([*(f"q{i}" for i in range(self.num_queues)), "default", "root"])
+        return Trace(
+            name=f"gavel-{n}-{self.num_nodes}-{self.seed}",
+            nodes=tuple(_nodes(self.num_nodes)),
+            queues=tuple(Queue(name) for name in queues),
+            arrivals=tuple(_arrival(i, *row) for i, row in enumerate(rows)),
+        )
+
+
+def _mean_minutes() -> float:
+    """The mean of 10^u over both parts: (10^b − 10^a) / ((b − a) ln 10) for u in [a, b]."""
+    short, long = ((10**b - 10**a) / ((b - a) * float(np.log(10))) for a, b in (_SHORT, _LONG))
+    return (1 - _LONG_PART) * short + _LONG_PART * long
+
+
+def _minutes(rng: np.random.Generator, number: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    is_long = rng.random(number) < _LONG_PART
+    exponent = np.where(is_long, rng.uniform(*_LONG, number), rng.uniform(*_SHORT, number))
+    return np.power(10.0, exponent)
+
+
+def _nodes(number: int) -> Iterator[Node]:
+    offered = {CPU: 96_000, MEMORY: 768 * _GIB, GPU: 8, PODS: 110}
+    for i in range(number):
+        name = f"node-{i:05d}"
+        labels = {"kubernetes.io/hostname": name}
+        yield Node(name, tuple(sorted(offered.items())), labels=labels)
+
+
+_SHAPE: Final = TaskShape(tuple(sorted({CPU: 8_000, MEMORY: 80 * _GIB, GPU: 1}.items())))
+
+
+def _arrival(number: int, at_ms: int, minutes: float, size: int, queue: int, *rest: int) -> Arrival:
+    priority, told = rest
+    key = f"jobs/job-{number:06d}"
+    duration_ms = round(minutes * _MINUTE_MS)
+    tasks = tuple(
+        Task(
+            f"{key}-{i}",
+            _SHAPE,
+            TaskStatus.PENDING,
+            gang=key,
+            index=i,
+            priority=priority,
+            created_ms=at_ms,
+        )
+        for i in range(size)
+    )
+    gang = Gang(
+        key,
+        queue=f"q{queue}",
+        min_member=size,
+        priority=priority,
+        created_ms=at_ms,
+        waiting_since_ms=at_ms,
+        phase=GangPhase.PENDING,
+        tasks=tasks,
+    )
+    return Arrival(at_ms, gang, duration_ms, duration_ms if told else None)
