@@ -15,7 +15,7 @@ from optsched.study.simulation.devices import GpuBook
 from optsched.study.simulation.record import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.domain.cards import CardUse
     from optsched.domain.cluster import Gang, Node
@@ -152,7 +152,18 @@ class SimulatedCluster:
 
     def is_up(self, node: str) -> bool:
         """Whether a node has not failed."""
-        return self._nodes[self._number[node]].ready
+        number = self._number[node]
+        return self._nodes[number].ready or not self._trace.nodes[number].ready
+
+    @property
+    def down(self) -> list[str]:
+        """Names of the nodes that have failed."""
+        pairs = zip(self._trace.nodes, self._nodes, strict=True)
+        return [node.name for node, now in pairs if node.ready and not now.ready]
+
+    def arrival_ms(self, number: int) -> int:
+        """When a gang arrives."""
+        return self._trace.arrivals[number].at_ms
 
     def job_of(self, task: str) -> Job | None:
         """Whose a task on some node is; None where it is nobody's."""
@@ -215,11 +226,11 @@ class SimulatedCluster:
         self._vacate(job, keys)
         self._swap(job, {key: job.fresh[key] for key in keys})
 
-    def change(self, job: Job, each: Callable[[Gang], Gang]) -> None:
-        """Change what snapshots show of a gang, but for where its tasks sit."""
-        after = each(job.gang)
-        if after is not job.gang:
-            job.gang = after
+    def set_phase(self, job: Job, phase: GangPhase, since_ms: int | None = None) -> None:
+        """Set the phase of a gang and, where given, since when it waits (of the epoch)."""
+        since_ms = job.gang.waiting_since_ms if since_ms is None else since_ms
+        if (job.gang.phase, job.gang.waiting_since_ms) != (phase, since_ms):
+            job.gang = replace(job.gang, phase=phase, waiting_since_ms=since_ms)
             self._shown_gangs = None
 
     def nominate(self, job: Job, nodes: Mapping[str, str]) -> bool:
@@ -249,6 +260,7 @@ class SimulatedCluster:
     def turn(self, name: str, *, ready: bool) -> dict[str, list[str]]:
         """Take a node away or bring it back; by gang, tasks of jobs that are on it."""
         number = self._number[name]
+        ready = ready and self._trace.nodes[number].ready
         self._nodes[number] = replace(self._nodes[number], ready=ready)
         self._shown_nodes = None
         hit: dict[str, list[str]] = {}
@@ -332,12 +344,9 @@ def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
         given,
         created_ms=made_ms,
         waiting_since_ms=_not_after(given.waiting_since_ms, now_ms),
-        phase=given.phase if given.phase in _WAITING else GangPhase.PENDING,
+        phase=GangPhase.PENDING if given.phase is GangPhase.COMPLETED else given.phase,
         tasks=tuple(sorted(map(fresh, given.tasks), key=lambda t: t.order)),
     )
-
-
-_WAITING = frozenset({GangPhase.PENDING, GangPhase.INQUEUE})
 
 
 def _not_after(at_ms: int, now_ms: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from optsched.api.wellknown import CHECKPOINT_INTERVAL
 from optsched.domain.cluster import GangPhase
@@ -23,12 +23,12 @@ from optsched.rules.past import half_life_of
 from optsched.session.question import AT_LATEST_MS, next_turn_ms
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
-from optsched.study.simulation import record
+from optsched.study.simulation import record, state
 from optsched.study.simulation.cluster import Held, Seat, SimulatedCluster
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.decisions import Plan
@@ -89,7 +89,10 @@ class Simulation:
     session_seconds
         Wall time of each, where there is a clock to measure it with.
     faults
-        What went wrong in rules of plugins, and which plans broke a rule and were not used.
+        What went wrong in rules of plugins, and which plans broke a rule and were not used; how
+        often.
+    last_plan
+        What the last session decided; None before the first.
 
     """
 
@@ -108,6 +111,7 @@ class Simulation:
         self.num_sessions = 0
         self.session_seconds: list[float] = []
         self.faults: dict[str, int] = {}
+        self.last_plan: Plan | None = None
         self.cluster = SimulatedCluster(trace)
         self._clock = clock
         self._around = Surroundings(solver=solver, limits=_limits(policy, self.options.seed))
@@ -125,6 +129,43 @@ class Simulation:
         self._is_changed = False
         self._nominated: set[str] = set()
         self._out: list[Event] = []
+
+    # --- standing still ---------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands, as plain JSON; only between steps."""
+        return {
+            "version": state.VERSION,
+            "now": self.now_ms,
+            "held": self._held_ms,
+            "asks": self._asks_at_ms,
+            "times": self._times,
+            "arrivals": self._next_arrival,
+            "node_events": self._next_node_event,
+            "sessions": self.num_sessions,
+            "faults": self.faults,
+            "shuffled": self._shuffled_ms,
+            "usage": state.write_usage(self._snapshot().usage),
+            "cluster": state.write_cluster(self.cluster),
+        }
+
+    def restore(self, given: Mapping[str, Any]) -> None:
+        """Go on from a state of the same trace, policy and options; only before the first step."""
+        state.read_cluster(self.cluster, given["cluster"])
+        self.now_ms, self._held_ms = given["now"], given["held"]
+        self._asks_at_ms, self._times = given["asks"], given["times"]
+        self._next_arrival, self._next_node_event = given["arrivals"], given["node_events"]
+        self.num_sessions, self.faults = given["sessions"], dict(given["faults"])
+        self._shuffled_ms = dict(given["shuffled"])
+        for key, job in self.cluster.jobs.items():
+            if any(t.nominated_node for t in job.gang.tasks):
+                self._nominated.add(key)
+            if job.since_ms is not None:
+                self._plan_turn(job, job.since_ms)
+        if self._half_life_ms:
+            usage = state.read_usage(given["usage"])
+            snapshot = replace(self.cluster.snapshot(self.now_ms), usage=usage)
+            self._usage.noted(snapshot, self._half_life_ms)
 
     # --- going on --------------------------------------------------------------------------------
 
@@ -250,31 +291,37 @@ class Simulation:
         if job.since_ms is not None or len(job.places) < job.least:
             self._out.append(record.Bind(now_ms, key, places))
             phase = GangPhase.RUNNING if job.since_ms is not None else GangPhase.UNKNOWN
-            self._set_phase(job, phase)
+            self.cluster.set_phase(job, phase)
             return
         job.run += 1
         self._out.append(record.Start(now_ms, key, job.run, places))
-        self._set_phase(job, GangPhase.RUNNING)
+        self.cluster.set_phase(job, GangPhase.RUNNING)
         self._go_on(job)
 
     def _go_on(self, job: Job) -> None:
         """Begin a turn of a job that has all it needs."""
         job.since_ms = self.now_ms
         job.turn += 1
+        self._plan_turn(job, self.now_ms)
+
+    def _plan_turn(self, job: Job, since_ms: int) -> None:
         total_ms = job.arrival.duration_ms
         if total_ms is not None:
             left_ms = max(total_ms - job.kept_ms, 0)
-            heappush(self._due, _Due(self.now_ms + left_ms, _FINISH, job.gang.key, job.turn))
-        self._plan_save(job)
+            heappush(self._due, _Due(since_ms + left_ms, _FINISH, job.gang.key, job.turn))
+        self._plan_save(job, since_ms)
 
-    def _plan_save(self, job: Job) -> None:
+    def _plan_save(self, job: Job, since_ms: int) -> None:
         every_ms = _interval_ms(job.gang)
         if every_ms:
-            heappush(self._due, _Due(self.now_ms + every_ms, _SAVE, job.gang.key, job.turn))
+            times = (self.now_ms - since_ms) // every_ms + 1
+            at_ms = since_ms + times * every_ms
+            heappush(self._due, _Due(at_ms, _SAVE, job.gang.key, job.turn))
 
     def _save(self, job: Job) -> None:
         self.cluster.save(job, self.now_ms)
-        self._plan_save(job)
+        if job.since_ms is not None:
+            self._plan_save(job, job.since_ms)
 
     def _cut(self, job: Job) -> int:
         """End the turn of a job that runs; returns what is lost of its work."""
@@ -295,15 +342,8 @@ class Simulation:
             return
         self.cluster.vacate(job, list(job.places))
         lost_ms = self._cut(job)
-        waits_ms = self.trace.start_ms + now_ms
-        self.cluster.change(
-            job, lambda g: replace(g, phase=GangPhase.PENDING, waiting_since_ms=waits_ms)
-        )
+        self.cluster.set_phase(job, GangPhase.PENDING, self.trace.start_ms + now_ms)
         self._out.append(record.Stop(now_ms, key, cause, by, lost_ms, job.kept_ms))
-
-    def _set_phase(self, job: Job, phase: GangPhase) -> None:
-        if job.gang.phase is not phase:
-            self.cluster.change(job, lambda g: replace(g, phase=phase))
 
     # --- sessions --------------------------------------------------------------------------------
 
@@ -323,7 +363,7 @@ class Simulation:
         report = run_session(self._snapshot(), self.policy, self._around, self._previous)
         if self._clock is not None:
             self.session_seconds.append(self._clock.monotonic() - began_s)
-        self._previous = report.problem
+        self._previous, self.last_plan = report.problem, report.plan
         self.num_sessions += 1
         self._held_ms = at_ms
         self._count_faults(report)
@@ -360,7 +400,7 @@ class Simulation:
         self._evict([a for a in plan.actions if isinstance(a, Evict)])
         for action in plan.actions:
             if isinstance(action, Enqueue) and action.gang in self.cluster.jobs:
-                self._set_phase(self.cluster.jobs[action.gang], GangPhase.INQUEUE)
+                self.cluster.set_phase(self.cluster.jobs[action.gang], GangPhase.INQUEUE)
                 self._ask_next()
         self._bind(a for a in plan.actions if isinstance(a, Allocate))
         self._nominate(plan)

@@ -1,0 +1,47 @@
+"""Traces of one snapshot: a cluster as it stands, to be played on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optsched.domain.task import TaskStatus
+from optsched.domain.trace import Arrival, Trace
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Gang, Node, Snapshot
+
+_KEPT = frozenset({TaskStatus.PENDING, TaskStatus.GATED, TaskStatus.BOUND, TaskStatus.RUNNING})
+
+
+def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> Trace:
+    """Everything of a snapshot arrives at once, in the beginning.
+
+    Tasks that run go on where they are. Those that have ended or are about to leave are left out.
+
+    Parameters
+    ----------
+    duration_ms
+        How long each gang runs from then on; None: for ever.
+
+    """
+    gangs = [_live(gang) for gang in snapshot.gangs]
+    ours = {gang.key for gang in gangs}
+    arrivals = tuple(Arrival(0, gang, duration_ms) for gang in gangs if gang.tasks)
+    return Trace(
+        name=name,
+        nodes=tuple(_without(node, ours) for node in snapshot.nodes),
+        queues=snapshot.queues,
+        arrivals=arrivals,
+        topology=snapshot.topology,
+        start_ms=snapshot.taken_ms,
+        rest=snapshot,
+    )
+
+
+def _live(gang: Gang) -> Gang:
+    return replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
+
+
+def _without(node: Node, gangs: set[str]) -> Node:
+    return replace(node, residents=tuple(t for t in node.residents if t.gang not in gangs))
