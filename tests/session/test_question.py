@@ -25,6 +25,8 @@ from optsched.domain.decisions import (
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.domain.usage import Usage
+from optsched.policy.load import load_policy
+from optsched.policy.policy import without_solver
 from optsched.session.question import (
     AT_LATEST_MS,
     SOON_MS,
@@ -33,8 +35,6 @@ from optsched.session.question import (
     changes_nothing,
     next_turn_ms,
 )
-from optsched.policy.load import load_policy
-from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
 from tests.support.changes import history
 from tests.support.effort import EFFORT

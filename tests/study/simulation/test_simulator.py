@@ -12,7 +12,7 @@ import pytest
 
 from optsched.domain.amounts import amount_of
 from optsched.domain.cluster import Queue, Snapshot
-from optsched.domain.task import TaskStatus
+from optsched.domain.task import Task, TaskStatus
 from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import load_policy
@@ -293,16 +293,25 @@ def test_all_at_once_and_for_ever_is_what_solve_decides(name: str, seed: int) ->
 
 
 def only_standing(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without tasks that are on their way out, whose end no trace knows."""
+    """The snapshot with times, without tasks on their way out, whose end no trace knows."""
+
+    def dated(task: Task) -> Task:
+        return replace(task, created_ms=100, started_ms=100 if task.node else 0)
+
     gangs = tuple(
-        replace(g, tasks=tuple(t for t in g.tasks if t.status is not TaskStatus.RELEASING))
+        replace(
+            g,
+            created_ms=100 + g.created_ms,
+            waiting_since_ms=100 + g.created_ms,
+            tasks=tuple(dated(t) for t in g.tasks if t.status is not TaskStatus.RELEASING),
+        )
         for g in snapshot.gangs
     )
     nodes = tuple(
-        replace(n, residents=tuple(t for t in n.residents if t.status is not TaskStatus.RELEASING))
+        replace(n, residents=tuple(t for g in gangs for t in g.tasks if t.node == n.name))
         for n in snapshot.nodes
     )
-    return replace(snapshot, gangs=gangs, nodes=nodes)
+    return replace(snapshot, gangs=gangs, nodes=nodes, taken_ms=1000)
 
 
 def test_events_come_back_from_their_lines() -> None:
