@@ -51,17 +51,19 @@ def _check_name(name: str, findings: Findings) -> None:
     if len(name) > _MAX_NAME:
         findings.deny(
             f"cronJob name must be no more than {_MAX_NAME} characters to accommodate job name "
-            f"suffix (max {names.MAX_LABEL} total): metadata.name has {len(name)}"
+            f"suffix (max {names.MAX_LABEL} total): metadata.name has {len(name)}; shorten it"
         )
 
 
 def _check_schedule(cron: CronJob, findings: Findings) -> None:
     if not cron.schedule:
-        findings.deny("schedule is required, but got empty: spec.schedule")
+        findings.deny(
+            "schedule is required, but got empty: spec.schedule; write one such as */5 * * * *"
+        )
     elif "TZ" in cron.schedule:
         findings.deny(
             "schedule should not contain TZ or CRON_TZ, TZ should only be set in the timeZone "
-            "field: spec.schedule"
+            f"field: spec.schedule: {cron.schedule}; write the zone into spec.timeZone"
         )
     else:
         try:
@@ -74,11 +76,14 @@ def _check_zone(zone: object, settings: Settings, findings: Findings) -> None:
     if zone is None or not isinstance(zone, str):
         return
     if not zone:
-        findings.deny("timeZone must be nil or non-empty string, got empty string: spec.timeZone")
+        findings.deny(
+            "timeZone must be nil or non-empty string, got empty string: spec.timeZone; "
+            "leave it out, or write one such as Asia/Shanghai"
+        )
     elif zone.lower() == "local":
         findings.deny(
             "timeZone can't be Local, and must be defined in https://www.iana.org/time-zones: "
-            "spec.timeZone"
+            f"spec.timeZone: {zone}; write one such as Asia/Shanghai"
         )
     elif settings.zones is not None and zone not in settings.zones:
         findings.deny(f"unknown timeZone: spec.timeZone: {zone}; write one such as Asia/Shanghai")

@@ -55,6 +55,10 @@ class Findings:
         """A problem may go away with a newer look at an object."""
         self._rests[Ref(kind, namespace, name)] = None
 
+    def tells_of(self, path: str) -> bool:
+        """Whether a problem with a field, or with what is in it, was found already."""
+        return any(problem.startswith(path) for problem in self._problems)
+
     @property
     def has_problems(self) -> bool:
         """Whether it may not be done."""

@@ -94,11 +94,14 @@ def check_task(task: TaskSpec, job: str, path: str, findings: Findings) -> None:
 def check_topology(topology: NetworkTopology | None, path: str, findings: Findings) -> None:
     """A limit on the network names its tier by number or by name."""
     if topology and topology.highest_tier is not None and topology.highest_tier_name:
-        findings.deny(f"{_TWO_TIERS}: {path}; keep one of them")
+        findings.deny(
+            f"{_TWO_TIERS}: {path} has {topology.highest_tier} and {topology.highest_tier_name}; "
+            "keep one of them"
+        )
 
 
 def _check_tasks(spec: JobSpec, job: str, path: str, findings: Findings) -> None:
-    if not spec.tasks:
+    if not spec.tasks and not findings.tells_of(f"{path}.tasks"):
         findings.deny(f"No task specified in job spec: {path}.tasks; write at least one")
     if not names.is_qualified(job) or "/" in job:
         findings.deny(
@@ -128,7 +131,7 @@ def _check_partition(task: TaskSpec, path: str, findings: Findings) -> None:
     if partition is None:
         return
     where, product = f"{path}.partitionPolicy", partition.total * partition.size
-    if product != task.replicas:
+    if product != task.replicas and not findings.tells_of(f"{where}."):
         findings.deny(
             f"{where}: totalPartitions {partition.total} times partitionSize {partition.size} is "
             f"{product}: make it the {task.replicas} replicas of task {task.name}"
@@ -148,8 +151,9 @@ def _check_whole_cpus(task: TaskSpec, path: str, findings: Findings) -> None:
         asked = (resources.get("requests") or resources.get("limits") or {}).get(CPU)
         if not _is_whole(asked):
             findings.deny(
-                f"the cpu request isn't  an integer in {path}.template.spec.{place}: "
-                f"{path}.topologyPolicy {task.topology_policy.value} needs whole CPUs"
+                f"the cpu request isn't  an integer in {path}.template.spec.{place}: it is "
+                f"{asked or 'none'}; {path}.topologyPolicy {task.topology_policy.value} needs "
+                "whole CPUs, such as 2"
             )
 
 
@@ -172,7 +176,9 @@ def _check_order(spec: JobSpec, path: str, findings: Findings) -> None:
             )
     cycle = find_cycle(waits)
     if cycle:
-        findings.deny(f"{_NOT_DAG}: {' waits for '.join(cycle)}")
+        findings.deny(
+            f"{_NOT_DAG}: {path}.tasks: {' waits for '.join(cycle)}; take out one dependsOn"
+        )
 
 
 def _check_plugins(spec: JobSpec, settings: Settings, path: str, findings: Findings) -> None:
@@ -180,17 +186,17 @@ def _check_plugins(spec: JobSpec, settings: Settings, path: str, findings: Findi
         known = ", ".join(sorted(settings.job_plugins))
         findings.deny(f"unable to find job plugin: {name}: {path}.plugins; known are {known}")
     if "mpi" in spec.plugins:
-        _check_mpi(spec, findings)
+        _check_mpi(spec, path, findings)
 
 
-def _check_mpi(spec: JobSpec, findings: Findings) -> None:
+def _check_mpi(spec: JobSpec, path: str, findings: Findings) -> None:
     tasks = [task.name for task in spec.tasks]
     for role in ("master", "worker"):
         name = argument_of(spec.plugins["mpi"], role, role)
         if name not in tasks:
             findings.deny(
-                f"The specified mpi {role} task was not found: plugin mpi looks for a task {name}; "
-                f"tasks are {', '.join(tasks)}"
+                f"The specified mpi {role} task was not found: {path}.plugins[mpi] looks for a "
+                f"task {name}; tasks are {', '.join(tasks)}; name one with --{role}"
             )
 
 
@@ -209,7 +215,7 @@ def _check_volumes(volumes: tuple[JobVolume, ...], path: str, findings: Findings
     for position, volume in enumerate(volumes):
         where, target = f"{path}[{position}]", volume.mount_path
         if not target:
-            findings.deny(f"mountPath is required: {where}.mountPath")
+            findings.deny(f"mountPath is required: {where}.mountPath; write where it is seen")
         elif target in seen:
             findings.deny(f"duplicated mountPath: {target}: {where}.mountPath; use it once")
         seen.add(target)
@@ -218,9 +224,15 @@ def _check_volumes(volumes: tuple[JobVolume, ...], path: str, findings: Findings
 
 def _check_claim(volume: JobVolume, path: str, findings: Findings) -> None:
     if volume.claim is None and not volume.claim_name:
-        findings.deny(f"either VolumeClaim or VolumeClaimName must be specified: {path}")
+        findings.deny(
+            f"either VolumeClaim or VolumeClaimName must be specified: {path} has neither; "
+            "write one"
+        )
     elif volume.claim is not None and volume.claim_name:
-        findings.deny(f"conflict: {_CONFLICT}: {path}")
+        findings.deny(
+            f"conflict: {_CONFLICT}: {path} has a volumeClaim and the name {volume.claim_name}; "
+            "keep one of them"
+        )
     elif volume.claim_name and not names.is_subdomain(volume.claim_name):
         findings.deny(
             f"invalid VolumeClaimName {volume.claim_name}: {path}.volumeClaimName; "

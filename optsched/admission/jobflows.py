@@ -79,7 +79,7 @@ def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
                 )
     cycle = find_cycle(waits)
     if cycle:
-        findings.deny(f"{_NOT_DAG}: {' waits for '.join(cycle)}")
+        findings.deny(f"{_NOT_DAG}: spec.flows: {' waits for '.join(cycle)}; take out one target")
 
 
 def _check_patch(flow: Flow, path: str, findings: Findings) -> None:

@@ -85,8 +85,12 @@ def _check_change(request: Request, findings: Findings) -> None:
     check_totals(job.spec, "spec", findings)
     for index, task in enumerate(job.spec.tasks):
         check_task_minimum(task, job.meta.name, f"spec.tasks[{index}]", findings)
-    if len(old.get("tasks") or ()) != len(new.get("tasks") or ()):
-        findings.deny("job updates may not add or remove tasks: spec.tasks; make another job")
+    num_old, num_new = (len(spec.get("tasks") or ()) for spec in (old, new))
+    if num_old != num_new:
+        findings.deny(
+            f"job updates may not add or remove tasks: spec.tasks had {num_old}, {num_new} are "
+            "new; make another job"
+        )
         return
     found = difference(_fixed(old), _fixed(new))
     if found:

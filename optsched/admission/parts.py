@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from optsched.units.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from optsched.admission.findings import Findings
     from optsched.admission.review import Raw
@@ -53,10 +53,13 @@ class Part:
         found = self.raw.get(name)
         return None if found is None else Part(found, f"{self.path}.{name}", self.findings)
 
-    def parts(self, name: str) -> Iterator[Part]:
+    def parts(self, name: str) -> Sequence[Part]:
         """The parts in a list."""
-        for position, each in enumerate(self.raw.get(name) or ()):
-            yield Part(each or {}, f"{self.path}.{name}[{position}]", self.findings)
+        held = self.raw.get(name)
+        if not held:
+            return ()
+        path, findings = f"{self.path}.{name}", self.findings
+        return [Part(each or {}, f"{path}[{at}]", findings) for at, each in enumerate(held)]
 
     def present(self, *names: str) -> list[str]:
         """Those of some fields that are there."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PYTHON: Final[dict[str, type]] = {"text": str, "boolean": bool}
 _SCALARS: Final = {"text": (str, "a text: write it in quotes"), "boolean": (bool, "true or false")}
 _BITS: Final = {"int32": 31, "int64": 63}
+_SMALL: Final = 2**31
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -226,7 +227,9 @@ _PROBLEMS: Final[dict[str, Callable[[object], str]]] = {
 
 def nanos_of(value: object) -> int:
     """A quantity in billionths; QuantityError for something else."""
-    return _nanos_of_text(value) if type(value) is str else parse_quantity_field(value).nanos
+    if type(value) is str or (type(value) is int and abs(value) < _SMALL):
+        return _nanos_of_text(str(value))
+    return parse_quantity_field(value).nanos
 
 
 @lru_cache(maxsize=8192)

@@ -80,7 +80,9 @@ def check_volumes(spec: Part) -> dict[str, str]:
 
 def _check_source(volume: Part) -> str:
     """Look at what a volume is made of; gives its kind."""
-    kinds = [kind for kind in sorted(pod_types()["Volume"]) if kind != "name" and volume.has(kind)]
+    known = pod_types()["Volume"]
+    there = [kind for kind in sorted(volume.raw) if kind in known and volume.has(kind)]
+    kinds = [kind for kind in there if kind != "name"]
     for extra in kinds[1:]:
         volume.forbidden(
             extra, f"may not specify more than 1 volume type: keep {kinds[0]} or {extra}"

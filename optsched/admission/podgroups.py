@@ -59,15 +59,20 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def _check_topologies(group: PodGroup, findings: Findings) -> None:
-    if _names_two_tiers(group.topology):
-        findings.deny(f"{_TWO_TIERS}: spec.networkTopology; keep one of them")
+    tiers = _two_tiers(group.topology)
+    if tiers:
+        findings.deny(f"{_TWO_TIERS}: spec.networkTopology has {tiers}; keep one of them")
     for position, policy in enumerate(group.sub_groups):
-        if _names_two_tiers(policy.topology):
+        tiers = _two_tiers(policy.topology)
+        if tiers:
             findings.deny(
                 f"in subGroupPolicy '{policy.name}': {_TWO_TIERS}: "
-                f"spec.subGroupPolicy[{position}].networkTopology; keep one of them"
+                f"spec.subGroupPolicy[{position}].networkTopology has {tiers}; keep one of them"
             )
 
 
-def _names_two_tiers(topology: NetworkTopology | None) -> bool:
-    return bool(topology and topology.highest_tier is not None and topology.highest_tier_name)
+def _two_tiers(topology: NetworkTopology | None) -> str:
+    """Both tiers of a topology that names two; empty for others."""
+    if topology is None or topology.highest_tier is None or not topology.highest_tier_name:
+        return ""
+    return f"{topology.highest_tier} and {topology.highest_tier_name}"

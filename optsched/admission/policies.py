@@ -24,19 +24,24 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
         where = f"{path}[{position}]"
         if policy.events and policy.exit_code is not None:
             findings.deny(
-                f"must not specify event and exitCode simultaneously: {where}; keep one of them"
+                f"must not specify event and exitCode simultaneously: {where} has "
+                f"{', '.join(policy.events)} and {policy.exit_code}; keep one of them"
             )
         elif policy.events:
             _check_events(policy, where, seen_events, findings)
         elif policy.exit_code is not None:
             _check_exit_code(policy.exit_code, where, seen_codes, findings)
-        else:
-            findings.deny(f"either event and exitCode should be specified: {where}; write one")
-        if policy.action is None:
+        elif not findings.tells_of(f"{where}.e"):
+            findings.deny(
+                f"either event and exitCode should be specified: {where} has neither; write one"
+            )
+        if policy.action is None and not findings.tells_of(f"{where}.action"):
             findings.required(f"{where}.action", f"write one of {', '.join(JobAction)}")
     if JobEvent.ANY in seen_events and len(seen_events) > 1:
+        named = ", ".join(event for policy in policies for event in policy.events)
         findings.deny(
-            f"if there's * here, no other policy should be here: {path}; keep * or the others"
+            f"if there's * here, no other policy should be here: {path} names {named}; "
+            "keep * or the others"
         )
 
 
@@ -57,7 +62,9 @@ def _check_events(
 
 def _check_exit_code(code: int, path: str, seen: set[int], findings: Findings) -> None:
     if code == 0:
-        findings.deny(f"0 is not a valid error code: {path}.exitCode; write that of a failure")
+        findings.deny(
+            f"0 is not a valid error code: {path}.exitCode; write that of a failure, such as 1"
+        )
     elif code in seen:
         findings.deny(f"duplicate exitCode {code}: {path}.exitCode; name it in one policy only")
     seen.add(code)

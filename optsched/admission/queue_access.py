@@ -45,14 +45,14 @@ def check_queue(
     if queue is None:
         findings.deny(
             f"{words.missing}: {QUEUE.plural[:-1]}.{QUEUE.group} {json.dumps(name)} "
-            f"not found: {_remedy(name, world)}"
+            f"not found: spec.queue; {_remedy(name, world)}"
         )
         findings.rests_on(QUEUE, name)
         return None
     if queue.status.state is not QueueState.OPEN:
         findings.deny(
             f"can only submit {words.noun} to queue with state Open, queue {name} status is "
-            f"{queue.status.state.value}: {_open_queues(world)}"
+            f"{queue.status.state.value}: spec.queue; {_open_queues(world)}"
         )
         findings.rests_on(QUEUE, name)
     check_access(queue, request, settings, findings)
@@ -63,12 +63,12 @@ def check_leaf(queue: Queue, world: World, findings: Findings) -> None:
     """Deny work for the root and for queues that others are part of."""
     children = world.children(queue.name)
     if queue.name == ROOT_QUEUE:
-        findings.deny(f"can not submit job to root queue: {_open_queues(world)}")
+        findings.deny(f"can not submit job to root queue: spec.queue; {_open_queues(world)}")
     elif children:
         names = _some(sorted(child.name for child in children))
         findings.deny(
             f"can only submit job to leaf queue, queue {queue.name} has {len(children)} child "
-            f"queues: name one of them: {names}"
+            f"queues: spec.queue; name one of them: {names}"
         )
         findings.rests_on(QUEUE, queue.name)
 

@@ -181,7 +181,7 @@ def _check_capability_below(queue: Queue, world: World, findings: Findings) -> N
                 f"queue {queue.name} capability[{resource}]={format_quantity(amount, resource)} "
                 f"is less than its child queue {largest.name} capability="
                 f"{format_quantity(largest.capability[resource], resource)}: "
-                f"spec.capability[{resource}]"
+                f"spec.capability[{resource}]; write no less"
             )
             findings.rests_on(QUEUE, largest.name)
 

@@ -12,6 +12,8 @@ from optsched.units import DurationError, QuantityError, parse_duration_ns, pars
 
 _AMOUNTS: Final = frozenset({"requests", "limits", "overhead", "capacity"})
 _AMOUNT_FIELDS: Final = frozenset({"sizeLimit", "divisor"})
+_MAPS: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "plugins"})
+"""Fields in which a name says something although nothing, or an empty value, is behind it."""
 _DURATIONS: Final = frozenset({"timeout", "runningEstimate"})
 _POINTERS: Final = frozenset(
     {
@@ -61,6 +63,8 @@ def _in_mappings(
 ) -> tuple[str, Any, Any] | None:
     for name in dict.fromkeys([*old, *new]):
         before, after = old.get(name), new.get(name)
+        if parent in _MAPS and (name in old) != (name in new):
+            return f"{path}.{name}", before, after
         if parent in _AMOUNTS and _same_amount(before, after):
             continue
         found = difference(before, after, f"{path}.{name}")

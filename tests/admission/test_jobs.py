@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from optsched.admission.policies import EVENTS
 from optsched.admission.world import Settings
+from optsched.api.job import JobAction
 from tests.admission.kit import ask, container, job, made, patched, queue, task, template, world
 
 OPEN = "open queues are default"
@@ -34,7 +36,7 @@ def pod(*containers: Any, **spec: Any) -> Any:
 
 
 REFUSED = [
-    (
+    pytest.param(
         job(task(minAvailable=3)),
         [
             "'minAvailable' is greater than 'replicas' in task: w, job: j: "
@@ -42,99 +44,118 @@ REFUSED = [
             "job 'minAvailable' should not be greater than total replicas in tasks: "
             "spec.minAvailable is 3, the tasks have 2",
         ],
+        id="task minAvailable above replicas",
     ),
-    (
+    pytest.param(
         job(minAvailable=3),
         [
             "job 'minAvailable' should not be greater than total replicas in tasks: "
             "spec.minAvailable is 3, the tasks have 2"
         ],
+        id="job minAvailable above replicas",
     ),
-    (
+    pytest.param(
         job(task("a"), task("a")),
         ["duplicated task name a: spec.tasks[1].name; give each task a name of its own"],
+        id="task names twice",
     ),
-    (
+    pytest.param(
         job(name="j_/"),
         [
             "create job with name j_/ validate failed: metadata.name; write a name of at most 63 "
             "letters, digits, '-', '_' and '.', with a letter or digit at both ends, after an optional "
             "DNS name and '/', such as example.com/my-name"
         ],
+        id="job name",
     ),
-    (
+    pytest.param(
         job(task("w" * 40), name="j" * 30),
         [
             f"create pod with name {'j' * 30}-{'w' * 40}-1 validate failed: it has 73 characters; "
             "shorten metadata.name or spec.tasks[0].name until it has 63"
         ],
+        id="pod name too long",
     ),
-    (
+    pytest.param(
         job(task("A")),
         [
             'spec.tasks[0].name: Invalid value: "A": write at most 63 lower-case letters, digits and '
             "'-', with a letter or digit at both ends"
         ],
+        id="task name",
     ),
-    (
+    pytest.param(
         job(policies=[policy(event="PodFailed"), policy(event="PodFailed")]),
         [
             "duplicate event PodFailed  across different policy: spec.policies[1]; "
             "name it in one policy only"
         ],
+        id="event twice",
     ),
-    (
+    pytest.param(
         job(policies=[policy(event="Unknown"), policy(events=["JobUnknown"])]),
         [
             "duplicate event Unknown  across different policy: spec.policies[1]; "
             "name it in one policy only"
         ],
+        id="event twice by its alias",
     ),
-    (
+    pytest.param(
         job(task(policies=[policy(event="PodFailed", exitCode=1)])),
         [
-            "must not specify event and exitCode simultaneously: spec.tasks[0].policies[0]; "
-            "keep one of them"
+            "must not specify event and exitCode simultaneously: spec.tasks[0].policies[0] has PodFailed and 1; keep one of them"
         ],
+        id="event and exitCode",
     ),
-    (
+    pytest.param(
         job(policies=[policy()]),
-        ["either event and exitCode should be specified: spec.policies[0]; write one"],
+        ["either event and exitCode should be specified: spec.policies[0] has neither; write one"],
+        id="neither event nor exitCode",
     ),
-    (
+    pytest.param(
         job(policies=[policy(exitCode=0)]),
-        ["0 is not a valid error code: spec.policies[0].exitCode; write that of a failure"],
+        [
+            "0 is not a valid error code: spec.policies[0].exitCode; write that of a failure, such as 1"
+        ],
+        id="exitCode 0",
     ),
-    (
+    pytest.param(
         job(policies=[policy(exitCode=3), policy(exitCode=3)]),
         ["duplicate exitCode 3: spec.policies[1].exitCode; name it in one policy only"],
+        id="exitCode twice",
     ),
-    (
+    pytest.param(
         job(policies=[policy(event="*"), policy(event="PodFailed")]),
-        ["if there's * here, no other policy should be here: spec.policies; keep * or the others"],
+        [
+            "if there's * here, no other policy should be here: spec.policies names *, PodFailed; keep * or the others"
+        ],
+        id="any event and another",
     ),
-    (
+    pytest.param(
         job(policies=[policy(event="OutOfSync")]),
         [
             'spec.policies[0].event: Invalid value: "OutOfSync": invalid policy event: write one of '
             "*, PodPending, PodFailed, PodEvicted, Unknown, TaskCompleted, TaskFailed, JobUpdated"
         ],
+        id="internal event",
     ),
-    (
+    pytest.param(
         job(policies=[{"event": "PodFailed"}]),
         [
             "spec.policies[0].action: Required value: write one of AbortJob, RestartJob, RestartTask, "
             "RestartPod, RestartPartition, TerminateJob, CompleteJob, ResumeJob"
         ],
+        id="no action",
     ),
-    (
+    pytest.param(
         job(task(partitionPolicy={"totalPartitions": 2, "partitionSize": 2})),
         [
             "spec.tasks[0].partitionPolicy: totalPartitions 2 times partitionSize 2 is 4: "
             "make it the 2 replicas of task w"
         ],
+        id="partitions do not make replicas",
     ),
-    (
+    pytest.param(
         job(
             task(
                 replicas=4,
@@ -146,78 +167,103 @@ REFUSED = [
             "spec.tasks[0].minAvailable: is 4: write 2, which is minPartitions 1 times "
             "partitionSize 2"
         ],
+        id="partitions do not make minAvailable",
     ),
-    (
+    pytest.param(
         job(
             task(partitionPolicy={"totalPartitions": 2, "partitionSize": 1, "networkTopology": TWO})
         ),
-        [f"{TIERS}: spec.tasks[0].partitionPolicy.networkTopology; keep one of them"],
+        [
+            "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously: spec.tasks[0].partitionPolicy.networkTopology has 1 and rack; keep one of them"
+        ],
+        id="two tiers of partitions",
     ),
-    (job(networkTopology=TWO), [f"{TIERS}: spec.networkTopology; keep one of them"]),
-    (
+    pytest.param(
+        job(networkTopology=TWO),
+        [
+            "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously: spec.networkTopology has 1 and rack; keep one of them"
+        ],
+        id="two tiers",
+    ),
+    pytest.param(
         job(task("a", dependsOn={"name": ["b"]}), task("b", dependsOn={"name": ["a"]})),
-        [f"{DAG}: a waits for b waits for a"],
+        [
+            "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG): spec.tasks: a waits for b waits for a; take out one dependsOn"
+        ],
+        id="tasks wait in a circle",
     ),
-    (
+    pytest.param(
         job(task("a", dependsOn={"name": ["c"]})),
         [f"{DAG}: spec.tasks[0].dependsOn.name names c; tasks are a"],
+        id="tasks wait for nobody",
     ),
-    (
+    pytest.param(
         job(plugins={"envs": [], "svc": []}),
         [
             "unable to find job plugin: envs: spec.plugins; known are env, hcclrank, mpi, pytorch, "
             "ray, ssh, svc, tensorflow"
         ],
+        id="unknown plugin",
     ),
-    (
+    pytest.param(
         job(task("worker"), plugins={"mpi": ["--master=boss"]}),
         [
-            "The specified mpi master task was not found: plugin mpi looks for a task boss; "
-            "tasks are worker"
+            "The specified mpi master task was not found: spec.plugins[mpi] looks for a task boss; tasks are worker; name one with --master"
         ],
+        id="mpi without master",
     ),
-    (
+    pytest.param(
         job(task("master"), plugins={"mpi": ["--worker", "hand"]}),
         [
-            "The specified mpi worker task was not found: plugin mpi looks for a task hand; "
-            "tasks are master"
+            "The specified mpi worker task was not found: spec.plugins[mpi] looks for a task hand; tasks are master; name one with --worker"
         ],
+        id="mpi without worker",
     ),
-    (
+    pytest.param(
         job(volumes=[{"mountPath": "", "volumeClaimName": "a"}]),
-        ["mountPath is required: spec.volumes[0].mountPath"],
+        ["mountPath is required: spec.volumes[0].mountPath; write where it is seen"],
+        id="volume without mountPath",
     ),
-    (
+    pytest.param(
         job(volumes=[{"mountPath": "/a", "volumeClaimName": n} for n in ("x", "y")]),
         ["duplicated mountPath: /a: spec.volumes[1].mountPath; use it once"],
+        id="mountPath twice",
     ),
-    (
+    pytest.param(
         job(volumes=[{"mountPath": "/a"}]),
-        ["either VolumeClaim or VolumeClaimName must be specified: spec.volumes[0]"],
+        [
+            "either VolumeClaim or VolumeClaimName must be specified: spec.volumes[0] has neither; write one"
+        ],
+        id="neither claim nor name",
     ),
-    (
+    pytest.param(
         job(volumes=[{"mountPath": "/a", "volumeClaimName": "x", "volumeClaim": {}}]),
         [
-            "conflict: If you want to use an existing PVC, just specify VolumeClaimName.If you want to "
-            "create a new PVC, you do not need to specify VolumeClaimName: spec.volumes[0]"
+            "conflict: If you want to use an existing PVC, just specify VolumeClaimName.If you want to create a new PVC, you do not need to specify VolumeClaimName: spec.volumes[0] has a volumeClaim and the name x; keep one of them"
         ],
+        id="claim and name",
     ),
-    (
+    pytest.param(
         job(volumes=[{"mountPath": "/a", "volumeClaimName": "X"}]),
         [
             "invalid VolumeClaimName X: spec.volumes[0].volumeClaimName; write at most 253 lower-case "
             "letters, digits, '-' and '.', with a letter or digit at both ends"
         ],
+        id="claim name",
     ),
-    (
+    pytest.param(
         job(queue="compute"),
         [
-            'unable to find job queue: queue.scheduling.volcano.sh "compute" not found: '
-            f"{OPEN}, or make it: {ECHO}"
+            'unable to find job queue: queue.scheduling.volcano.sh "compute" not found: spec.queue; open queues are default, or make it: echo \'{"apiVersion":"scheduling.volcano.sh/v1beta1","kind":"Queue","metadata":{"name":"compute"}}\' | kubectl create -f -'
         ],
+        id="queue is not there",
     ),
-    (job(queue="root"), [f"can not submit job to root queue: {OPEN}"]),
-    (
+    pytest.param(
+        job(queue="root"),
+        ["can not submit job to root queue: spec.queue; open queues are default"],
+        id="queue is the root",
+    ),
+    pytest.param(
         job(
             task(
                 topologyPolicy="restricted",
@@ -227,12 +273,145 @@ REFUSED = [
             )
         ),
         [
-            f"the cpu request isn't  an integer in spec.tasks[0].template.spec.containers[{i}]: "
-            "spec.tasks[0].topologyPolicy restricted needs whole CPUs"
-            for i in (0, 1)
+            "the cpu request isn't  an integer in spec.tasks[0].template.spec.containers[0]: it is 1500m; spec.tasks[0].topologyPolicy restricted needs whole CPUs, such as 2",
+            "the cpu request isn't  an integer in spec.tasks[0].template.spec.containers[1]: it is none; spec.tasks[0].topologyPolicy restricted needs whole CPUs, such as 2",
         ],
+        id="parts of cpus",
     ),
-    (job(minSuccess=0), ["spec.minSuccess: 0 is out of range: write 1 to 2147483647"]),
+    pytest.param(
+        job(minSuccess=0),
+        ["spec.minSuccess: 0 is out of range: write 1 to 2147483647"],
+        id="minSuccess",
+    ),
+    pytest.param(
+        job(task(partitionPolicy={"totalPartitions": 0, "partitionSize": 2})),
+        ["spec.tasks[0].partitionPolicy.totalPartitions: 0 is out of range: write 1 to 2147483647"],
+        id="partition of nothing",
+    ),
+    pytest.param(
+        job(
+            task(
+                topologyPolicy="best-effort",
+                template=template(
+                    container(resources={"limits": {"cpu": 2}}),
+                    initContainers=[container(name="i", resources={"requests": {"cpu": "0.5"}})],
+                ),
+            )
+        ),
+        [
+            "the cpu request isn't  an integer in spec.tasks[0].template.spec.initContainers[0]: it is 0.5; spec.tasks[0].topologyPolicy best-effort needs whole CPUs, such as 2"
+        ],
+        id="parts of cpus before it starts",
+    ),
+    pytest.param(
+        job(task(replicas=-1)),
+        ["spec.tasks[0].replicas: -1 is out of range: write 0 to 2147483647"],
+        id="replicas",
+    ),
+    pytest.param(
+        job(policies=[policy(event="PodFaild")]),
+        [
+            'spec.policies[0].event: "PodFaild" is not one of *, PodPending, PodRunning, PodFailed, PodEvicted, Unknown, JobUnknown, TaskCompleted, TaskFailed, OutOfSync, CommandIssued, JobUpdated'
+        ],
+        id="unknown event",
+    ),
+    pytest.param(
+        job(policies=[policy(events=["PodFailed", "Nothing"])]),
+        [
+            'spec.policies[0].events[1]: "Nothing" is not one of *, PodPending, PodRunning, PodFailed, PodEvicted, Unknown, JobUnknown, TaskCompleted, TaskFailed, OutOfSync, CommandIssued, JobUpdated'
+        ],
+        id="unknown event in a list",
+    ),
+    pytest.param(
+        job(policies=[{"event": "PodFailed", "action": "Restart"}]),
+        [
+            'spec.policies[0].action: "Restart" is not one of AbortJob, RestartJob, RestartTask, RestartPod, RestartPartition, TerminateJob, CompleteJob, ResumeJob'
+        ],
+        id="unknown action",
+    ),
+    pytest.param(
+        job(policies=[{"event": "PodFailed", "action": "SyncJob"}]),
+        [
+            'spec.policies[0].action: "SyncJob" is not one of AbortJob, RestartJob, RestartTask, RestartPod, RestartPartition, TerminateJob, CompleteJob, ResumeJob'
+        ],
+        id="action of controllers",
+    ),
+    pytest.param(
+        job(policies=[policy(exitCode="1")]),
+        ['spec.policies[0].exitCode: "1" is not a whole number'],
+        id="exitCode no number",
+    ),
+    pytest.param(
+        job(policies=[policy(event="PodFailed", timeout="soon")]),
+        [
+            'spec.policies[0].timeout: "soon" is not a duration: write numbers with units ns, us, ms, s, m or h, such as 300ms or 1h30m'
+        ],
+        id="timeout",
+    ),
+    pytest.param(
+        job(task(topologyPolicy="numa")),
+        [
+            'spec.tasks[0].topologyPolicy: "numa" is not one of none, best-effort, restricted, single-numa-node'
+        ],
+        id="topologyPolicy",
+    ),
+    pytest.param(
+        job(networkTopology={"mode": "firm", "highestTierAllowed": 1}),
+        ['spec.networkTopology.mode: "firm" is not one of hard, soft'],
+        id="topology mode",
+    ),
+    pytest.param(
+        job(ttlSecondsAfterFinished=-1),
+        ["spec.ttlSecondsAfterFinished: -1 is out of range: write 0 to 2147483647"],
+        id="ttl",
+    ),
+    pytest.param(
+        job(plugins={"ssh": "x"}), ['spec.plugins[ssh]: "x" is not a list'], id="plugins no lists"
+    ),
+    pytest.param(
+        job(task("a", dependsOn={"name": ["b"], "iteration": "some"}), task("b")),
+        ['spec.tasks[0].dependsOn.iteration: "some" is not one of any, all'],
+        id="dependsOn iteration",
+    ),
+    pytest.param(
+        job() | {"spec": {"tasks": {}}}, ["spec.tasks: {} is not a list"], id="tasks no list"
+    ),
+    pytest.param(
+        job() | {"spec": {"tasks": ["w"]}},
+        [
+            'spec.tasks[0]: "w" is not a mapping of field names to values',
+            "spec.tasks[0].template.spec.containers: Required value: write at least one container",
+        ],
+        id="task no mapping",
+    ),
+    pytest.param(
+        job(minAvailable="2"),
+        ['spec.minAvailable: "2" is not a whole number'],
+        id="minAvailable no number",
+    ),
+    pytest.param(
+        job(minAvailable=-2),
+        ["spec.minAvailable: -2 is out of range: write 0 to 2147483647"],
+        id="minAvailable below zero",
+    ),
+    pytest.param(
+        job(task(minAvailable=-2)),
+        ["spec.tasks[0].minAvailable: -2 is out of range: write 0 to 2147483647"],
+        id="task minAvailable below zero",
+    ),
+    pytest.param(job(maxRetry="x"), ['spec.maxRetry: "x" is not a whole number'], id="maxRetry"),
+    pytest.param(
+        job(plugins={"svc": [1]}),
+        ["spec.plugins[svc][0]: 1 is not a text: write it in quotes"],
+        id="unknown plugins argument",
+    ),
+    pytest.param(
+        job(runningEstimate="soon"),
+        [
+            'spec.runningEstimate: "soon" is not a duration: write numbers with units ns, us, ms, s, m or h, such as 300ms or 1h30m'
+        ],
+        id="runningEstimate",
+    ),
 ]
 
 
@@ -250,7 +429,7 @@ def test_a_job_without_tasks_is_refused():
 @pytest.mark.parametrize("state", ["Closed", "Closing", "Unknown"])
 def test_a_queue_that_is_not_open_takes_no_jobs(state: str):
     assert denied(job(queue="q"), queue("q", state)) == [
-        f"can only submit job to queue with state Open, queue q status is {state}: {OPEN}"
+        f"can only submit job to queue with state Open, queue q status is {state}: spec.queue; {OPEN}"
     ]
 
 
@@ -262,7 +441,7 @@ def test_only_leaves_take_jobs():
     parts = [queue(name, parent="dept") for name in ("team-b", "team-a")]
     assert denied(job(queue="dept"), queue("dept"), *parts) == [
         "can only submit job to leaf queue, queue dept has 2 child queues: "
-        "name one of them: team-a, team-b"
+        "spec.queue; name one of them: team-a, team-b"
     ]
 
 
@@ -318,6 +497,37 @@ def test_everything_that_volcano_fills_in_is_filled_in():
     assert (first["name"], first["minAvailable"], first["maxRetry"]) == ("default0", 2, 3)
     assert first["template"]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
     assert (second["minAvailable"], second["maxRetry"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "others"),
+    [
+        ("tensorflow", ["svc"]),
+        ("pytorch", ["svc"]),
+        ("ray", ["svc"]),
+        ("mpi", ["ssh", "svc"]),
+        ("hcclrank", []),
+        ("env", []),
+    ],
+)
+def test_plugins_bring_those_that_they_need(plugin: str, others: list[str]):
+    obj = job(plugins={plugin: ["--a=b"]})
+    spec = patched(obj, ask("/jobs/mutate", obj))["spec"]
+    assert spec["plugins"] == {plugin: ["--a=b"], **{name: [] for name in others}}
+
+
+def test_the_first_scheduler_is_the_one_of_jobs_that_name_none():
+    settings = Settings(scheduler_names=("ours", "theirs"))
+    spec = patched(job(), ask("/jobs/mutate", job(), settings=settings))["spec"]
+    assert spec["schedulerName"] == "ours"
+
+
+@pytest.mark.parametrize("event", ["*", *(event.value for event in EVENTS)])
+@pytest.mark.parametrize("action", list(JobAction))
+def test_every_public_event_may_have_every_action(event: str, action: JobAction):
+    policies = [{"event": event, "action": action.value, "timeout": "1m30s"}]
+    assert denied(job(task(policies=policies), policies=policies)) == []
+    assert denied(job(policies=[{"exitCode": -1, "action": action.value}])) == []
 
 
 def test_what_the_user_wrote_is_left_alone():
@@ -396,6 +606,16 @@ def test_metadata_of_a_job_may_always_change():
     assert changed(lambda new: new["metadata"].update(annotations={"a": "b"}), queue="gone") == []
 
 
+@pytest.mark.parametrize(
+    "spec", [{"tasks": []}, {"tasks": [{"replicas": "x"}]}, {"minAvailable": 99}, {}]
+)
+def test_metadata_may_change_also_where_the_job_would_not_be_taken_today(spec: Any):
+    old = job() | {"spec": spec}
+    new = {**old, "metadata": {**old["metadata"], "finalizers": ["example.com/a"]}}
+    assert ask("/jobs/validate", new, old=old).problems == ()
+    assert ask("/jobs/validate", {**new, "status": {"state": "x"}}, old=old).problems == ()
+
+
 def test_a_job_may_be_scaled():
     def edit(new: Any) -> None:
         new["spec"].update(minAvailable=5, priorityClassName="high")
@@ -422,13 +642,32 @@ def test_a_job_may_be_scaled():
             f'{FIXED}: spec.tasks[0].template.spec.containers[0].image was "i", "other" is new',
         ),
         (
+            lambda s: s.update(schedulerName="other"),
+            f'{FIXED}: spec.schedulerName was "volcano", "other" is new',
+        ),
+        (
+            lambda s: s.update(policies=[policy(event="PodFailed")]),
+            f"{FIXED}: spec.policies was null, "
+            '[{"action": "RestartJob", "event": "PodFailed"}] is new',
+        ),
+        (lambda s: s.update(plugins={"ssh": []}), f"{FIXED}: spec.plugins.ssh was null, [] is new"),
+        (
+            lambda s: s["tasks"][0].update(minAvailable=3),
+            "'minAvailable' is greater than 'replicas' in task: a, job: j: "
+            "spec.tasks[0].minAvailable is 3, write at most 2",
+        ),
+        (
+            lambda s: s["tasks"][0].update(replicas=-1),
+            "spec.tasks[0].replicas: -1 is out of range: write 0 to 2147483647",
+        ),
+        (
             lambda s: s["tasks"].pop(),
             "job 'minAvailable' should not be greater than total replicas in tasks: "
             "spec.minAvailable is 4, the tasks have 2",
         ),
         (
             lambda s: s["tasks"].append(task("c")),
-            "job updates may not add or remove tasks: spec.tasks; make another job",
+            "job updates may not add or remove tasks: spec.tasks had 2, 3 are new; make another job",
         ),
         (
             lambda s: s["tasks"][0].update(replicas=1),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  sentences are kept whole
 """PodGroups, pods, HyperNodes, flows, templates and timetables."""
 
 from __future__ import annotations
@@ -59,20 +60,23 @@ def test_a_podgroup_without_a_queue_gets_that_of_its_namespace(obj: Any, queue_n
     [
         (
             group(queue="gone"),
-            'unable to find queue: queue.scheduling.volcano.sh "gone" not found: open queues are '
+            'unable to find queue: queue.scheduling.volcano.sh "gone" not found: spec.queue; open queues are '
             """default, lab, or make it: echo '{"apiVersion":"scheduling.volcano.sh/v1beta1","""
             """"kind":"Queue","metadata":{"name":"gone"}}' | kubectl create -f -""",
         ),
         (
             group(queue="shut"),
             "can only submit PodGroup to queue with state Open, queue shut status is Closed: "
-            "open queues are default, lab",
+            "spec.queue; open queues are default, lab",
         ),
         (group(queue="lab"), MAY_NOT),
-        (group(networkTopology=TWO), f"{TIERS}: spec.networkTopology; keep one of them"),
+        (
+            group(networkTopology=TWO),
+            f"{TIERS}: spec.networkTopology has 1 and rack; keep one of them",
+        ),
         (
             group(subGroupPolicy=[{"name": "tp", "networkTopology": TWO}]),
-            f"in subGroupPolicy 'tp': {TIERS}: spec.subGroupPolicy[0].networkTopology; "
+            f"in subGroupPolicy 'tp': {TIERS}: spec.subGroupPolicy[0].networkTopology has 1 and rack; "
             "keep one of them",
         ),
         (group(minMember="3"), 'spec.minMember: "3" is not a whole number'),
@@ -271,8 +275,14 @@ def flow(name: str, *targets: str, **parts: Any) -> Any:
 @pytest.mark.parametrize(
     ("flows", "sentence"),
     [
-        ([flow("a", "b"), flow("b", "a")], "jobflow flow is not dag: a waits for b waits for a"),
-        ([flow("a", "a")], "jobflow flow is not dag: a waits for a"),
+        (
+            [flow("a", "b"), flow("b", "a")],
+            "jobflow flow is not dag: spec.flows: a waits for b waits for a; take out one target",
+        ),
+        (
+            [flow("a", "a")],
+            "jobflow flow is not dag: spec.flows: a waits for a; take out one target",
+        ),
         (
             [flow("a", "z")],
             "jobflow flow is not dag: spec.flows[0].dependsOn.targets[0]: there is no flow z; "
@@ -337,42 +347,52 @@ def cron(name: str = "c", inner: Any = None, **spec: Any) -> Any:
 
 
 CRON_REFUSED = [
-    (cron(schedule=""), "schedule is required, but got empty: spec.schedule"),
-    (
-        cron(schedule="TZ=UTC 0 * * * *"),
-        "schedule should not contain TZ or CRON_TZ, TZ should only be set in the timeZone field: "
-        "spec.schedule",
+    pytest.param(
+        cron(schedule=""),
+        "schedule is required, but got empty: spec.schedule; write one such as */5 * * * *",
+        id="no schedule",
     ),
-    (
+    pytest.param(
+        cron(schedule="TZ=UTC 0 * * * *"),
+        "schedule should not contain TZ or CRON_TZ, TZ should only be set in the timeZone field: spec.schedule: TZ=UTC 0 * * * *; write the zone into spec.timeZone",
+        id="zone in schedule",
+    ),
+    pytest.param(
         cron(schedule="61 * * * *"),
         'schedule is not a valid cron expression: spec.schedule: "61 * * * *" names no minute '
         "with '61': write 0 to 59, *, a list, a range or steps",
+        id="schedule",
     ),
-    (
+    pytest.param(
         cron(timeZone=""),
-        "timeZone must be nil or non-empty string, got empty string: spec.timeZone",
+        "timeZone must be nil or non-empty string, got empty string: spec.timeZone; leave it out, or write one such as Asia/Shanghai",
+        id="empty zone",
     ),
-    (
+    pytest.param(
         cron(timeZone="Local"),
-        "timeZone can't be Local, and must be defined in https://www.iana.org/time-zones: "
-        "spec.timeZone",
+        "timeZone can't be Local, and must be defined in https://www.iana.org/time-zones: spec.timeZone: Local; write one such as Asia/Shanghai",
+        id="local zone",
     ),
-    (
+    pytest.param(
         cron(timeZone="Mars/Olympus"),
         "unknown timeZone: spec.timeZone: Mars/Olympus; write one such as Asia/Shanghai",
+        id="unknown zone",
     ),
-    (
+    pytest.param(
         cron("c" * 53),
-        "cronJob name must be no more than 52 characters to accommodate job name suffix (max 63 "
-        "total): metadata.name has 53",
+        "cronJob name must be no more than 52 characters to accommodate job name suffix (max 63 total): metadata.name has 53; shorten it",
+        id="long name",
     ),
-    (
+    pytest.param(
         cron(inner=job(task(minAvailable=3), minAvailable=1)["spec"]),
         "'minAvailable' is greater than 'replicas' in task: w, job: c-0000000000: "
         "spec.jobTemplate.spec.tasks[0].minAvailable is 3, write at most 2",
+        id="job inside",
     ),
-    (cron(inner=job(queue="lab")["spec"]), MAY_NOT),
-    (cron(jobTemplate=None), "spec.jobTemplate: null is missing and has no default"),
+    pytest.param(cron(inner=job(queue="lab")["spec"]), MAY_NOT, id="queue is not for its user"),
+    pytest.param(
+        cron(jobTemplate=None), "spec.jobTemplate: null is missing and has no default", id="no job"
+    ),
 ]
 
 
@@ -396,3 +416,182 @@ def test_a_timetable_that_is_fine():
     assert response.warnings == (
         "spec.jobTemplate.spec.queue: there is no queue q; no job can be made until it is",
     )
+
+
+# --- fields that cannot be read -------------------------------------------------------------------
+
+
+UNREADABLE = [
+    pytest.param(
+        "/cronjobs/validate",
+        cron("c/"),
+        [
+            "create job with name c/-0000000000 validate failed: metadata.name; write a name of at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends, after an optional DNS name and '/', such as example.com/my-name"
+        ],
+        id="name of a CronJob",
+    ),
+    pytest.param(
+        "/cronjobs/validate",
+        cron(concurrencyPolicy="Sometimes"),
+        ['spec.concurrencyPolicy: "Sometimes" is not one of Allow, Forbid, Replace'],
+        id="concurrencyPolicy",
+    ),
+    pytest.param(
+        "/cronjobs/validate",
+        cron(successfulJobsHistoryLimit=-1),
+        ["spec.successfulJobsHistoryLimit: -1 is out of range: write 0 to 2147483647"],
+        id="history limit",
+    ),
+    pytest.param(
+        "/cronjobs/validate",
+        cron(startingDeadlineSeconds="x"),
+        ['spec.startingDeadlineSeconds: "x" is not a whole number'],
+        id="deadline no number",
+    ),
+    pytest.param(
+        "/cronjobs/validate",
+        cron(suspend="yes"),
+        ['spec.suspend: "yes" is not a boolean: write true or false'],
+        id="suspend",
+    ),
+    pytest.param(
+        "/cronjobs/validate",
+        cron(startingDeadlineSeconds=-1),
+        ["spec.startingDeadlineSeconds: -1 is out of range: write 0 to 9223372036854775807"],
+        id="deadline below zero",
+    ),
+    pytest.param(
+        "/jobflows/validate",
+        manifest("f", flows=[{}]),
+        ["spec.flows[0].name: null is missing and has no default"],
+        id="name of a flow",
+    ),
+    pytest.param(
+        "/jobflows/validate",
+        manifest("f", flows=[flow("a")], jobRetainPolicy="keep"),
+        ['spec.jobRetainPolicy: "keep" is not one of retain, delete'],
+        id="jobRetainPolicy",
+    ),
+    pytest.param(
+        "/jobflows/validate",
+        manifest("f", flows={}),
+        ["spec.flows: {} is not a list"],
+        id="flows no list",
+    ),
+    pytest.param(
+        "/jobflows/validate",
+        manifest(
+            "f",
+            flows=[
+                flow("a"),
+                {
+                    "name": "b",
+                    "dependsOn": {
+                        "targets": ["a"],
+                        "probe": {"httpGetList": [{"taskName": "t", "port": "x"}]},
+                    },
+                },
+            ],
+        ),
+        ['spec.flows[1].dependsOn.probe.httpGetList[0].port: "x" is not a whole number'],
+        id="port of a probe",
+    ),
+    pytest.param(
+        "/hypernodes/validate",
+        manifest(
+            "h", tier=1, members=[{"type": "Rack", "selector": {"exactMatch": {"name": "a"}}}]
+        ),
+        ['spec.members[0].type: "Rack" is not one of Node, HyperNode'],
+        id="type of a member",
+    ),
+    pytest.param(
+        "/hypernodes/validate",
+        manifest(
+            "h",
+            tier=1,
+            members=[
+                {
+                    "type": "Node",
+                    "selector": {"exactMatch": {"name": "a"}, "regexMatch": {"pattern": "a"}},
+                }
+            ],
+        ),
+        [
+            'spec.members[0].selector: {"exactMatch": {"name": "a"}, "regexMatch": {"pattern": "a"}… says more than one of exactMatch, regexMatch and labelMatch: keep one'
+        ],
+        id="two selectors",
+    ),
+    pytest.param(
+        "/hypernodes/validate",
+        manifest(
+            "h",
+            tier=1,
+            members=[
+                {"type": "HyperNode", "selector": {"labelMatch": {"matchLabels": {"a": "b"}}}}
+            ],
+        ),
+        [
+            'spec.members[0].selector: {"labelMatch": {"matchLabels": {"a": "b"}}} is for nodes only: a HyperNode is a member by exactMatch'
+        ],
+        id="labels of HyperNodes",
+    ),
+    pytest.param(
+        "/hypernodes/validate",
+        manifest("h", tier=-1, members=[member(exactMatch={"name": "n"})]),
+        ["spec.tier: -1 is out of range: write 0 to 2147483647"],
+        id="tier",
+    ),
+    pytest.param(
+        "/podgroups/validate",
+        group(minMember=-1),
+        ["spec.minMember: -1 is out of range: write 0 to 2147483647"],
+        id="minMember",
+    ),
+    pytest.param(
+        "/podgroups/validate",
+        group(minResources={"cpu": "x"}),
+        [
+            'spec.minResources[cpu]: "x" is not a quantity: write a number with an optional suffix, such as 500m, 2, 1.5Gi or 1e3'
+        ],
+        id="minResources",
+    ),
+    pytest.param(
+        "/podgroups/validate",
+        group(minTaskMember={"a": "x"}),
+        ['spec.minTaskMember[a]: "x" is not a whole number'],
+        id="minTaskMember",
+    ),
+    pytest.param(
+        "/podgroups/validate",
+        group(priorityClassName=5),
+        ["spec.priorityClassName: 5 is not a text: write it in quotes"],
+        id="priorityClassName",
+    ),
+    pytest.param(
+        "/podgroups/validate",
+        group(networkTopology={"mode": "firm"}),
+        ['spec.networkTopology.mode: "firm" is not one of hard, soft'],
+        id="mode of a topology",
+    ),
+    pytest.param(
+        "/jobtemplates/validate",
+        manifest("t"),
+        ["No task specified in job spec: spec.tasks; write at least one"],
+        id="template without tasks",
+    ),
+    pytest.param(
+        "/jobtemplates/validate",
+        manifest("t", **job(task("A"), policies=[{"event": "x"}])["spec"]),
+        [
+            'spec.policies[0].event: "x" is not one of *, PodPending, PodRunning, PodFailed, PodEvicted, Unknown, JobUnknown, TaskCompleted, TaskFailed, OutOfSync, CommandIssued, JobUpdated',
+            "spec.tasks[0].name: Invalid value: \"A\": write at most 63 lower-case letters, digits and '-', with a letter or digit at both ends",
+            "spec.policies[0].action: Required value: write one of AbortJob, RestartJob, RestartTask, RestartPod, RestartPartition, TerminateJob, CompleteJob, ResumeJob",
+        ],
+        id="template",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "obj", "sentences"), UNREADABLE)
+def test_fields_that_hold_what_they_may_not(path: str, obj: Any, sentences: list[str]):
+    assert denied(path, obj, LOCKED, user="eve") == sentences

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  sentences are kept whole
 from __future__ import annotations
 
 from typing import Any
@@ -30,57 +31,67 @@ DEPT = {
     "guarantee": {"resource": {"cpu": "8"}},
 }
 REFUSED = [
-    (manifest(weight=-1), (), ["spec.weight: -1 is out of range: write 1 to 65535"]),
-    (
+    pytest.param(
+        manifest(weight=-1), (), ["spec.weight: -1 is out of range: write 1 to 65535"], id="weight"
+    ),
+    pytest.param(
         manifest(guarantee={"resource": {"cpu": "16"}}, deserved={"cpu": "8"}),
         (),
         ['spec.deserved[cpu]: Invalid value: "8": deserved[cpu]=8 must be >= guarantee[cpu]=16'],
+        id="guarantee above deserved",
     ),
-    (
+    pytest.param(
         manifest(deserved={"cpu": "8"}, capability={"cpu": "4", "memory": "1Gi"}),
         (),
         ['spec.deserved[cpu]: Invalid value: "8": deserved[cpu]=8 must be <= capability[cpu]=4'],
+        id="deserved above capability",
     ),
-    (
+    pytest.param(
         manifest(guarantee={"resource": {GPU: 8}}, capability={GPU: 4}),
         (),
         [
             f'spec.guarantee.resource[{GPU}]: Invalid value: "8": guarantee[{GPU}]=8 must be <= '
             f"capability[{GPU}]=4"
         ],
+        id="guarantee above capability",
     ),
-    (
+    pytest.param(
         manifest(capability={"cpu": "-1"}),
         (),
         ['spec.capability[cpu]: "-1" is negative: write an amount of zero or more'],
+        id="negative amount",
     ),
-    (
+    pytest.param(
         manifest(status={"state": "Closing"}),
         (),
         ['status.state: Invalid value: "Closing": queue state must be in [Open Closed]'],
+        id="state",
     ),
-    (
+    pytest.param(
         manifest(annotations=tree("root/a", "1/2/3")),
         (),
         [f'metadata.annotations[volcano.sh/hierarchy]: Invalid value: "root/a": {LENGTH} 1/2/3'],
+        id="hierarchy lengths",
     ),
-    (
+    pytest.param(
         manifest(annotations=tree("root/a", "1/x")),
         (),
         [
             'metadata.annotations[volcano.sh/hierarchy-weights]: Invalid value: "1/x": x in the '
             "1/x is invalid number: write one such as 2 or 0.5"
         ],
+        id="hierarchy weight no number",
     ),
-    (
+    pytest.param(
         manifest(annotations=tree("root/a", "1/0")),
         (),
         [
             'metadata.annotations[volcano.sh/hierarchy-weights]: Invalid value: "1/0": 0 in the '
             "1/0 must be larger than 0"
         ],
+        id="hierarchy weight zero",
     ),
-    (
+    pytest.param(
         manifest(annotations=tree("root/sci", "1/1")),
         (queue("dev", annotations=tree("root/sci/dev", "1/1/1")),),
         [
@@ -88,42 +99,48 @@ REFUSED = [
             "not allowed to be in the sub path of root/sci/dev of queue dev: work goes to the "
             "ends of paths only"
         ],
+        id="hierarchy sub path",
     ),
-    (
+    pytest.param(
         manifest(parent="q"),
         (),
         ["queue q cannot use itself as parent: spec.parent; name another"],
+        id="parent is itself",
     ),
-    (
+    pytest.param(
         manifest(parent="gone"),
         (),
         [
             "failed to get parent queue of queue q: spec.parent: there is no queue gone; "
             "make it first"
         ],
+        id="parent is not there",
     ),
-    (
+    pytest.param(
         manifest(parent="busy"),
         (queue("busy", pods=3),),
         [
             "queue busy cannot be the parent queue of queue q because it has allocated Pods: 3: "
             "wait for them or name another"
         ],
+        id="parent has pods",
     ),
-    (
+    pytest.param(
         manifest(parent="e"),
         tuple(queue(b, parent=a) for a, b in zip("rabcd", "abcde", strict=True)),
         ["queue q exceeds the maximum allowed depth of 5: spec.parent: it would be a/b/c/d/e/q"],
+        id="too deep",
     ),
-    (
+    pytest.param(
         manifest(parent="mid", capability={"cpu": "40"}),
         (queue("dept", **DEPT), queue("mid", parent="dept")),
         [
             "queue q capability[cpu]=40 exceeds its ancestor's capability=32: "
             "spec.capability[cpu]; that is the capability of queue dept"
         ],
+        id="capability above an ancestor",
     ),
-    (
+    pytest.param(
         manifest(parent="dept", deserved={"cpu": "9"}),
         (queue("dept", **DEPT), queue("other", parent="dept", deserved={"cpu": "8"})),
         [
@@ -131,8 +148,9 @@ REFUSED = [
             "parent's deserved limit (cpu 16): raise spec.deserved of dept or lower that of "
             "other, q"
         ],
+        id="deserved of siblings",
     ),
-    (
+    pytest.param(
         manifest(parent="dept", guarantee={"resource": {"memory": "1Gi"}}),
         (queue("dept", **DEPT),),
         [
@@ -140,22 +158,78 @@ REFUSED = [
             "exceeds parent's guarantee limit (memory 0): raise spec.guarantee of dept or lower "
             "that of q"
         ],
+        id="guarantee of siblings",
     ),
-    (
+    pytest.param(
         manifest("dept", capability={"cpu": "4"}),
         (queue("mid", parent="dept"), queue("leaf", parent="mid", capability={"cpu": "8"})),
         [
-            "queue dept capability[cpu]=4 is less than its child queue leaf capability=8: "
-            "spec.capability[cpu]"
+            "queue dept capability[cpu]=4 is less than its child queue leaf capability=8: spec.capability[cpu]; write no less"
         ],
+        id="capability below a child",
     ),
-    (
+    pytest.param(
         manifest("dept", deserved={"cpu": "4"}),
         (queue("leaf", parent="dept", deserved={"cpu": "8"}),),
         [
             "parent queue dept validation failed: sum of children's deserved (cpu 8) exceeds "
             "parent's deserved limit (cpu 4): raise spec.deserved of dept or lower that of leaf"
         ],
+        id="deserved below children",
+    ),
+    pytest.param(
+        manifest(status={"state": "Unknown"}),
+        (),
+        ['status.state: Invalid value: "Unknown": queue state must be in [Open Closed]'],
+        id="unknown state",
+    ),
+    pytest.param(
+        manifest(capability={"cpu": "many"}),
+        (),
+        [
+            'spec.capability[cpu]: "many" is not a quantity: write a number with an optional suffix, such as 500m, 2, 1.5Gi or 1e3'
+        ],
+        id="amount",
+    ),
+    pytest.param(
+        manifest(deserved=[]),
+        (),
+        ["spec.deserved: [] is not a list of resources: write resource names with quantities"],
+        id="amounts no mapping",
+    ),
+    pytest.param(
+        manifest(weight="2"), (), ['spec.weight: "2" is not a whole number'], id="weight no number"
+    ),
+    pytest.param(
+        manifest(reclaimable="yes"),
+        (),
+        ['spec.reclaimable: "yes" is not a boolean: write true or false'],
+        id="reclaimable",
+    ),
+    pytest.param(
+        manifest(dequeueStrategy="lifo"),
+        (),
+        ['spec.dequeueStrategy: "lifo" is not one of fifo, traverse'],
+        id="strategy",
+    ),
+    pytest.param(
+        manifest(priority="x"), (), ['spec.priority: "x" is not a whole number'], id="priority"
+    ),
+    pytest.param(
+        manifest(guarantee={"resource": {"cpu": "-2"}}),
+        (),
+        ['spec.guarantee.resource[cpu]: "-2" is negative: write an amount of zero or more'],
+        id="guarantee negative",
+    ),
+    pytest.param(
+        manifest(
+            affinity={"nodeGroupAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": "a"}}
+        ),
+        (),
+        [
+            'spec.affinity.nodeGroupAffinity.requiredDuringSchedulingIgnoredDuringExecution: "a" is not a list'
+        ],
+        id="affinity",
     ),
 ]
 
@@ -200,11 +274,19 @@ def test_a_queue_whose_pods_hold_something_stays_if_an_administrator_says_so():
     ]
 
 
-def test_the_root_keeps_what_it_has():
-    old, new = manifest("root"), manifest("root", capability={"cpu": "1"})
+@pytest.mark.parametrize(
+    ("name", "amounts"),
+    [
+        ("capability", {"cpu": "1"}),
+        ("deserved", {"cpu": "1"}),
+        ("guarantee", {"resource": {"cpu": "1"}}),
+    ],
+)
+def test_the_root_keeps_what_it_has(name: str, amounts: Any):
+    old, new = manifest("root"), manifest("root", **{name: amounts})
     sentence = (
         "root queue's resource attributes (capability, deserved, guarantee) cannot be modified: "
-        "spec.capability; the root is the whole cluster"
+        f"spec.{name}; the root is the whole cluster"
     )
     assert denied(new, old=old) == [sentence]
     assert denied(new, old=old, settings=Settings(protects_root=False)) == []
@@ -222,6 +304,13 @@ def test_what_is_not_changed_is_not_looked_at():
 def test_a_queue_that_closes_may_still_be_changed():
     old, new = (manifest(weight=weight, status={"state": "Closing"}) for weight in (1, 2))
     assert denied(new, old=old) == []
+
+
+def test_the_capability_of_the_root_binds_nobody_and_missing_ones_neither():
+    root = queue("root", capability={"cpu": "1"})
+    free = queue("dept", capability={"memory": "1Gi"})
+    assert denied(manifest(parent="root", capability={"cpu": "8"}), root) == []
+    assert denied(manifest(parent="dept", capability={"cpu": "8"}), root, free) == []
 
 
 def test_a_queue_may_not_go_below_itself():

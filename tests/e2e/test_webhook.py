@@ -307,7 +307,7 @@ def test_other_kinds_are_looked_at(webhook: Webhook, api: Api, space: str):
         "spec": {"flows": flows},
     }
     said = denial(lambda: api.post(collection_path(kinds.JOB_FLOW, space), flow))
-    assert "jobflow flow is not dag: a waits for b waits for a" in said
+    assert "jobflow flow is not dag: spec.flows: a waits for b waits for a" in said
     members = [{"type": "Node", "selector": {"regexMatch": {"pattern": "("}}}]
     hypernode = {
         "apiVersion": kinds.HYPER_NODE.api_version,

@@ -104,7 +104,7 @@ async def test_what_is_known_decides() -> None:
         assert said["allowed"] is False
         assert said["status"]["message"] == (
             "can only submit job to leaf queue, queue dept has 1 child queues: "
-            "name one of them: team"
+            "spec.queue; name one of them: team"
         )
         assert "warnings" not in said
 
