@@ -178,6 +178,8 @@ class TaskShape:
         (annotation, value) of the pod that rules look at, in order.
     preempts
         Whether others may be evicted for it (`preemptionPolicy`).
+    burst
+        CPU and memory that its limits allow above its request.
     wants
         Images and data sets that tell nodes apart for it; set for a session, where rules ask.
     """
@@ -200,6 +202,7 @@ class TaskShape:
     numa: tuple[NumaNeed, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     preempts: bool = True
+    burst: Amounts = ()
     wants: Wants = NO_WANTS
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
@@ -223,6 +226,7 @@ class TaskShape:
             self.numa,
             self.notes,
             self.preempts,
+            self.burst,
             self.wants,
         )
         object.__setattr__(self, "_hash", hash(key))

@@ -215,8 +215,13 @@ def _container(shape: TaskShape) -> dict[str, Any]:
     ports = {"ports": [_port(each) for each in shape.host_ports]} if shape.host_ports else {}
     # What claims count for in queues is read from the claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
-    requests = format_resource_list(plain)
-    return {"name": "main", "resources": {"requests": requests}, **ports}
+    # A limit without a request would count as one.
+    asked = {**{name: 0 for name, _ in shape.burst}, **plain}
+    resources = {"requests": format_resource_list(asked)}
+    if shape.burst:
+        allowed = {name: amount + asked[name] for name, amount in shape.burst}
+        resources["limits"] = format_resource_list(allowed)
+    return {"name": "main", "resources": resources, **ports}
 
 
 def _port(port: HostPort) -> dict[str, Any]:

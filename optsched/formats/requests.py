@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from optsched.units import CPU, HUGEPAGES_PREFIX, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from optsched.api.fields import Fields
 
@@ -31,13 +31,32 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
     """
     held = _held(status)
     asked = _resized if held and not _is_infeasible(status) else _actual
-    total = _containers(spec, lambda container: asked(container, held))
+    total = _containers(spec, lambda container: asked(container, held), own_request)
     _apply_pod_level(spec.record("resources"), total)
     _add(total, spec.amounts("overhead"))
     return {name: amount for name, amount in total.items() if amount and name != PODS}
 
 
-def _containers(spec: Fields, request_of: Callable[[Fields], _Amounts]) -> _Amounts:
+def pod_burst(spec: Fields, request: Mapping[str, int]) -> _Amounts:
+    """CPU and memory that the limits of a pod allow above its request; a missing limit adds none.
+
+    Volcano: `getPodCPURequestLimit`, `getPodMemRequestLimit` of the usage plugin.
+    """
+    limits = _containers(spec, _limits, _limits)
+    limits.update(spec.record("resources").amounts("limits"))
+    overhead = spec.amounts("overhead")
+    _add(limits, {name: amount for name, amount in overhead.items() if limits.get(name)})
+    found = {name: limits.get(name, 0) - request.get(name, 0) for name in (CPU, MEMORY)}
+    return {name: amount for name, amount in found.items() if amount > 0}
+
+
+def _limits(container: Fields) -> _Amounts:
+    return {**container.record("resources").amounts("limits")}
+
+
+def _containers(
+    spec: Fields, request_of: Callable[[Fields], _Amounts], of_starter: Callable[[Fields], _Amounts]
+) -> _Amounts:
     """The containers together, or the most that starting them takes, resource by resource."""
     total: _Amounts = {}
     for container in spec.records("containers"):
@@ -45,7 +64,7 @@ def _containers(spec: Fields, request_of: Callable[[Fields], _Amounts]) -> _Amou
     sidecars: _Amounts = {}
     start: _Amounts = {}
     for container in spec.records("initContainers"):
-        request = request_of(container) if is_sidecar(container) else own_request(container)
+        request = request_of(container) if is_sidecar(container) else of_starter(container)
         if is_sidecar(container):
             _add(total, request)
             _add(sidecars, request)

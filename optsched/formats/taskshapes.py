@@ -19,7 +19,7 @@ from optsched.formats.cards import VGPU_PERCENT, card_requests
 from optsched.formats.notes import notes
 from optsched.formats.npus import counts_on_cards
 from optsched.formats.numa_pods import numa_needs
-from optsched.formats.requests import is_sidecar, pod_request
+from optsched.formats.requests import is_sidecar, pod_burst, pod_request
 from optsched.formats.schemas import POD
 from optsched.formats.selectors import label_selector, node_selector, node_term, with_label_keys
 from optsched.units import MAX_ON_NODE, FieldError
@@ -48,8 +48,9 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
     nodes = affinity.record("nodeAffinity")
     pods, apart = affinity.record("podAffinity"), affinity.record("podAntiAffinity")
     required = nodes.optional_record(_REQUIRED)
+    request = _request(spec, whole.record("status"), errors)
     shape = TaskShape(
-        request=_request(spec, whole.record("status"), errors),
+        request=request,
         node_selector=tuple(sorted(spec.texts_by_name("nodeSelector").items())),
         node_affinity=None if required is None else node_selector(required),
         preferred_nodes=tuple(_preferred_nodes(nodes)),
@@ -64,6 +65,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         cards=card_requests(pod, meta.annotations),
         numa=numa_needs(spec, meta.annotations),
         notes=notes(meta.annotations, meta.namespace),
+        burst=amounts(pod_burst(spec, dict(request))),
     )
     # Some lists are gone through more than once, each time with the same complaints.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())

@@ -270,6 +270,7 @@ def _usage(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
             memory_limit_ppm=round(float(arguments.get("thresholds.mem", 80)) * 10_000),
             estimate=Estimate(
                 of_request=float(arguments.get("estimator.request_ratio", 0.7)),
+                of_burst=float(arguments.get("estimator.burst_ratio", 0)),
                 risky_from=float(arguments.get(f"{risk}threshold", 0.6)),
                 risk_factor=float(arguments.get(f"{risk}factor", 1.2)),
                 idle_cpu_m=parse_amount(CPU, arguments.get(f"{idle}cpu", "250m")),
@@ -599,7 +600,7 @@ _AVAILABLE = (
                 "estimator",
                 "what pods are taken to use before that shows in measurements",
                 Argument("request_ratio", Kind.NUMBER, 0.7, "part of the request"),
-                _later(Argument("burst_ratio", Kind.NUMBER, 0, "part of what limits add")),
+                Argument("burst_ratio", Kind.NUMBER, 0, "part of what limits allow beyond"),
                 Argument("risk_threshold", Kind.NUMBER, 0.6, "load that raises estimates, of one"),
                 Argument("risk_factor", Kind.NUMBER, 1.2, "by how much it does", least=1),
                 _mapping(

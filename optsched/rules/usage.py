@@ -18,10 +18,10 @@ from optsched.rules.faces import Face
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from optsched.domain.cluster import Load, Node
-    from optsched.domain.task import Task
+    from optsched.domain.task import Task, TaskShape
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.problem import Problem
     from optsched.rules.base import LiveScorer
@@ -41,8 +41,8 @@ class Estimate:
 
     Attributes
     ----------
-    of_request
-        The part of its request.
+    of_request, of_burst
+        The parts of its request, and of what its limits allow above it.
     risky_from
         The load of a node, of one, from which estimates are raised.
     risk_factor
@@ -53,6 +53,7 @@ class Estimate:
     """
 
     of_request: float = 0.7
+    of_burst: float = 0.0
     risky_from: float = 0.6
     risk_factor: float = 1.2
     idle_cpu_m: int = 250
@@ -149,7 +150,7 @@ class Usage(Rule):
         for n in np.flatnonzero(loads.is_fresh).tolist():
             for task in problem.snapshot.nodes[n].residents:
                 if self._is_unseen(task, now_ms):
-                    shadow.add(n, np.array(_asked(dict(task.shape.request))))
+                    shadow.add(n, np.array(_asked(task.shape)))
         return shadow
 
     def _is_unseen(self, task: Task, now_ms: int) -> bool:
@@ -166,10 +167,11 @@ def fresh(node: Node, now_ms: int) -> Load | None:
     return None if load is None or now_ms - load.measured_ms > FRESH_MS else load
 
 
-def _asked(request: Mapping[str, int]) -> tuple[float, float, float]:
-    """CPU and memory that a task requests, and the number of other resources that it asks for."""
+def _asked(shape: TaskShape) -> tuple[float, ...]:
+    """CPU and memory requested and allowed beyond, and how many other resources are requested."""
+    request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
-    return float(request.get(CPU, 0)), float(request.get(MEMORY, 0)), float(others)
+    return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -205,10 +207,10 @@ class _Shadow:
         return _Shadow(self.rule, self.loads, self.extra.copy())
 
     def add(self, node: int, asked: F64) -> F64:
-        """Count one more task, which asks for (3,) as `_asked` has it; returns what it adds."""
+        """Count one more task, which asks for (5,) as `_asked` has it; returns what it adds."""
         added = self._of_task(asked) * self._raised(node)
         if asked.any():
-            added = np.minimum(added, asked[:2])
+            added = np.minimum(added, asked[:2] + asked[2:4])
         self.extra[node] += added
         return added
 
@@ -216,7 +218,7 @@ class _Shadow:
         estimate = self.rule.estimate
         if not asked.any():
             return np.array([estimate.idle_cpu_m, estimate.idle_memory], np.float64)
-        return asked[:2] * estimate.of_request
+        return asked[:2] * estimate.of_request + asked[2:4] * estimate.of_burst
 
     def _raised(self, node: int) -> float:
         estimate = self.rule.estimate
@@ -255,7 +257,7 @@ class _Usage(Greedy):
         self._gain = np.zeros(problem.num_nodes)
         self._before = problem.derived(rule.shadow).scores()
         shapes = problem.classes.shapes
-        self._asked = [np.array(_asked(dict(shape.request))) for shape in shapes]
+        self._asked = [np.array(_asked(shape)) for shape in shapes]
         self._added: dict[tuple[int, int], list[F64]] = defaultdict(list)
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from optsched.api.fields import Fields
-from optsched.formats.requests import pod_request
+from optsched.formats.requests import pod_burst, pod_request
 from optsched.formats.schemas import POD
 
 GI = 2**30
@@ -25,6 +25,13 @@ def request(spec: Any, status: Any = None) -> dict[str, int]:
 def container(name: str = "c", always: bool = False, **requests: str) -> dict[str, Any]:
     made: dict[str, Any] = {"name": name, "resources": {"requests": requests}}
     return {**made, "restartPolicy": "Always"} if always else made
+
+
+BURST = {"cpu": 2000}
+
+
+def limited(cpu: str, most: str) -> dict[str, Any]:
+    return {"name": "c", "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": most}}}
 
 
 def test_kubernetes_agrees():
@@ -80,6 +87,25 @@ def test_a_limit_without_a_request_counts_as_one():
 def test_requests_of_the_pod_as_a_whole(whole: Any, expected: dict[str, int]):
     spec = {"containers": [container(cpu="1", memory="1Gi")], "resources": whole}
     assert request(spec) == {"cpu": 1000, "memory": GI, **expected}
+
+
+@pytest.mark.parametrize(
+    ("spec", "burst"),
+    [
+        ({"containers": [limited("1", "4")]}, {"cpu": 3000}),
+        ({"containers": [limited("1", "4"), container(cpu="1")]}, {"cpu": 2000}),
+        ({"containers": [limited("2", "2"), container(cpu="1")]}, {}),
+        ({"containers": [limited("1", "2")], "initContainers": [limited("1", "5")]}, {"cpu": 4000}),
+        ({"containers": [limited("1", "2")], "overhead": {"cpu": "1"}}, {"cpu": 1000}),
+        (
+            {"containers": [container(cpu="1")], "resources": {"limits": {"cpu": "3"}}},
+            {"cpu": 2000},
+        ),
+    ],
+)
+def test_what_limits_allow_beyond_requests(spec: Any, burst: dict[str, int]):
+    fields = Fields({"spec": spec}, POD, "", []).record("spec")
+    assert pod_burst(fields, request(spec)) == burst
 
 
 def test_zeros_and_pods_are_left_out():

@@ -28,6 +28,7 @@ NOW_MS = 3_600_000
 CPU_M, MEMORY = 10_000, 1_000_000
 SMALL = TaskShape((("cpu", 1000), ("memory", 50_000)))
 BEST_EFFORT = TaskShape(())
+BURSTING = replace(SMALL, burst=(("cpu", 3000), ("memory", 10_000)))
 ALL = np.ones(1, np.bool_)
 
 
@@ -126,6 +127,25 @@ def test_estimates_are_raised_on_loaded_nodes_up_to_the_request() -> None:
     assert scores(raised, node("n", 100, 0, 0, resident)) == [0]
 
 
+@pytest.mark.parametrize(
+    ("estimate", "load", "used"),
+    [
+        (Estimate(), 0, 0.07),
+        (Estimate(of_burst=0.25), 0, 0.07 + 0.05),
+        (Estimate(of_burst=0.25), 60, (0.07 + 0.05) * 1.2),
+        (Estimate(of_request=1, of_burst=1), 0, 0.3),
+        (Estimate(of_request=1, of_burst=1, risk_factor=2), 60, 0.3),
+    ],
+)
+def test_what_limits_allow_beyond_requests_counts_in_part(
+    estimate: Estimate, load: float, used: float
+) -> None:
+    bursting = replace(SMALL, burst=(("cpu", 2000),))
+    rule = Usage(memory_weight=0, weight=1, estimate=estimate)
+    there_is = node("n", load, 0, 0, there(bursting, NOW_MS))
+    assert scores(rule, there_is) == [100 * (1 - load / 100 - used)]
+
+
 def test_tasks_of_a_session_count_one_after_the_other() -> None:
     nodes = (node("a", 0, 0), node("b", 10, 10))
     bench = Bench.of(snapshot_of(*nodes, number=4), RuleSet.of(Usage()))
@@ -133,14 +153,15 @@ def test_tasks_of_a_session_count_one_after_the_other() -> None:
 
 
 @given(
-    st.lists(st.sampled_from([SMALL, BEST_EFFORT]), min_size=1, max_size=12),
+    st.lists(st.sampled_from([SMALL, BEST_EFFORT, BURSTING]), min_size=1, max_size=12),
     st.integers(0, 100),
     st.integers(0, 100),
+    st.sampled_from([0, 0.5, 1]),
 )
 def test_scores_follow_placements_and_come_back(
-    shapes: list[TaskShape], cpu: int, memory: int
+    shapes: list[TaskShape], cpu: int, memory: int, of_burst: float
 ) -> None:
-    rule = Usage()
+    rule = Usage(estimate=Estimate(of_burst=of_burst))
     gangs = [gang(f"g{i}", ("w", 1, shape)) for i, shape in enumerate(shapes)]
     made = node("n", cpu, memory)
     problem = compile_problem(cluster([made], gangs, now_ms=NOW_MS))
@@ -171,8 +192,11 @@ def estimated(rule: Usage, shape: TaskShape, used: np.ndarray) -> np.ndarray:
     size = np.array([CPU_M, MEMORY], float)
     if not asked:
         return np.array([estimate.idle_cpu_m, estimate.idle_memory]) * risk / size
+    beyond = dict(shape.burst)
     request = np.array([asked["cpu"], asked["memory"]], float)
-    return np.minimum(request * estimate.of_request * risk, request) / size
+    burst = np.array([beyond.get("cpu", 0), beyond.get("memory", 0)], float)
+    expected = (request * estimate.of_request + burst * estimate.of_burst) * risk
+    return np.minimum(expected, request + burst) / size
 
 
 # --- arguments -----------------------------------------------------------------------------------
@@ -189,11 +213,12 @@ def test_arguments_become_the_rule() -> None:
         "thresholds.cpu": 70.5,
         "thresholds.mem": 90,
         "estimator.request_ratio": 0.5,
+        "estimator.burst_ratio": 0.25,
         "estimator.risk_threshold": 0.4,
         "estimator.risk_factor": 2,
         "estimator.best_effort.cpu": "1",
         "estimator.best_effort.mem": "1Gi",
         "metrics.interval": "1m",
     }
-    estimate = Estimate(0.5, 0.4, 2.0, 1000, 2**30)
+    estimate = Estimate(0.5, 0.25, 0.4, 2.0, 1000, 2**30)
     assert build(given) == (Usage(2, 3, 4, 705_000, 900_000, estimate, 60_000),)

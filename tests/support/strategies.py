@@ -233,6 +233,7 @@ def shapes(
         "claims": keys.map(lambda found: tuple(sorted(found))),
         "device": st.none() | devices(),
         "preempts": st.booleans(),
+        "burst": st.sampled_from([(), (("cpu", 500),), (("cpu", 1), ("memory", 2))]),
     }
     chosen = {name: constraints[name] for name in constraints if about is None or name in about}
     asked = some_amounts() if request is None else request
