@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task
     from optsched.domain.topology import SubGroupRule, Topology, TopologyRequest
     from optsched.domain.usage import Usage
+    from optsched.domain.volumes import Volume
 
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
@@ -351,17 +352,44 @@ class Claim:
     Attributes
     ----------
     nodes
-        Nodes from which the volume can be reached; None: every node.
+        Nodes from which the volume can be reached, or for which it may be made; None: every node.
     waits_for_consumer
-        Not bound yet and provisioned only after a node has been chosen.
+        Not bound yet and bound only after a node has been chosen.
     problem
         Why pods that use it can not start (unbound, lost); None when they can.
+    size_bytes
+        What it asks for while it waits.
+    provisions
+        Whether a volume can be made for it; where not, it needs one that is there.
+    selected_node
+        The node for which its volume is being made (`volume.kubernetes.io/selected-node`).
+    volumes
+        Volumes that it could be bound to while it waits, the smallest first.
     """
 
     key: str
     nodes: NodeSelector | None = None
     waits_for_consumer: bool = False
     problem: str = ""
+    size_bytes: int = 0
+    provisions: bool = True
+    selected_node: str = ""
+    volumes: tuple[Volume, ...] = ()
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether who else gets which volume matters to it."""
+        return self.waits_for_consumer and bool(self.volumes)
+
+    def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Whether its volume can be used on a node, or one of those that it could get."""
+        if not self.waits_for_consumer:
+            return self.nodes is None or self.nodes.matches(node, labels)
+        if self.selected_node not in ("", node):
+            return False
+        may_be_made = self.nodes is None or self.nodes.matches(node, labels)
+        there = (v.nodes is None or v.nodes.matches(node, labels) for v in self.volumes)
+        return (self.provisions and may_be_made) or any(there)
 
 
 @dataclass(frozen=True, slots=True)

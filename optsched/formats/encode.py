@@ -38,11 +38,11 @@ from optsched.formats.stores import image_fields, store_marks
 from optsched.formats.text import write_yaml
 from optsched.formats.upstream import group_name, is_upstream, scheduling_group_spec
 from optsched.formats.usage import USAGE, usage_text
-from optsched.formats.volumes import WAITS
+from optsched.formats.volumes import NO_PROVISIONER, SELECTED_NODE, WAITS
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from optsched.domain.amounts import Amounts
@@ -53,11 +53,14 @@ if TYPE_CHECKING:
     from optsched.domain.shards import Shard
     from optsched.domain.topology import HyperNode, Topology
     from optsched.domain.usage import Usage
+    from optsched.domain.volumes import Volume
 
 Manifest = dict[str, Any]
 
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
+_BY_NAME: Final = "optsched.io/volume"
+_NO_VOLUME: Final = "none"
 
 
 def encode(snapshot: Snapshot) -> list[Manifest]:
@@ -340,21 +343,53 @@ def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
 # --- volumes -------------------------------------------------------------------------------------
 
 
-def _claims(claims: Iterable[Claim]) -> Iterator[Manifest]:
+def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
     """Claims with the volumes or classes that give them what they have."""
-    classes: dict[NodeSelector | None, str] = {}
+    waiting = [c for c in claims if c.waits_for_consumer and not c.problem]
+    yield from _offers(waiting)
+    classes: dict[tuple[object, ...], str] = {}
     for claim in claims:
         if claim.problem:
             yield _claim(claim.key, {}, "Pending", {PROBLEM: claim.problem})
         elif claim.waits_for_consumer:
-            if claim.nodes not in classes:
-                classes[claim.nodes] = f"waits-{len(classes)}"
-                yield _class(classes[claim.nodes], claim)
-            yield _claim(claim.key, {"storageClassName": classes[claim.nodes]}, "Pending", {})
+            kind = (claim.nodes, claim.provisions)
+            if not claim.volumes and kind not in classes:
+                classes[kind] = f"waits-{len(classes)}"
+                yield _class(classes[kind], claim.nodes, provisions=claim.provisions)
+            name = claim.volumes[0].storage_class if claim.volumes else classes[kind]
+            yield _waiting(claim, name)
         else:
             volume = claim.key.replace("/", ".")
-            yield _volume(volume, claim)
+            yield _volume(volume, claim.nodes)
             yield _claim(claim.key, {"volumeName": volume}, "Bound", {})
+
+
+def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
+    """Volumes that claims could get, and their classes."""
+    by_class: dict[str, list[Claim]] = {}
+    for claim in claims:
+        if claim.volumes:
+            by_class.setdefault(claim.volumes[0].storage_class, []).append(claim)
+    for name, theirs in by_class.items():
+        provisions = any(claim.provisions for claim in theirs)
+        yield _class(name, theirs[0].nodes, provisions=provisions)
+        # Where others get theirs made, who does not has one kept.
+        kept = {c.volumes[0].name: c.key for c in theirs if provisions and not c.provisions}
+        offered = {volume.name: volume for claim in theirs for volume in claim.volumes}
+        for volume in offered.values():
+            yield _volume(volume.name, volume.nodes, volume, kept.get(volume.name, ""))
+
+
+def _waiting(claim: Claim, storage_class: str) -> Manifest:
+    """A claim that waits; which volumes do for it, it says by their names alone."""
+    names = [volume.name for volume in claim.volumes] or [_NO_VOLUME]
+    by_name = {"key": _BY_NAME, "operator": "In", "values": names}
+    spec: Manifest = {"storageClassName": storage_class}
+    spec["selector"] = {"matchExpressions": [by_name]}
+    if claim.size_bytes:
+        spec["resources"] = {"requests": format_resource_list({"storage": claim.size_bytes})}
+    marks = {SELECTED_NODE: claim.selected_node} if claim.selected_node else {}
+    return _claim(claim.key, spec, "Pending", marks)
 
 
 def _claim(key: str, spec: Manifest, phase: str, annotations: Mapping[str, str]) -> Manifest:
@@ -363,12 +398,25 @@ def _claim(key: str, spec: Manifest, phase: str, annotations: Mapping[str, str])
     return _manifest(kinds.PERSISTENT_VOLUME_CLAIM, metadata, spec=spec, status={"phase": phase})
 
 
-def _volume(name: str, claim: Claim) -> Manifest:
-    required = None if claim.nodes is None else {"required": node_selector_fields(claim.nodes)}
-    spec = {} if required is None else {"nodeAffinity": required}
-    return _manifest(kinds.PERSISTENT_VOLUME, {"name": name}, spec=spec)
+def _volume(
+    name: str, nodes: NodeSelector | None = None, offered: Volume | None = None, kept_for: str = ""
+) -> Manifest:
+    spec: Manifest = {}
+    metadata: Manifest = {"name": name}
+    if nodes is not None:
+        spec["nodeAffinity"] = {"required": node_selector_fields(nodes)}
+    if offered is not None:
+        metadata["labels"] = {_BY_NAME: name}
+        spec["storageClassName"] = offered.storage_class
+        spec["capacity"] = format_resource_list({"storage": offered.capacity_bytes})
+    if kept_for:
+        namespace, _, claim = kept_for.partition("/")
+        spec["claimRef"] = {"namespace": namespace, "name": claim}
+    return _manifest(kinds.PERSISTENT_VOLUME, metadata, spec=spec)
 
 
-def _class(name: str, claim: Claim) -> Manifest:
-    allowed = {} if claim.nodes is None else {"allowedTopologies": topology_fields(claim.nodes)}
-    return _manifest(kinds.STORAGE_CLASS, {"name": name}, volumeBindingMode=WAITS, **allowed)
+def _class(name: str, nodes: NodeSelector | None, *, provisions: bool) -> Manifest:
+    how: Manifest = {} if nodes is None else {"allowedTopologies": topology_fields(nodes)}
+    if not provisions:
+        how["provisioner"] = NO_PROVISIONER
+    return _manifest(kinds.STORAGE_CLASS, {"name": name}, volumeBindingMode=WAITS, **how)

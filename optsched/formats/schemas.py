@@ -27,6 +27,7 @@ _TEXTS_BY_NAME: Final = mapping("", text(""))
 _OPERATORS: Final = ["In", "NotIn", "Exists", "DoesNotExist"]
 _EFFECTS: Final = ["NoSchedule", "PreferNoSchedule", "NoExecute"]
 _POLICIES: Final = ["Honor", "Ignore"]
+_VOLUME_MODES: Final = ["Filesystem", "Block"]
 _MAX_PORT: Final = 65535
 
 
@@ -190,12 +191,33 @@ QUOTA: Final = record(
 )
 CLAIM: Final = record(
     "",
-    spec=record("", volumeName=text(""), storageClassName=text("")),
+    spec=record(
+        "",
+        volumeName=text(""),
+        storageClassName=text(""),
+        accessModes=texts(""),
+        volumeMode=text("", enum=_VOLUME_MODES, default="Filesystem"),
+        resources=_RESOURCES,
+        selector=LABEL_SELECTOR,
+    ),
     status=record("", phase=text("")),
 )
-VOLUME: Final = record("", spec=record("", nodeAffinity=record("", required=NODE_SELECTOR)))
+VOLUME: Final = record(
+    "",
+    spec=record(
+        "",
+        storageClassName=text(""),
+        capacity=amounts(""),
+        accessModes=texts(""),
+        volumeMode=text("", enum=_VOLUME_MODES, default="Filesystem"),
+        claimRef=record("", namespace=text(""), name=text(""), uid=text("")),
+        nodeAffinity=record("", required=NODE_SELECTOR),
+    ),
+    status=record("", phase=text("")),
+)
 STORAGE_CLASS: Final = record(
     "",
+    provisioner=text(""),
     volumeBindingMode=text("", enum=["Immediate", "WaitForFirstConsumer"], default="Immediate"),
     allowedTopologies=listing(
         "",

@@ -1,37 +1,85 @@
 """Claims on persistent volumes, with the nodes from which their volumes can be reached.
 
-Upstream: the VolumeBinding plugin of kube-scheduler (`GetPodVolumeClaims`, `checkBoundClaims`).
+Upstream: the VolumeBinding plugin of kube-scheduler (`GetPodVolumeClaims`, `checkBoundClaims`),
+and what makes a volume do for a claim (`FindMatchingVolume` of component-helpers).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
 from optsched.domain.cluster import Claim
+from optsched.domain.volumes import Volume
 from optsched.formats.marks import PROBLEM
 from optsched.formats.schemas import CLAIM, STORAGE_CLASS, VOLUME
-from optsched.formats.selectors import node_selector, topology_selector
+from optsched.formats.selectors import label_selector, node_selector, topology_selector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from optsched.api.meta import ObjectMeta
-    from optsched.domain.selectors import NodeSelector
+    from optsched.domain.selectors import LabelSelector, NodeSelector
     from optsched.units import FieldError
 
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 WAITS: Final = "WaitForFirstConsumer"
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+
+LOST: Final = "is lost: its volume is gone"
 
 _CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 _NOT_BOUND: Final = "is not bound"
 _BOUND_PHASES: Final = frozenset({"", "Bound"})
+_FREE_PHASES: Final = frozenset({"", "Available"})
+_STORAGE: Final = "storage"
 
 
 @dataclass(frozen=True, slots=True)
+class _Offer:
+    """A PersistentVolume that nobody has yet, and for whom it is kept."""
+
+    volume: Volume
+    modes: frozenset[str]
+    volume_mode: str
+    labels: Mapping[str, str]
+    kept_for: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a claim that waits asks of a volume."""
+
+    key: str
+    uid: str
+    storage_class: str
+    size_bytes: int
+    modes: frozenset[str]
+    volume_mode: str
+    selector: LabelSelector | None
+
+    def is_met_by(self, offer: _Offer) -> bool:
+        """Whether a volume that is not kept for it does."""
+        return (
+            self.volume_mode == offer.volume_mode
+            and self.modes <= offer.modes
+            and self.size_bytes <= offer.volume.capacity_bytes
+            and (self.selector is None or self.selector.matches(offer.labels))
+        )
+
+    def owns(self, offer: _Offer) -> bool:
+        """Whether a volume is kept for it."""
+        key, uid = offer.kept_for
+        return key == self.key and (not uid or not self.uid or uid == self.uid)
+
+
+@dataclass(frozen=True)
 class Storage:
     """What claims refer to: PersistentVolumes and StorageClasses by name, as plain objects."""
 
@@ -43,6 +91,18 @@ class Storage:
         """The class of claims that name none; empty where there is no default."""
         marked = (name for name, each in self.classes.items() if _is_default(each))
         return min(marked, default="")
+
+    @cached_property
+    def offers(self) -> Mapping[str, Sequence[_Offer]]:
+        """Volumes that nobody has yet, by their class, the smallest first."""
+        found: dict[str, list[_Offer]] = {}
+        for volume in self.volumes.values():
+            offer = _offer(volume)
+            if offer is not None:
+                found.setdefault(offer.volume.storage_class, []).append(offer)
+        for offers in found.values():
+            offers.sort(key=lambda each: (each.volume.capacity_bytes, each.volume.name))
+        return found
 
 
 def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
@@ -61,11 +121,11 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
     if PROBLEM in meta.annotations:
         claim = Claim(meta.key, problem=meta.annotations[PROBLEM])
     elif phase == "Lost":
-        claim = Claim(meta.key, problem="is lost: its volume is gone")
+        claim = Claim(meta.key, problem=LOST)
     elif volume:
         claim = _bound(meta, volume, phase, storage)
     else:
-        claim = _unbound(meta.key, _class_of(spec, meta, storage), storage)
+        claim = _unbound(meta, spec, storage)
     return claim, tuple(errors)
 
 
@@ -81,7 +141,8 @@ def _bound(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim
     return Claim(meta.key, nodes=nodes)
 
 
-def _unbound(key: str, class_name: str, storage: Storage) -> Claim:
+def _unbound(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
+    key, class_name = meta.key, _class_of(spec, meta, storage)
     if not class_name:
         return Claim(key, problem=_NOT_BOUND)
     found = storage.classes.get(class_name)
@@ -93,7 +154,62 @@ def _unbound(key: str, class_name: str, storage: Storage) -> Claim:
         return Claim(key, problem=f"its storage class {class_name} has no reading: {errors[0]}")
     if not waits:
         return Claim(key, problem=_NOT_BOUND)
-    return Claim(key, nodes, waits_for_consumer=True)
+    wish = _wish(meta, spec, class_name)
+    selected = meta.annotations.get(SELECTED_NODE, "")
+    volumes, is_kept = ((), False) if selected else _choice(wish, storage)
+    return Claim(
+        key,
+        nodes,
+        waits_for_consumer=True,
+        size_bytes=wish.size_bytes,
+        provisions=not is_kept and found.get("provisioner") != NO_PROVISIONER,
+        selected_node=selected,
+        volumes=volumes,
+    )
+
+
+def _wish(meta: ObjectMeta, spec: Fields, class_name: str) -> _Wish:
+    return _Wish(
+        key=meta.key,
+        uid=meta.uid,
+        storage_class=class_name,
+        size_bytes=spec.record("resources").amounts("requests").get(_STORAGE, 0),
+        modes=frozenset(spec.texts("accessModes")),
+        volume_mode=spec.text("volumeMode"),
+        selector=label_selector(spec.optional_record("selector")),
+    )
+
+
+def _choice(wish: _Wish, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
+    """Volumes that do for a claim, and whether one is kept for it: then it gets no other."""
+    offers = storage.offers.get(wish.storage_class, ())
+    kept = [o for o in offers if wish.owns(o) and wish.size_bytes <= o.volume.capacity_bytes]
+    if kept:
+        return (kept[0].volume,), True
+    open_to_all = (offer for offer in offers if not offer.kept_for[0])
+    return tuple(offer.volume for offer in open_to_all if wish.is_met_by(offer)), False
+
+
+def _offer(volume: Mapping[str, Any]) -> _Offer | None:
+    """A PersistentVolume that a claim may still be bound to; None where there is no reading."""
+    errors: list[FieldError] = []
+    meta = parse_meta(volume, errors)
+    whole = Fields(volume, VOLUME, "", errors)
+    if meta is None or meta.deletion_ms is not None:
+        return None
+    spec, phase = whole.record("spec"), whole.record("status").text("phase")
+    ref = spec.record("claimRef")
+    kept_for = f"{ref.text('namespace')}/{ref.text('name')}" if ref.text("name") else ""
+    if phase not in _FREE_PHASES and not kept_for:
+        return None
+    capacity = spec.amounts("capacity").get(_STORAGE, 0)
+    old = meta.annotations.get(_CLASS_ANNOTATION, "")
+    nodes, unreadable = volume_nodes(volume)
+    offered = Volume(meta.name, old or spec.text("storageClassName"), capacity, nodes)
+    modes, mode = frozenset(spec.texts("accessModes")), spec.text("volumeMode")
+    if errors or unreadable:
+        return None
+    return _Offer(offered, modes, mode, meta.labels, (kept_for, ref.text("uid")))
 
 
 def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError, ...]]:

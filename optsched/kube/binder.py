@@ -4,6 +4,9 @@ A bind is assumed from the moment it is planned, so that no later session gives 
 the server answers decides: bound, or not bound and back to pending. Where there was no answer
 nobody knows, so the same bind is asked for again: a conflict then says who holds the pod, and if it
 is bound where it should be, all is well. The server itself never binds a pod twice.
+
+Where claims of a gang have yet to get their volumes, none of its pods is bound before all have; no
+other gang waits for that.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ from optsched.kube.holds import Holds
 from optsched.kube.nodelock import NodeLocks
 from optsched.kube.ports import pod_ref
 from optsched.kube.reserver import Reserver
+from optsched.kube.volumes import ClaimBinder, Stopped
+from optsched.kube.volumes import Surroundings as VolumeSurroundings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from optsched.domain.devices import DeviceGrant
     from optsched.kube.cache import ClusterCache
     from optsched.kube.ports import Api, Ref
+    from optsched.kube.volumes import Wanted
     from optsched.kube.waiting import Waiting
     from optsched.session.ports import Clock
 
@@ -82,6 +88,10 @@ def _never() -> bool:
     return False
 
 
+def _ten_minutes() -> float:
+    return 600.0
+
+
 class BindListener(Protocol):
     """Is told how binds end."""
 
@@ -102,6 +112,9 @@ class Surroundings:
         Whether this process still leads; asked before every request.
     locks_nodes
         Whether pods with vGPUs are bound one after the other (`deviceshare.NodeLockEnable`).
+    patience_s
+        How long pods wait for their volumes (`volumebinding.bindTimeoutSeconds`); None where nobody
+        looks after volumes.
 
     """
 
@@ -110,6 +123,7 @@ class Surroundings:
     may_bind: Callable[[], bool]
     waiting: Waiting
     locks_nodes: Callable[[], bool] = _never
+    patience_s: Callable[[], float | None] = _ten_minutes
 
 
 @dataclass(slots=True)
@@ -142,6 +156,14 @@ class LiveBinder:
         self._num_under_way = 0
         self._reserver = Reserver(api, cache.claim_kind, cache.device_class)
         self._locks = NodeLocks(api, around.clock, around.waiting)
+        self._claims = ClaimBinder(
+            api,
+            cache,
+            VolumeSurroundings(around.clock, around.waiting, around.may_bind, around.patience_s),
+        )
+        self._unprovided: dict[int, tuple[list[_Job], Wanted]] = {}
+        self._provides = asyncio.Event()
+        self._num_provided = 0
         self.holds = Holds(cache, around.clock)
 
     # --- what others see -------------------------------------------------------------------------
@@ -158,17 +180,15 @@ class LiveBinder:
         for gang, allocated in by_gang.items():
             if all(self._cache.can_assume(a.task, a.node) for a in allocated):
                 self._begin(gang, allocated)
-        if self._queue:
-            self._idle.clear()
-            self._work.set()
 
     @property
     def num_waiting(self) -> int:
         """Binds that have not been answered."""
-        return len(self._queue) + self._num_under_way
+        unprovided = sum(len(jobs) for jobs, _ in self._unprovided.values())
+        return len(self._queue) + self._num_under_way + unprovided
 
     async def until_idle(self) -> None:
-        """Wait until every bind has been answered."""
+        """Wait until every bind has been answered that waits for no volume."""
         await self._idle.wait()
 
     def release_due(self) -> None:
@@ -179,6 +199,8 @@ class LiveBinder:
         """Give up every bind that has not been asked for yet."""
         while self._queue:
             self._abandon(self._queue.popleft())
+        for number in tuple(self._unprovided):
+            self._give_up(number)
         self._check_idle()
 
     async def run(self) -> None:
@@ -186,11 +208,16 @@ class LiveBinder:
         async with asyncio.TaskGroup() as workers:
             for _ in range(AT_ONCE):
                 workers.create_task(self._serve())
+            await self._provide_all(workers)
 
-    # --- one bind --------------------------------------------------------------------------------
+    # --- gangs -----------------------------------------------------------------------------------
 
     def _begin(self, gang: str, allocated: Sequence[Allocate]) -> None:
+        wanted = self._claims.wanted(allocated)
+        if wanted is None:
+            return
         attempt, now = _Attempt(gang, len(allocated)), self._around.clock.monotonic()
+        jobs: list[_Job] = []
         for action in allocated:
             is_gated = self._cache.is_gated(action.task)
             uid = self._cache.assume(
@@ -201,7 +228,61 @@ class LiveBinder:
             locks = VGPU_IDS in marks and self._around.locks_nodes()
             devices = action.devices
             bind = Bind(action.task, uid, action.node, gang, marks, devices, locks, is_gated)
-            self._queue.append(_Job(bind, attempt, now))
+            jobs.append(_Job(bind, attempt, now))
+        if wanted.used_on:
+            self._num_provided += 1
+            self._unprovided[self._num_provided] = (jobs, wanted)
+            self._provides.set()
+        else:
+            self._enqueue(jobs)
+
+    def _enqueue(self, jobs: Sequence[_Job]) -> None:
+        self._queue.extend(jobs)
+        self._idle.clear()
+        self._work.set()
+
+    # --- volumes ---------------------------------------------------------------------------------
+
+    async def _provide_all(self, workers: asyncio.TaskGroup) -> None:
+        begun = 0
+        while True:
+            await self._provides.wait()
+            self._provides.clear()
+            for number in [n for n in self._unprovided if n > begun]:
+                begun = number
+                workers.create_task(self._provide(number))
+
+    async def _provide(self, number: int) -> None:
+        """Bind the pods of a gang once their claims have got volumes."""
+        if number not in self._unprovided:
+            return
+        jobs, wanted = self._unprovided[number]
+        try:
+            refusal = await self._claims.obtain(wanted)
+        except Stopped:
+            self._give_up(number)
+            return
+        if self._unprovided.pop(number, None) is None:
+            return
+        if refusal is None:
+            self._enqueue(jobs)
+            return
+        task = wanted.task_of[refusal.claim]
+        jobs.sort(key=lambda job: job.bind.task != task)
+        self._fail(jobs[0], Failure("VolumeNotBound", refusal.message))
+        self._settle(jobs[0].attempt)
+        for job in jobs[1:]:
+            self._abandon(job)
+
+    def _give_up(self, number: int) -> None:
+        """Bind the pods of a gang not after all that waits for volumes."""
+        jobs, wanted = self._unprovided.pop(number, ((), None))
+        for job in jobs:
+            self._abandon(job)
+        if wanted is not None:
+            self._claims.forgo(wanted)
+
+    # --- one bind --------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
         while True:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from optsched.domain.devices import DeviceClass, DeviceGrant
     from optsched.domain.numa import Numa, NumaPart
     from optsched.domain.reasons import Reason
+    from optsched.domain.selectors import NodeSelector
     from optsched.domain.task import Task
     from optsched.domain.usage import Usage
     from optsched.formats.geometries import DeviceTable
@@ -141,6 +142,7 @@ class ClusterCache:
         }
         self._stale: set[Kind] = set(READ_KINDS)
         self._touched_claims: set[str] = set()
+        self._kept_storage: Storage | None = None
         self._gangs: Ordered[Gang] = Ordered()
         self._nodes: Ordered[Node] = Ordered()
         self._shown_queues: tuple[Queue, ...] = ()
@@ -266,6 +268,21 @@ class ClusterCache:
         """A task as the server has it; None where there is no such pod that matters."""
         pod = self._pods.get(key)
         return None if pod is None else pod.told
+
+    def claim(self, key: str) -> Claim | None:
+        """A persistent volume claim as it stands at this moment; None where there is none."""
+        obj = self._raw[kinds.PERSISTENT_VOLUME_CLAIM].get(key)
+        return None if obj is None else parse_claim(obj, self._storage())[0]
+
+    def node_labels(self, name: str) -> Mapping[str, str] | None:
+        """The labels of a node; None where there is no such node."""
+        node = self._bare_nodes.get(name)
+        return None if node is None else node.labels
+
+    def selects(self, selector: NodeSelector, name: str) -> bool:
+        """Whether a selector selects a node that there is."""
+        labels = self.node_labels(name)
+        return labels is not None and selector.matches(name, labels)
 
     def claim_kind(self, key: str) -> Kind | None:
         """The version in which a ResourceClaim is followed; None where there is none."""
@@ -439,6 +456,8 @@ class ClusterCache:
         _keep(self._raw[kind], key, obj)
         if kind == kinds.PERSISTENT_VOLUME_CLAIM:
             self._touched_claims.add(key)
+        if kind in _STORAGE:
+            self._kept_storage = None
 
     def _put_group(self, key: str, obj: Raw) -> None:
         group = parse_podgroup(obj)[0]
@@ -576,14 +595,19 @@ class ClusterCache:
         if sharding != self._sharding:
             self._sharding = sharding
 
+    def _storage(self) -> Storage:
+        """Volumes and classes as they are now; what is read of them is kept until they change."""
+        if self._kept_storage is None:
+            self._kept_storage = Storage(*(self._raw[kind] for kind in _STORAGE))
+        return self._kept_storage
+
     def _refresh_claims(self) -> None:
         raw = self._raw[kinds.PERSISTENT_VOLUME_CLAIM]
         touched: set[str] = set(raw) if self._stale.intersection(_STORAGE) else set()
         touched |= self._touched_claims
         if not touched:
             return
-        volumes, classes = (self._raw[kind] for kind in _STORAGE)
-        storage, claims = Storage(volumes, classes), dict(self._claims)
+        storage, claims = self._storage(), dict(self._claims)
         for key in touched:
             _keep(claims, key, parse_claim(raw[key], storage)[0] if key in raw else None)
         if claims != self._claims:

@@ -40,6 +40,7 @@ from optsched.kube.waiting import Waiting
 from optsched.kube.writes import Write, writer
 from optsched.policy.policy import SolverKind
 from optsched.rules.deviceshare import DeviceShare
+from optsched.rules.volumes import Volumes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -148,6 +149,7 @@ class _Live:
             may_bind=lambda: leadership.is_leading,
             waiting=self._waiting,
             locks_nodes=lambda: any(rule.locks_nodes for rule in self._shares()),
+            patience_s=self._patience_s,
         )
         return LiveBinder(self._client, self._cache, around)
 
@@ -241,6 +243,11 @@ class _Live:
     def _geometries_in(self) -> tuple[str, str] | None:
         """The ConfigMap that says how devices may be cut, where the policy shares any of them."""
         return next((rule.geometries_in for rule in self._shares() if rule.cuts), None)
+
+    def _patience_s(self) -> float | None:
+        """How long pods wait for volumes; None where the policy does not look after volumes."""
+        rules = (active.rule for active in self._policies.current().rules.active)
+        return next((float(r.patience_s) for r in rules if isinstance(r, Volumes)), None)
 
     def _shares(self) -> Iterator[DeviceShare]:
         """The rules of the policy that share devices."""

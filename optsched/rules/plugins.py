@@ -49,6 +49,7 @@ from optsched.rules.task_topology import TaskTopology
 from optsched.rules.tdm import Tdm
 from optsched.rules.usage import Estimate, Usage
 from optsched.rules.victims import Budgets, Cooldown
+from optsched.rules.volume_fill import VolumeFill
 from optsched.rules.volumes import Volumes
 from optsched.units import CPU, MEMORY, parse_amount, parse_duration_ms, parse_hours
 
@@ -152,8 +153,28 @@ _PREDICATES: tuple[tuple[str, type[Rule]], ...] = (
 )
 
 
+_BINDING = "volumebinding."
+
+
 def _predicates(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
-    return tuple(rule() for name, rule in _PREDICATES if arguments.get(_ENABLE.format(name), True))
+    chosen = [rule for name, rule in _PREDICATES if arguments.get(_ENABLE.format(name), True)]
+    patience_s = _whole(arguments, f"{_BINDING}bindTimeoutSeconds", 600)
+    rules = (Volumes(patience_s) if rule is Volumes else rule() for rule in chosen)
+    fill, weight = _fill(arguments), _whole(arguments, f"{_BINDING}weight", 1)
+    scores = Volumes in chosen and fill and weight
+    return (*rules, VolumeFill(fill, weight)) if scores else tuple(rules)
+
+
+def _fill(arguments: Mapping[str, Value]) -> tuple[tuple[int, int], ...]:
+    """(how full, points) as listed, by how full."""
+    prefix = f"{_BINDING}shape."
+    entries: dict[int, dict[str, int]] = {}
+    for name, value in arguments.items():
+        if name.startswith(prefix):
+            number, _, part = name.removeprefix(prefix).partition(".")
+            entries.setdefault(int(number), {})[part.lower()] = int(value)
+    points = ((e.get("utilization", 0), e.get("score", 0)) for e in entries.values())
+    return tuple(sorted(points))
 
 
 def _binpack(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
@@ -512,9 +533,18 @@ _AVAILABLE = (
             _later(_switch("predicate.VolumeZoneEnable", "zones of volumes")),
             _switch("predicate.CacheEnable", "has no effect: masks are always kept", default=False),
             _switch("predicateErrorCacheEnable", "has no effect: failures are kept by class"),
-            _weight("volumebinding.weight", 1, "has no effect: volumes give no score"),
-            _later(_weight("volumebinding.bindTimeoutSeconds", 600, "longest wait for a volume")),
-            _later(Argument("volumebinding.shape", Kind.ANY, "", "score of how full volumes are")),
+            _weight("volumebinding.weight", 1, "weight of the score that the shape gives"),
+            _weight("volumebinding.bindTimeoutSeconds", 600, "longest wait for volumes"),
+            Argument(
+                "volumebinding.shape",
+                Kind.LIST,
+                "",
+                "points by how full the chosen volumes get; no score without",
+                fields=(
+                    _weight("utilization", 0, "how full, in percent"),
+                    _weight("score", 0, "points of ten"),
+                ),
+            ),
             _weight("dynamicresources.filterTimeoutSeconds", 10, "has no effect"),
         ),
         _predicates,

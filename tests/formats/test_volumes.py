@@ -107,3 +107,88 @@ def test_a_claim_with_bad_fields_is_told():
     found, errors = parse_claim(thing("v1", "PersistentVolumeClaim", "c", "ns", spec=3), storage())
     assert found is not None
     assert [e.path for e in errors] == ["spec"]
+
+
+# --- volumes that are there ----------------------------------------------------------------------
+
+LOCAL = {"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "kubernetes.io/no-provisioner"}
+WISH = {
+    "storageClassName": "local",
+    "accessModes": ["ReadWriteOnce"],
+    "resources": {"requests": {"storage": "10Gi"}},
+}
+
+
+def offered(name: str, size: str = "10Gi", **more: Any) -> dict[str, Any]:
+    meta = {key: more.pop(key) for key in ("labels", "deletionTimestamp") if key in more}
+    phase = more.pop("phase", "Available")
+    spec = {
+        "storageClassName": "local",
+        "capacity": {"storage": size},
+        "accessModes": ["ReadWriteOnce", "ReadOnlyMany"],
+        **more,
+    }
+    made = thing("v1", "PersistentVolume", name, spec=spec, status={"phase": phase})
+    made["metadata"].update(meta)
+    return made
+
+
+def choice(*volumes: dict[str, Any], **spec: Any) -> tuple[list[str], bool]:
+    """The volumes that a claim may get, and whether one can be made."""
+    classes = {"local": thing("storage.k8s.io/v1", "StorageClass", "local", **LOCAL)}
+    where = Storage({v["metadata"]["name"]: v for v in volumes}, classes)
+    found = claim({**WISH, **spec}, "Pending", where)
+    assert found.waits_for_consumer
+    assert found.size_bytes == 10 * 2**30
+    return [volume.name for volume in found.volumes], found.provisions
+
+
+def test_volumes_that_do_come_smallest_first():
+    volumes = [offered("big", "30Gi"), offered("b"), offered("a"), offered("small", "9Gi")]
+    assert choice(*volumes) == (["a", "b", "big"], False)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"storageClassName": "other"},
+        {"accessModes": ["ReadOnlyMany"]},
+        {"volumeMode": "Block"},
+        {"phase": "Released"},
+        {"phase": "Pending"},
+        {"claimRef": {"namespace": "ns", "name": "other"}},
+        {"claimRef": {"namespace": "ns", "name": "c", "uid": "another"}},
+        {"deletionTimestamp": "2025-06-15T15:00:00Z"},
+    ],
+    ids=str,
+)
+def test_a_volume_that_is_not_for_the_claim(more: Any):
+    made = offered("a", **more)
+    classes = {"local": thing("storage.k8s.io/v1", "StorageClass", "local", **LOCAL)}
+    found = claim(WISH, "Pending", Storage({"a": made}, classes), uid="mine")
+    assert found.volumes == ()
+
+
+def test_a_selector_chooses_by_labels():
+    volumes = [offered("a", labels={"disk": "ssd"}), offered("b", labels={"disk": "hdd"})]
+    assert choice(*volumes, selector={"matchLabels": {"disk": "hdd"}}) == (["b"], False)
+
+
+def test_a_volume_that_is_kept_for_the_claim_is_the_only_one():
+    ref = {"namespace": "ns", "name": "c"}
+    volumes = [offered("a"), offered("kept", "20Gi", claimRef=ref, phase="Bound")]
+    assert choice(*volumes) == (["kept"], False)
+    too_small = offered("kept", "1Gi", claimRef=ref)
+    assert choice(offered("a"), too_small) == (["a"], False)
+
+
+def test_who_has_a_node_gets_a_volume_made_there():
+    made = {**LOCAL, "provisioner": "csi.example.com"}
+    where = Storage(
+        {"a": offered("a")}, {"local": thing("storage.k8s.io/v1", "StorageClass", "local", **made)}
+    )
+    marks = {"volume.kubernetes.io/selected-node": "n1"}
+    found = claim(WISH, "Pending", where, annotations=marks)
+    assert (found.selected_node, found.volumes, found.provisions) == ("n1", (), True)
+    assert found.is_reachable("n1", {})
+    assert not found.is_reachable("n2", {})

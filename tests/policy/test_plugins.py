@@ -38,7 +38,8 @@ DOCUMENTED = {
         ),
         "volumebinding.weight",
         "volumebinding.bindTimeoutSeconds",
-        "volumebinding.shape",
+        "volumebinding.shape.0.utilization",
+        "volumebinding.shape.0.score",
         "dynamicresources.filterTimeoutSeconds",
     ),
     "nodeorder": (
@@ -177,6 +178,7 @@ OTHER = {
 """A value that is not the default, by kind."""
 
 BESIDES = {
+    "volumebinding.weight": {"volumebinding.shape.0.score": 10},
     "binpack.resources.*": {"binpack.resources": "example.com/x"},
     "hypernode.binpack.resources.*": {"hypernode.binpack.resources": "example.com/x"},
     "sra.resources": {"sra.enable": True},

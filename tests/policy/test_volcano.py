@@ -20,6 +20,8 @@ from optsched.rules.levels import LEVELS
 from optsched.rules.overcommit import Overcommit
 from optsched.rules.plugins import PLUGINS
 from optsched.rules.usage import Usage
+from optsched.rules.volume_fill import VolumeFill
+from optsched.rules.volumes import Volumes
 from tests.support.shared import found, shared
 
 if TYPE_CHECKING:
@@ -189,19 +191,19 @@ def test_quoted_switches_and_weights_count() -> None:
     )
     assert "pod-affinity" not in [a.rule.name for a in policy.rules.active]
     assert "host-ports" in [a.rule.name for a in policy.rules.active]
+    assert VolumeFill(((0, 10),), 2) in [a.rule for a in policy.rules.active]
 
 
-def test_arguments_without_effect_are_warned_of_where_they_ask_for_one() -> None:
+def test_arguments_that_have_their_effect_are_not_warned_of() -> None:
     text = (
         "nodeorder\n    arguments: {imagelocality.weight: 2, podaffinity.weight: 0}\n"
-        "  - name: predicates\n    arguments:\n      predicate.NodeVolumeLimitsEnable: false\n"
-        "      volumebinding.shape: []"
+        "  - name: predicates\n    arguments:\n      volumebinding.bindTimeoutSeconds: 5\n"
+        "      volumebinding.shape: []\n"
+        "  - name: usage\n    arguments: {estimator: {burst_ratio: 0.5}}"
     )
     policy = load(SHORT.format(text))
-    assert [p.path.rpartition("arguments.")[2] for p in policy.warnings] == [
-        "volumebinding.shape",
-    ]
-    assert all("not available yet" in w for w in warnings(policy))
+    assert warnings(policy) == []
+    assert Volumes(5) in [a.rule for a in policy.rules.active]
 
 
 @pytest.mark.parametrize("text", ["allocate", '"allocate , backfill"', "allocate,backfill"])

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.booking import Booking
-    from optsched.domain.cluster import Gang, Node, Queue, Snapshot
+    from optsched.domain.cluster import Claim, Gang, Node, Queue, Snapshot
     from optsched.domain.decisions import Allocate
     from optsched.domain.devices import DeviceConstraint, DeviceId, DeviceNeed, PooledDevice
+    from optsched.domain.selectors import NodeSelector
     from optsched.domain.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape
 
 GPU = "nvidia.com/gpu"
@@ -442,9 +443,51 @@ class Checker:
                 claim = self.snapshot.claims.get(key)
                 if claim is None or claim.problem:
                     return False
-                if claim.nodes and not claim.nodes.matches(put.node.name, put.node.labels):
+                if not claim.waits_for_consumer:
+                    nodes = claim.nodes
+                    if nodes and not nodes.matches(put.node.name, put.node.labels):
+                        return False
+                elif not list(self.ways_to_get(claim, {put.node.name})):
                     return False
-        return True
+        return self.shares_volumes()
+
+    def ways_to_get(self, claim: Claim, nodes: set[str]) -> Iterator[str]:
+        """What a claim that waits could get, used on some nodes: empty for one that is made."""
+        labels = {node.name: node.labels for node in self.snapshot.nodes}
+
+        def all_in(selector: NodeSelector | None) -> bool:
+            return selector is None or all(selector.matches(n, labels[n]) for n in nodes)
+
+        if claim.selected_node and nodes != {claim.selected_node}:
+            return
+        yield from (volume.name for volume in claim.volumes if all_in(volume.nodes))
+        if claim.provisions and all_in(claim.nodes):
+            yield ""
+
+    def shares_volumes(self) -> bool:
+        """Whether any way to give claims volumes gives none twice."""
+        claims, standing = self.snapshot.claims, dict[str, set[str]]()
+        for node in self.snapshot.nodes:
+            for key in (k for task in node.residents for k in task.shape.claims):
+                if key in claims and claims[key].waits_for_consumer and claims[key].volumes:
+                    standing.setdefault(key, set()).add(node.name)
+        used: dict[str, set[str]] = {}
+        for key in sorted(standing, key=lambda k: self.choice_order(claims[k], standing[k])):
+            if self.can_share({**used, key: standing[key]}):
+                used[key] = standing[key]
+        for put in self.new:
+            for key in put.task.shape.claims:
+                if claims[key].waits_for_consumer and claims[key].volumes:
+                    used[key] = used.get(key, set()) | {put.node.name}
+        return self.can_share(used)
+
+    def choice_order(self, claim: Claim, nodes: set[str]) -> tuple[bool, int, str]:
+        return "" in self.ways_to_get(claim, nodes), claim.size_bytes, claim.key
+
+    def can_share(self, used: dict[str, set[str]]) -> bool:
+        ways = [[*self.ways_to_get(self.snapshot.claims[k], nodes)] for k, nodes in used.items()]
+        found = ([v for v in way if v] for way in product(*ways))
+        return any(len(volumes) == len(set(volumes)) for volumes in found)
 
     # host_ports.md
     def keeps_ports(self) -> bool:

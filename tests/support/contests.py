@@ -56,6 +56,7 @@ from tests.support.strategies import (
     MIB,
     NAMESPACES,
     PODS,
+    VOLUMES,
     ZONE,
     label_selectors,
     node_selectors,
@@ -401,7 +402,19 @@ class _Contest:
     def _claim(self, key: str) -> Claim:
         if self._from(0, 0, 0, 1):
             return Claim(key, problem="is lost")
-        return Claim(key, nodes=self._draw(_REACH))
+        if self._from(False, True):
+            return Claim(key, nodes=self._draw(_REACH))
+        made = bool(self._from(False, False, True))
+        volumes = [v for v in VOLUMES if self._from(True, True, False)]
+        return Claim(
+            key,
+            self._draw(_REACH) if made else None,
+            waits_for_consumer=True,
+            size_bytes=self._from(5, 10),
+            provisions=made,
+            selected_node="" if volumes else self._from("", "n0"),
+            volumes=tuple(volumes),
+        )
 
     # --- gangs -----------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ from optsched.domain.topology import (
     TopologyMode,
     TopologyRequest,
 )
+from optsched.domain.volumes import Volume
 from optsched.formats.groups import Loner, implicit_gang, missing_gang
 from optsched.formats.index import NAMESPACE_LABEL
 from optsched.formats.nodes import GPU_MODEL_LABEL
@@ -321,12 +322,38 @@ def claims(draw: DrawFn, key: str) -> Claim:
     kind = draw(st.integers(0, 2))
     if kind == 0:
         return Claim(key, nodes=draw(st.none() | node_selectors()))
+    if kind == 1 and draw(st.booleans()):
+        return draw(_scarce(key))
     if kind == 1:
         allowed = st.lists(requirements(Operator.IN), max_size=2).map(lambda r: NodeTerm(tuple(r)))
         terms = draw(st.lists(allowed, max_size=2))
         nodes = NodeSelector(tuple(terms)) if terms else None
-        return Claim(key, nodes=nodes, waits_for_consumer=True)
+        selected = draw(st.sampled_from(["", "", "n0"]))
+        made = draw(st.booleans())
+        return Claim(key, nodes, waits_for_consumer=True, provisions=made, selected_node=selected)
     return Claim(key, problem=draw(st.sampled_from(["is not bound", "is lost"])))
+
+
+VOLUMES = tuple(
+    Volume(f"v{i}", "local", size, NodeSelector((NodeTerm((), (by_name,)),)))
+    for i, (size, names) in enumerate([(10, ("n0",)), (20, ("n1", "n2")), (30, ("n0", "n2"))])
+    for by_name in (Requirement("metadata.name", Operator.IN, names),)
+)
+"""Volumes of one class, the smallest first."""
+
+
+def _scarce(key: str) -> SearchStrategy[Claim]:
+    """A claim that needs one of few volumes."""
+    some = st.sets(st.sampled_from(range(len(VOLUMES))), min_size=1)
+    return some.map(
+        lambda chosen: Claim(
+            key,
+            waits_for_consumer=True,
+            size_bytes=10,
+            provisions=False,
+            volumes=tuple(VOLUMES[i] for i in sorted(chosen)),
+        )
+    )
 
 
 def topology_requests() -> SearchStrategy[TopologyRequest]:
