@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from optsched.domain.volumes import VolumeGrant, deal
 from optsched.formats.volumes import BOUND_BY_CONTROLLER, LOST, SELECTED_NODE
-from optsched.kube.errors import Conflict, KubeError, NotFound
+from optsched.kube.errors import Conflict, KubeError, NotFound, ServerFault, TooMany, Unreachable
 from optsched.kube.ports import Ref
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 AT_ONCE: Final = 16
-TRIES: Final = 8
-"""How often an object is read anew that others write at the same time."""
+TRIES: Final = 60
+"""How often an object is asked for while others write it or the server is away."""
 LOOKS_EVERY_S: Final = 0.5
+_PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +191,13 @@ class ClaimBinder:
                     message = await self._ask_once(grant)
                 except NotFound:
                     message = f"claim {grant.claim} or its volume does not exist any more"
-                except Conflict:
+                except _PASSING:
                     await self._around.waiting.sleep(LOOKS_EVERY_S)
                     continue
                 except KubeError as e:
                     message = f"claim {grant.claim}: {e}"
                 return Refusal(grant.claim, message) if message else None
-        return Refusal(grant.claim, f"claim {grant.claim} is being changed by others all the time")
+        return Refusal(grant.claim, f"claim {grant.claim} could not be told its node")
 
     async def _ask_once(self, grant: VolumeGrant) -> str:
         ref = _ref(grant.claim)

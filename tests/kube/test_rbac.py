@@ -34,6 +34,8 @@ from optsched.local.files import shipped
 from tests.formats.objects import device_claim, group, pod, thing
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.kube.test_binder import World
+from tests.kube.test_volumes import World as ClaimWorld
+from tests.kube.test_volumes import claim, using, volume
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -109,6 +111,14 @@ async def claims() -> FakeApi:
     assert not await reserver.reserve(grant, Ref(POD, "ns", "a"), "uid-a", "n")
     await reserver.release(grant, "uid-a")
     return api
+
+
+async def volumes() -> FakeApi:
+    world = ClaimWorld(
+        volume("v", "n1"), claim("c", "local"), claim("d", "made"), using("p", "c", "d")
+    )
+    await world.carry_out(p="n1")
+    return world.api
 
 
 async def geometries() -> FakeApi:
@@ -196,7 +206,8 @@ def needed(*parts: Callable[[], Awaitable[FakeApi]]) -> set[Access]:
 def test_the_cluster_role_is_what_is_asked_for() -> None:
     reads = {access(kind, verb) for kind in READ_KINDS for verb in ("list", "watch")}
     found = granted("ClusterRole")
-    written = needed(binds, claims, geometries, locks, evictions, gates, writes, events)
+    parts = (binds, claims, volumes, geometries, locks, evictions, gates, writes, events)
+    written = needed(*parts)
     assert set(found) == reads | written | {CLAIM_BINDING}
     assert len(found) == len(set(found))
 
