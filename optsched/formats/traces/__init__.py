@@ -1,0 +1,1 @@
+"""Job traces in the formats in which others published them, as traces of ours."""

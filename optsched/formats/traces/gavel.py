@@ -1,0 +1,154 @@
+"""Gavel's traces: jobs of Philly's fifteen virtual clusters as steps of known models.
+
+Narayanan et al., OSDI 2020; stanford-futuredata/gavel, `scheduler/traces`. Seven columns with tabs
+between them and no header: job_type, command, num_steps_arg, needs_data_dir, total_steps,
+arrival_time (seconds), scale_factor (GPUs, all at once or none). How long a job runs is
+total_steps over the steps in a second of `simulation_throughputs.json`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.formats.problems import InstanceError
+from optsched.formats.traces.jobs import GPU, Part, TracedJob, played
+from optsched.formats.traces.rows import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from optsched.domain.cluster import Node
+    from optsched.domain.trace import Found, TraceProblem
+    from optsched.formats.traces.rows import Row
+
+THROUGHPUTS: Final = "simulation_throughputs.json"
+
+_JOBS: Final = Table(
+    kind="Job",
+    columns=(
+        "job_type",
+        "command",
+        "num_steps_arg",
+        "needs_data_dir",
+        "total_steps",
+        "arrival_time",
+        "scale_factor",
+    ),
+    name="job_type",
+    delimiter="\t",
+    is_headless=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Throughputs:
+    """Steps in a second by (job type, number of GPUs) on one sort of GPU."""
+
+    of: Mapping[tuple[str, int], float]
+
+    def duration_ms(self, job_type: str, gpus: int, steps: int) -> int | None:
+        """How long so many steps take; None for an unknown type of job.
+
+        A number of GPUs that was not measured counts as the next smaller one that was: nobody
+        knows that more would be faster.
+        """
+        known = [n for kind, n in self.of if kind == job_type and n <= gpus]
+        rate = self.of[job_type, max(known)] if known else 0
+        return round(1000 * steps / rate) if rate > 0 else None
+
+
+def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
+    """The steps in a second that Gavel measured on one sort of GPU.
+
+    Raises
+    ------
+    InstanceError
+        The file can not be read, or does not know this sort.
+
+    """
+    try:
+        table = json.loads(file.read_text("utf-8"))
+        rows = table[worker]
+        found = {ast.literal_eval(key): float(row["null"]) for key, row in rows.items()}
+    except KeyError as e:
+        known = ", ".join(sorted(table)) if isinstance(table, dict) else "none"
+        raise InstanceError(f"{file}: no GPU {worker!r} there; known are {known}") from e
+    except (OSError, ValueError, TypeError, AttributeError, SyntaxError) as e:
+        raise InstanceError(f"{file}: these throughputs can not be read: {e}") from e
+    return Throughputs(found)
+
+
+def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | None = None) -> Found:
+    """One virtual cluster, or all of a folder; each is a queue, and every task takes one GPU.
+
+    Parameters
+    ----------
+    file
+        A file `*.trace`, or a folder of them, whose clocks begin together.
+    nodes
+        What to play it on.
+    throughputs
+        None for those of V100 GPUs in `simulation_throughputs.json` in a folder above.
+
+    Raises
+    ------
+    InstanceError
+        A file is not there or can not be read, or there are no nodes.
+
+    """
+    rates = throughputs or read_throughputs(_beside(file))
+    if not file.is_dir():
+        return _read(file, nodes, rates)
+    clusters = [_read(each, nodes, rates) for each in sorted(file.glob("*.trace"))]
+    if not clusters:
+        raise InstanceError(f"{file}: there is no *.trace in this folder")
+    arrivals = (arrival for trace, _ in clusters for arrival in trace.arrivals)
+    queues = {queue.name: queue for trace, _ in clusters for queue in trace.queues}
+    merged = replace(
+        clusters[0][0],
+        name=file.name,
+        queues=tuple(queues[name] for name in sorted(queues)),
+        arrivals=tuple(sorted(arrivals, key=lambda a: a.at_ms)),
+    )
+    return merged, tuple(problem for _, problems in clusters for problem in problems)
+
+
+def _read(file: Path, nodes: Sequence[Node], rates: Throughputs) -> Found:
+    problems: list[TraceProblem] = []
+    jobs = list(_jobs(file, rates, problems))
+    return played(file.stem, jobs, nodes, problems)
+
+
+def _beside(file: Path) -> Path:
+    for folder in (file.resolve(), *file.resolve().parents):
+        if (folder / THROUGHPUTS).exists():
+            return folder / THROUGHPUTS
+    raise InstanceError(f"{file}: there is no {THROUGHPUTS} in its folder or above")
+
+
+def _jobs(file: Path, rates: Throughputs, problems: list[TraceProblem]) -> Iterator[TracedJob]:
+    for number, row in enumerate(_JOBS.read(file, problems)):
+        found = _job(row, f"{file.stem}-{number:05d}", file.stem, rates)
+        if row.is_sound:
+            yield found
+
+
+def _job(row: Row, name: str, queue: str, rates: Throughputs) -> TracedJob:
+    kind, steps, gpus = row.text("job_type"), row.count("total_steps"), row.count("scale_factor")
+    duration_ms = rates.duration_ms(kind, gpus, steps)
+    if row.has("scale_factor") and not gpus and row.is_sound:
+        row.reject("scale_factor", "is nothing to run: write 1 or more GPUs")
+    if duration_ms is None and row.is_sound:
+        row.reject("job_type", "has no throughput: name a type of job that was measured")
+    return TracedJob(
+        name=name,
+        at_ms=row.milliseconds("arrival_time"),
+        duration_ms=duration_ms,
+        parts=(Part(gpus, {GPU: 1}),),
+        queue=queue,
+        where=row.where,
+    )

@@ -1,0 +1,115 @@
+"""Slurm's logs of SenseTime's Helios clusters and of Shanghai AI Lab's Acme clusters.
+
+Hu et al., SC 2021 (S-Lab-System-Group/HeliosData): `cluster_log.csv` and, beside it, the GPUs of
+each virtual cluster by day in `cluster_gpu_number.csv`. Hu et al., NSDI 2024 (InternLM/AcmeTrace):
+`trace_seren.csv` and `trace_kalos.csv`, whose times have an offset and which know no virtual
+clusters. Numbers of GPUs and CPUs are of a whole job, which is dealt out over its nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.domain.cluster import Queue
+from optsched.formats.problems import InstanceError
+from optsched.formats.traces.jobs import GPU, TracedJob, equal_nodes, even_parts, played
+from optsched.formats.traces.rows import Table
+from optsched.units import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from optsched.domain.cluster import Node
+    from optsched.domain.trace import Found, TraceProblem
+    from optsched.formats.traces.rows import Row
+
+GPU_NUMBERS: Final = "cluster_gpu_number.csv"
+
+_COLUMNS: Final = ("job_id", "gpu_num", "cpu_num", "node_num", "submit_time", "duration")
+_HELIOS: Final = Table("Job", (*_COLUMNS, "vc"), "job_id")
+_ACME: Final = Table("Job", _COLUMNS, "job_id")
+_GPUS_OF_A_NODE: Final = 8
+_GIB: Final = 2**30
+_NO_NODE: Final = "is no place to run: write 1 or more nodes"
+
+
+def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
+    """A log of one Helios cluster; virtual clusters are queues.
+
+    Parameters
+    ----------
+    file
+        A file `cluster_log.csv`.
+    nodes
+        What to play it on; None for nodes of eight GPUs, as many as `cluster_gpu_number.csv`
+        beside it has on its first day, where each queue deserves its own.
+
+    Raises
+    ------
+    InstanceError
+        A file is not there, is another table, or there are no nodes.
+
+    """
+    problems: list[TraceProblem] = []
+    queues = () if nodes is not None else _virtual_clusters(file.with_name(GPU_NUMBERS), problems)
+    gpus = sum(amount for queue in queues for _, amount in queue.deserved)
+    offered = equal_nodes(gpus // _GPUS_OF_A_NODE, {GPU: _GPUS_OF_A_NODE})
+    jobs = list(_jobs(_HELIOS, file, problems))
+    return played(file.parent.name, jobs, offered if nodes is None else nodes, problems, queues)
+
+
+def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
+    """A log of one Acme cluster, `trace_seren.csv` or `trace_kalos.csv`.
+
+    Raises
+    ------
+    InstanceError
+        As `read_helios`.
+
+    """
+    problems: list[TraceProblem] = []
+    jobs = sorted(_jobs(_ACME, file, problems), key=lambda job: job.at_ms)
+    return played(file.stem, jobs, nodes, problems)
+
+
+def _jobs(table: Table, file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
+    for row in table.read(file, problems):
+        found = _job(row)
+        if row.is_sound:
+            yield found
+
+
+def _job(row: Row) -> TracedJob:
+    row.text("job_id")
+    asks = {GPU: row.count("gpu_num"), CPU: round(1000 * row.number("cpu_num"))}
+    num_nodes = row.count("node_num")
+    if not num_nodes and row.is_sound:
+        row.reject("node_num", _NO_NODE)
+    if row.has("mem_per_pod_GB"):
+        asks[MEMORY] = round(row.number("mem_per_pod_GB") * _GIB) * num_nodes
+    return TracedJob(
+        name=row.name,
+        at_ms=row.instant_ms("submit_time"),
+        duration_ms=row.milliseconds("duration"),
+        parts=even_parts(num_nodes, asks),
+        queue=row.text("vc") if "vc" in row.cells else "default",
+        where=row.where,
+    )
+
+
+def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, ...]:
+    """Queues that deserve their GPUs of the first day."""
+    try:
+        with file.open(encoding="utf-8-sig") as lines:
+            header = lines.readline().rstrip("\r\n").split(",")
+    except (OSError, UnicodeDecodeError) as e:
+        message = (
+            f"{file}: the GPUs of each virtual cluster can not be read, and no nodes are given"
+        )
+        raise InstanceError(f"{message}: {e}") from e
+    names = tuple(name for name in header if name not in ("date", "total", ""))
+    row = next(Table("Day", ("date", *names), "date").read(file, problems), None)
+    if row is None:
+        raise InstanceError(f"{file}: there is no day in this table")
+    return tuple(Queue(name, deserved=((GPU, row.count(name)),)) for name in names)

@@ -1,0 +1,201 @@
+"""Jobs of a published trace as arrivals: gangs of alike tasks, from the first arrival on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.domain.amounts import amounts
+from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE, Gang, Node, Queue
+from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.domain.task import DeviceRequest, Task, TaskShape, TaskStatus
+from optsched.domain.trace import Arrival, Trace, TraceProblem, sound_trace
+from optsched.formats.nodes import GPU_MODEL_LABEL
+from optsched.formats.pods import DEFAULT_NAMESPACE
+from optsched.formats.problems import InstanceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.domain.trace import Found
+
+GPU: Final = "nvidia.com/gpu"
+
+_WHOLE_MILLI: Final = 1000
+_NO_NAME: Final = "is empty: every job needs a name"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Alike tasks of a job.
+
+    Attributes
+    ----------
+    role
+        What they are called; empty where they are all that there is.
+    number
+        How many.
+    asks
+        Base units by resource, of one task.
+    gpu_milli
+        Thousandths of one GPU that each shares; 0 where it shares none.
+    models
+        GPU models that it may have; empty for any.
+
+    """
+
+    number: int
+    asks: Mapping[str, int]
+    role: str = ""
+    gpu_milli: int = 0
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TracedJob:
+    """A job as a trace tells it.
+
+    Attributes
+    ----------
+    at_ms
+        When it was submitted, on the clock of the trace.
+    duration_ms
+        How long it ran; None where it still did at the end.
+    queue
+        Whose it is.
+    parts
+        Its tasks, all of which start together.
+
+    """
+
+    name: str
+    at_ms: int
+    duration_ms: int | None
+    parts: tuple[Part, ...]
+    queue: str = DEFAULT_QUEUE
+    where: str = ""
+
+
+def spread(number: int, parts: int) -> list[int]:
+    """A number dealt out evenly, larger parts first."""
+    each, more = divmod(number, parts)
+    return [each + (i < more) for i in range(parts)]
+
+
+def even_parts(num_tasks: int, asks: Mapping[str, int]) -> tuple[Part, ...]:
+    """Tasks that together ask for so much, alike as far as that goes; none of no tasks."""
+    if not num_tasks:
+        return ()
+    dealt = {resource: spread(amount, num_tasks) for resource, amount in asks.items()}
+    found: dict[tuple[tuple[str, int], ...], int] = {}
+    for i in range(num_tasks):
+        one = amounts({resource: of[i] for resource, of in dealt.items()})
+        found[one] = found.get(one, 0) + 1
+    return tuple(Part(number, dict(one)) for one, number in found.items())
+
+
+def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> tuple[Node, ...]:
+    """Nodes `node-00000`, `node-00001`, ... that each offer so much, in base units by resource."""
+    labels = {GPU_MODEL_LABEL: gpu_model} if gpu_model else {}
+    return tuple(
+        Node(
+            name=f"node-{i:05d}",
+            allocatable=amounts(offers),
+            labels={**labels, "kubernetes.io/hostname": f"node-{i:05d}"},
+            gpu_model=gpu_model,
+        )
+        for i in range(number)
+    )
+
+
+def played(
+    name: str,
+    jobs: Iterable[TracedJob],
+    nodes: Sequence[Node],
+    problems: Sequence[TraceProblem],
+    queues: Sequence[Queue] = (),
+) -> Found:
+    """Jobs in the order given as a trace that begins with the first of them.
+
+    A resource that no node offers is not asked for; who asks for nothing else is left out, and
+    their number is told. The rest as in `sound_trace`: what can not be played is told.
+
+    Raises
+    ------
+    InstanceError
+        There is no node.
+
+    """
+    if not nodes:
+        raise InstanceError(f"{name}: there are no nodes to play it on", ())
+    told = list(problems)
+    makers = _Maker(nodes)
+    arrivals = [found for job in jobs if (found := makers.arrival(job, told)) is not None]
+    if makers.num_idle:
+        message = f"{makers.num_idle} jobs that ask for nothing that the nodes offer are left out"
+        told.append(TraceProblem("Job", "", "", None, message, name))
+    asked = sorted({a.gang.queue for a in arrivals} - {q.name for q in queues})
+    every = {q: Queue(q) for q in (DEFAULT_QUEUE, ROOT_QUEUE, *asked)} | {q.name: q for q in queues}
+    sound, more = sound_trace(Trace(name, tuple(nodes), tuple(every.values()), tuple(arrivals)))
+    return _from_zero(sound), (*told, *more)
+
+
+def _from_zero(trace: Trace) -> Trace:
+    first = trace.arrivals[0].at_ms if trace.arrivals else 0
+    return replace(trace, arrivals=tuple(_earlier(a, first) for a in trace.arrivals))
+
+
+def _earlier(arrival: Arrival, by_ms: int) -> Arrival:
+    at_ms = arrival.at_ms - by_ms
+    tasks = tuple(replace(t, created_ms=at_ms) for t in arrival.gang.tasks)
+    gang = replace(arrival.gang, created_ms=at_ms, waiting_since_ms=at_ms, tasks=tasks)
+    return replace(arrival, at_ms=at_ms, gang=gang)
+
+
+class _Maker:
+    """Makes arrivals of jobs; alike tasks get the very same shape."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._offered = {resource for node in nodes for resource, amount in node.allocatable}
+        self._shapes: dict[tuple[object, ...], TaskShape] = {}
+        self.num_idle = 0
+
+    def arrival(self, job: TracedJob, problems: list[TraceProblem]) -> Arrival | None:
+        if not job.name:
+            problems.append(TraceProblem("Job", "", "name", "''", _NO_NAME, job.where))
+            return None
+        shaped = [(part, self._shape(part)) for part in job.parts if part.number]
+        if not any(shape.request or shape.device for _, shape in shaped):
+            self.num_idle += 1
+            return None
+        key = f"{DEFAULT_NAMESPACE}/{job.name}"
+        tasks = tuple(self._tasks(key, shaped))
+        gang = Gang(key=key, queue=job.queue, min_member=len(tasks), tasks=tasks)
+        return Arrival(job.at_ms, gang, job.duration_ms, where=job.where)
+
+    @staticmethod
+    def _tasks(key: str, shaped: Iterable[tuple[Part, TaskShape]]) -> Iterable[Task]:
+        index = 0
+        for part, shape in shaped:
+            for _ in range(part.number):
+                name = f"{key}-{part.role}-{index}" if part.role else f"{key}-{index}"
+                yield Task(name, shape, TaskStatus.PENDING, gang=key, role=part.role, index=index)
+                index += 1
+
+    def _shape(self, part: Part) -> TaskShape:
+        asks = {r: n for r, n in part.asks.items() if n and r in self._offered}
+        milli = part.gpu_milli if GPU in self._offered else 0
+        key = (amounts(asks), milli, part.models)
+        if key not in self._shapes:
+            self._shapes[key] = TaskShape(
+                request=amounts(asks),
+                node_affinity=_one_of(part.models),
+                device=DeviceRequest(1, milli) if milli else None,
+            )
+        return self._shapes[key]
+
+
+def _one_of(models: tuple[str, ...]) -> NodeSelector | None:
+    if not models:
+        return None
+    return NodeSelector((NodeTerm((Requirement(GPU_MODEL_LABEL, Operator.IN, models),)),))

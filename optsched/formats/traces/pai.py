@@ -1,0 +1,167 @@
+"""Alibaba's PAI: jobs of several roles with parts of GPUs.
+
+Weng et al., NSDI 2022; alibaba/clusterdata, cluster-trace-gpu-v2020: `pai_job_table.csv`,
+`pai_task_table.csv` and `pai_machine_spec.csv`, which come without a header.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.domain.amounts import amounts
+from optsched.domain.cluster import Node
+from optsched.formats.nodes import GPU_MODEL_LABEL
+from optsched.formats.problems import InstanceError
+from optsched.formats.traces.jobs import GPU, Part, TracedJob, played
+from optsched.formats.traces.rows import Table
+from optsched.units import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from optsched.domain.trace import Found, TraceProblem
+    from optsched.formats.traces.rows import Row
+
+JOBS: Final = "pai_job_table.csv"
+TASKS: Final = "pai_task_table.csv"
+MACHINES: Final = "pai_machine_spec.csv"
+
+_JOB: Final = Table(
+    "Job",
+    ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
+    "job_name",
+    is_headless=True,
+)
+_TASK: Final = Table(
+    "Task",
+    (
+        *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
+        *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
+    ),
+    "job_name",
+    is_headless=True,
+)
+_MACHINE: Final = Table(
+    "Machine", ("machine", "gpu_type", "cap_cpu", "cap_mem", "cap_gpu"), "machine", is_headless=True
+)
+_GIB: Final = 2**30
+_WHOLE: Final = 100
+_NOT_A_SHARE: Final = f"is neither a part of one GPU nor a number of whole ones: {_WHOLE} is one"
+_NEVER_RAN: Final = "is unknown: of no task start and end are told"
+_BACKWARDS: Final = "is before its start_time"
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """One row of the task table; times in milliseconds, None where they are not told."""
+
+    part: Part
+    start_ms: int | None
+    end_ms: int | None
+
+
+def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
+    """Jobs, tasks and machines of a folder.
+
+    A job arrives at the start_time of the job table, which is its submission, with all instances
+    of all its tasks, and runs from the first start to the last end of its tasks. What is told of
+    a task that is wrong is told, and its whole job is left out: half of it would be another job.
+
+    Parameters
+    ----------
+    folder
+        Where the three tables are.
+    nodes
+        What to play it on; None for the machine table.
+
+    Raises
+    ------
+    InstanceError
+        A file is not there, or there are no nodes.
+
+    """
+    problems: list[TraceProblem] = []
+    offered = _machines(folder / MACHINES, problems) if nodes is None else nodes
+    roles, broken = _roles(folder / TASKS, problems)
+    jobs = [job for row in _JOB.read(folder / JOBS, problems) for job in _job(row, roles, broken)]
+    if not jobs:
+        raise InstanceError(f"{folder}: no job of these tables can be read", ())
+    return played(folder.name, sorted(jobs, key=lambda j: (j.at_ms, j.name)), offered, problems)
+
+
+def _machines(file: Path, problems: list[TraceProblem]) -> tuple[Node, ...]:
+    return tuple(n for row in _MACHINE.read(file, problems) for n in _machine(row) if row.is_sound)
+
+
+def _machine(row: Row) -> Iterator[Node]:
+    model = row.text("gpu_type")
+    offers = {
+        GPU: row.count("cap_gpu"),
+        CPU: round(1000 * row.number("cap_cpu")),
+        MEMORY: round(row.number("cap_mem") * _GIB),
+    }
+    labels = {GPU_MODEL_LABEL: model}
+    yield Node(row.text("machine"), amounts(offers), labels=labels, gpu_model=model)
+
+
+def _roles(file: Path, problems: list[TraceProblem]) -> tuple[dict[str, list[_Role]], set[str]]:
+    """Tasks by job, and jobs of which a task can not be read."""
+    found: dict[str, list[_Role]] = defaultdict(list)
+    broken: set[str] = set()
+    for row in _TASK.read(file, problems):
+        role = _role(row)
+        if row.is_sound:
+            found[row.name].append(role)
+        else:
+            broken.add(row.name)
+    return found, broken
+
+
+def _role(row: Row) -> _Role:
+    row.text("job_name")
+    row.reach("gpu_type")
+    number, percent = row.count("inst_num"), row.number("plan_gpu") if row.has("plan_gpu") else 0
+    if percent > _WHOLE and percent % _WHOLE:
+        row.reject("plan_gpu", _NOT_A_SHARE)
+    asks = {
+        GPU: int(percent // _WHOLE),
+        CPU: round(10 * row.number("plan_cpu")) if row.has("plan_cpu") else 0,
+        MEMORY: round(row.number("plan_mem") * _GIB) if row.has("plan_mem") else 0,
+    }
+    start_ms, end_ms = (
+        row.milliseconds(column) if row.has(column) else None
+        for column in ("start_time", "end_time")
+    )
+    if start_ms is not None and end_ms is not None and end_ms < start_ms and row.is_sound:
+        row.reject("end_time", _BACKWARDS)
+    model = row.cells["gpu_type"] if row.has("gpu_type") and percent else None
+    return _Role(
+        Part(
+            number=number,
+            asks=asks,
+            role=row.text("task_name"),
+            gpu_milli=round(10 * (percent % _WHOLE)),
+            models=(model,) if model else (),
+        ),
+        start_ms,
+        end_ms,
+    )
+
+
+def _job(row: Row, roles: dict[str, list[_Role]], broken: set[str]) -> Iterator[TracedJob]:
+    at_ms, name = row.milliseconds("start_time"), row.text("job_name")
+    row.reach("end_time")
+    mine = roles.get(name, [])
+    if name in broken or not row.is_sound:
+        return
+    timed = [(r.start_ms, r.end_ms) for r in mine if r.start_ms is not None]
+    if not timed:
+        row.reject("end_time", _NEVER_RAN)
+        return
+    ends = [end for _, end in timed if end is not None]
+    is_over = len(ends) == len(timed)
+    duration_ms = max(ends) - min(start for start, _ in timed) if is_over else None
+    yield TracedJob(name, at_ms, duration_ms, tuple(r.part for r in mine), where=row.where)

@@ -1,0 +1,158 @@
+"""Microsoft's Philly: jobs with every attempt to run them.
+
+Jeon et al., ATC 2019; msr-fiddle/philly-traces: `cluster_job_log`, a list of JSON objects with
+jobid, vc, submitted_time and attempts (start_time, end_time, detail: ip and gpus), and beside it
+`cluster_machine_list` (machineId, number of GPUs, single GPU mem).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.domain.amounts import amounts
+from optsched.domain.cluster import Node
+from optsched.domain.trace import TraceProblem
+from optsched.formats.problems import InstanceError
+from optsched.formats.traces.jobs import GPU, Part, TracedJob, played
+from optsched.formats.traces.rows import NOTHING, Table, instant_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from optsched.domain.trace import Found
+
+MACHINES: Final = "cluster_machine_list"
+
+_MACHINE: Final = Table("Machine", ("machineId", "number of GPUs"), "machineId")
+_NO_TIME: Final = "is no time: write YYYY-MM-DD HH:MM:SS"
+_NEVER_RAN: Final = "never ran: how many GPUs it wanted, and for how long, is not told"
+_BACKWARDS: Final = "is before its start_time"
+
+
+class _Broken(Exception):
+    """A job that can not be read: field, value and what would be accepted."""
+
+    def __init__(self, path: str, value: object, message: str) -> None:
+        self.path, self.value, self.message = path, value, message
+
+
+def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
+    """A job log; virtual clusters are queues, each machine of the last attempt is a task.
+
+    A job runs as long as its attempts did together; one that still ran at the end runs for ever.
+    Jobs are put in the order of their submission.
+
+    Parameters
+    ----------
+    file
+        `cluster_job_log`, JSON.
+    nodes
+        What to play it on; None for `cluster_machine_list` beside it.
+
+    Raises
+    ------
+    InstanceError
+        A file is not there, is no list, or there are no nodes.
+
+    """
+    problems: list[TraceProblem] = []
+    machines = _machines(file, problems) if nodes is None else nodes
+    jobs = sorted(_jobs(file, problems), key=lambda job: (job.at_ms, job.name))
+    return played(file.stem, jobs, machines, problems)
+
+
+def _machines(file: Path, problems: list[TraceProblem]) -> tuple[Node, ...]:
+    beside = [file.with_name(MACHINES + ending) for ending in ("", ".csv")]
+    listed = next((path for path in beside if path.exists()), None)
+    if listed is None:
+        raise InstanceError(f"{file}: there is no {MACHINES} beside it, and no nodes are given")
+    rows = [(row, row.count("number of GPUs")) for row in _MACHINE.read(listed, problems)]
+    return tuple(Node(row.name, amounts({GPU: gpus})) for row, gpus in rows if row.name and gpus)
+
+
+def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
+    try:
+        listed = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as e:
+        raise InstanceError(f"{file}: this job log can not be read: {e}") from e
+    if not isinstance(listed, list):
+        raise InstanceError(f"{file}: no job log: a list of jobs belongs here")
+    for number, entry in enumerate(listed):
+        where = f"{file.name}[{number}]"
+        try:
+            yield _job(entry, where)
+        except _Broken as broken:
+            name = str(entry.get("jobid", "")) if isinstance(entry, dict) else ""
+            value = repr(broken.value) if broken.path else None
+            problem = TraceProblem("Job", name, broken.path, value, broken.message, where)
+            problems.append(problem)
+
+
+def _job(entry: object, where: str) -> TracedJob:
+    if not isinstance(entry, dict):
+        raise _Broken("", None, "is no object with jobid, vc, submitted_time and attempts")
+    name, queue = (_text(entry, field) for field in ("jobid", "vc"))
+    attempts = entry.get("attempts")
+    if not isinstance(attempts, list):
+        raise _Broken("attempts", attempts, "is no list")
+    if not attempts:
+        raise _Broken("", None, _NEVER_RAN)
+    return TracedJob(
+        name=name,
+        at_ms=_time(entry, "submitted_time", ""),
+        duration_ms=_duration_ms(attempts),
+        parts=_parts(attempts),
+        queue=queue,
+        where=where,
+    )
+
+
+def _text(entry: Mapping[str, Any], field: str) -> str:
+    value = entry.get(field)
+    if not isinstance(value, str) or value in NOTHING:
+        raise _Broken(field, value, "is no name")
+    return value
+
+
+def _time(entry: Mapping[str, Any], field: str, path: str) -> int:
+    found = instant_ms(str(entry.get(field)))
+    if found is None:
+        raise _Broken(path + field, entry.get(field), _NO_TIME)
+    return found
+
+
+def _is_known(attempt: object, field: str) -> bool:
+    return isinstance(attempt, dict) and str(attempt.get(field)) not in NOTHING
+
+
+def _duration_ms(attempts: Sequence[Any]) -> int | None:
+    """All attempts together, those aside of which start or end is lost."""
+    if _is_known(attempts[-1], "start_time") and not _is_known(attempts[-1], "end_time"):
+        return None
+    total, is_known = 0, False
+    for i, attempt in enumerate(attempts):
+        if _is_known(attempt, "start_time") and _is_known(attempt, "end_time"):
+            start, end = (_time(attempt, f, f"attempts[{i}].") for f in ("start_time", "end_time"))
+            if end < start:
+                raise _Broken(f"attempts[{i}].end_time", attempt["end_time"], _BACKWARDS)
+            total, is_known = total + end - start, True
+    if not is_known:
+        raise _Broken("attempts", len(attempts), "have no start_time and end_time together")
+    return total
+
+
+def _parts(attempts: Sequence[Any]) -> tuple[Part, ...]:
+    """Machines of the last attempt that has any."""
+    for i in range(len(attempts) - 1, -1, -1):
+        detail = attempts[i].get("detail") if isinstance(attempts[i], dict) else None
+        if not detail:
+            continue
+        try:
+            gpus = [len(machine["gpus"]) for machine in detail]
+        except (TypeError, KeyError):
+            path = f"attempts[{i}].detail"
+            raise _Broken(path, detail, "is no list of machines with gpus") from None
+        return tuple(Part(gpus.count(n), {GPU: n}) for n in sorted(set(gpus), reverse=True))
+    raise _Broken("", None, _NEVER_RAN)

@@ -1,0 +1,190 @@
+"""Tables of a trace, row by row: a row that can not be read is told and left out, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Final
+
+from optsched.domain.trace import TraceProblem
+from optsched.formats.problems import InstanceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+NOTHING: Final = frozenset({"", "None", "none", "null", "NaN", "nan", "NULL", "N/A"})
+"""What stands for nothing in a cell."""
+
+_MISSING: Final = "is missing: the row ends before this column"
+_NOT_A_COUNT: Final = "is not a whole number of zero or more"
+_NOT_SECONDS: Final = "is no number of seconds of zero or more"
+_NOT_A_NUMBER: Final = "is no number of zero or more"
+_NO_TIME: Final = "is no time: write YYYY-MM-DD HH:MM:SS"
+_LONGEST_S: Final = Decimal(10**12)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table, and where to complain about it.
+
+    Each reading method tells what is wrong and answers 0, "" or None then; `is_sound` says whether
+    anything was wrong up to now.
+    """
+
+    kind: str
+    name: str
+    where: str
+    cells: Mapping[str, str | None]
+    problems: list[TraceProblem]
+    _before: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing has been told of this row."""
+        return len(self.problems) == self._before
+
+    def reject(self, column: str, message: str) -> None:
+        """Tell what is wrong with a cell and what would be accepted."""
+        value = self.cells.get(column)
+        self.problems.append(
+            TraceProblem(self.kind, self.name, column, repr(value), message, self.where)
+        )
+
+    def has(self, column: str) -> bool:
+        """Whether there is anything in a cell."""
+        return (self.cells.get(column) or "").strip() not in NOTHING
+
+    def reach(self, column: str) -> None:
+        """Tell it where the row ends before a column, be there anything in it or not."""
+        if self.cells.get(column) is None:
+            self.reject(column, _MISSING)
+
+    def text(self, column: str) -> str:
+        """What a cell holds; nothing is a problem."""
+        if self.cells.get(column) is None:
+            self.reject(column, _MISSING)
+        elif not self.has(column):
+            self.reject(column, "is empty")
+        return (self.cells.get(column) or "").strip()
+
+    def number(self, column: str, message: str = _NOT_A_NUMBER) -> Decimal:
+        """A number of zero or more."""
+        if self.cells.get(column) is None:
+            self.reject(column, _MISSING)
+            return Decimal(0)
+        try:
+            found = Decimal(self.cells[column] or "")
+        except InvalidOperation:
+            found = Decimal(-1)
+        if found.is_finite() and 0 <= found <= _LONGEST_S:
+            return found
+        self.reject(column, message)
+        return Decimal(0)
+
+    def count(self, column: str) -> int:
+        """A whole number of zero or more; `4.0` is one, too."""
+        found = self.number(column, _NOT_A_COUNT)
+        if found == int(found):
+            return int(found)
+        self.reject(column, _NOT_A_COUNT)
+        return 0
+
+    def milliseconds(self, column: str) -> int:
+        """A number of seconds, in milliseconds."""
+        return round(self.number(column, _NOT_SECONDS) * 1000)
+
+    def instant_ms(self, column: str) -> int:
+        """A date and time, in milliseconds since 1970; UTC unless it says otherwise."""
+        if self.cells.get(column) is None:
+            self.reject(column, _MISSING)
+            return 0
+        found = instant_ms(self.cells[column] or "")
+        if found is None:
+            self.reject(column, _NO_TIME)
+        return found or 0
+
+
+def instant_ms(text: str) -> int | None:
+    """Milliseconds since 1970 of `YYYY-MM-DD HH:MM:SS`, with or without an offset; None for none.
+
+    `PST` and `PDT` at the end count as nothing: where they stand, all times have them.
+    """
+    try:
+        found = datetime.fromisoformat(text.removesuffix(" PST").removesuffix(" PDT").strip())
+    except ValueError:
+        return None
+    aware = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a table looks like: a line a row, no quotes. A broken line takes no other with it.
+
+    Attributes
+    ----------
+    kind
+        What a row describes, such as Job.
+    columns
+        Columns that have to be there.
+    name
+        The one that names the row.
+    delimiter
+        Between cells.
+    is_headless
+        Whether the table begins with its first row; a header is told by the name of its first
+        column and passed over there.
+
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    name: str
+    delimiter: str = ","
+    is_headless: bool = False
+
+    def read(self, file: Path, problems: list[TraceProblem]) -> Iterator[Row]:
+        """Rows of a file, one after the other.
+
+        Raises
+        ------
+        InstanceError
+            The file is not there, is no text, or lacks columns.
+
+        """
+        try:
+            with file.open(encoding="utf-8-sig") as lines:
+                yield from self._rows(lines, file, problems)
+        except (OSError, UnicodeDecodeError) as e:
+            message = f"{file}: this list of {self.kind.lower()}s can not be read: {e}"
+            raise InstanceError(message) from e
+
+    def _rows(
+        self, lines: Iterable[str], file: Path, problems: list[TraceProblem]
+    ) -> Iterator[Row]:
+        header: Sequence[str] | None = self.columns if self.is_headless else None
+        for number, line in enumerate(lines, 1):
+            cells = line.rstrip("\r\n").split(self.delimiter)
+            if header is None:
+                header = self._header(cells, file)
+                continue
+            if not any(cells) or (self.is_headless and cells[0] == self.columns[0]):
+                continue
+            named: dict[str, str | None] = dict.fromkeys(self.columns)
+            named.update(zip(header, cells, strict=False))
+            name = (named.get(self.name) or "").strip()
+            where = f"{file.name}:{number}"
+            yield Row(self.kind, name, where, named, problems, len(problems))
+        if header is None:
+            raise InstanceError(f"{file}: this list of {self.kind.lower()}s is empty")
+
+    def _header(self, cells: Sequence[str], file: Path) -> Sequence[str]:
+        header = [cell.strip() for cell in cells]
+        missing = [c for c in self.columns if c not in header]
+        if missing:
+            listed = ", ".join(missing)
+            message = f"{file}: no list of {self.kind.lower()}s: it has no column {listed}"
+            raise InstanceError(message)
+        return header
