@@ -7,7 +7,6 @@ that two of them list) is told where the tree is put together, not here.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
 from optsched.api.selectors import LabelSelector, read_selector
 from optsched.api.topology_schemas import HYPER_NODE_SCHEMA
+from optsched.units.patterns import PatternError, parse_pattern
 
 if TYPE_CHECKING:
     from optsched.api.meta import ObjectMeta
@@ -128,9 +128,9 @@ def _member(fields: Fields) -> Member | None:
 def _pattern(regex: Fields) -> str:
     pattern = regex.text("pattern")
     try:
-        re.compile(pattern)
-    except re.error as error:
-        regex.reject("pattern", pattern, f"is not a regular expression: {error}")
+        parse_pattern(pattern)
+    except PatternError as error:
+        regex.reject("pattern", pattern, str(error))
         return ""
     return pattern
 

@@ -26,6 +26,7 @@ from optsched.domain.topology import (
 )
 from optsched.formats.problems import sentence
 from optsched.units import FieldError
+from optsched.units.patterns import Pattern, parse_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import NetworkTopology, SubGroupPolicy
     from optsched.api.selectors import LabelSelector as ApiSelector
 
-_Way: TypeAlias = "re.Pattern[str] | LabelSelector"
+_Way: TypeAlias = "Pattern | LabelSelector"
 """How a HyperNode names many nodes at once."""
 
 _MEMBERS: Final = "spec.members"
@@ -127,8 +128,8 @@ class NodeIndex:
 
     def _likely(self, way: _Way) -> Iterable[str]:
         """Nodes among which all that are meant can be found."""
-        if isinstance(way, re.Pattern):
-            return self._beginning(way.pattern)
+        if isinstance(way, Pattern):
+            return self._beginning(way.text)
         for condition in way.requirements:
             if condition.operator is Operator.IN:
                 parts = (self._by_label.get((condition.key, v), set()) for v in condition.values)
@@ -149,8 +150,8 @@ class NodeIndex:
 
 
 def _means(way: _Way, name: str, labels: Mapping[str, str]) -> bool:
-    if isinstance(way, re.Pattern):
-        return way.search(name) is not None
+    if isinstance(way, Pattern):
+        return way.is_in(name)
     # An empty selector of members selects nothing, unlike elsewhere (Volcano `GetMembers`).
     return bool(way.requirements) and way.matches(labels)
 
@@ -245,7 +246,7 @@ class TopologyIndex:
 
 def _way(member: Member) -> _Way | None:
     if member.pattern:
-        return re.compile(member.pattern)
+        return parse_pattern(member.pattern)
     return None if member.labels is None else _selector(member.labels)
 
 

@@ -246,7 +246,9 @@ def member(**selector: Any) -> Any:
         (
             {"tier": 1, "members": [member(regexMatch={"pattern": "("})]},
             'spec.members[0].selector.regexMatch.pattern: "(" is not a regular expression: '
-            "missing ), unterminated subpattern at position 0",
+            "missing ): (; write one that Go reads (RE2): no look-around such as (?=a) and (?<!a), "
+            r"no backreferences such as \1, no possessive or atomic parts such as a*+ and (?>a), "
+            "and at most 1000 repetitions",
         ),
         (
             {"tier": 1, "members": [member()]},
