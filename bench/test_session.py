@@ -60,7 +60,7 @@ def check(problem: Problem, decisions: Decisions, name: str) -> int:
 
 def optimise(problem: Problem, worker: WorkerProcess) -> portfolio.Answer:
     """One optimising decision from a problem, with nothing placed as the incumbent."""
-    chosen = policy("throughput")
+    chosen = policy("max-throughput")
     tiers = find_tiers(problem, chosen)
     levels = build_levels(problem, chosen.rules, tiers, chosen.levels)
     nothing = portfolio.judge(problem, Decisions.nothing(problem), levels, "")
@@ -83,7 +83,7 @@ def test_configurations(
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 0)
     problem = problem_of(GpuCluster(nodes, gangs, num_ratios))
     answer = benchmark.pedantic(lambda: optimise(problem, solver), rounds=ROUNDS, warmup_rounds=1)
-    placed = check(problem, answer.decisions, "throughput")
+    placed = check(problem, answer.decisions, "max-throughput")
     assert answer.engine == portfolio.CONFIGURATIONS
     assert [r.status for r in answer.results] == [LevelStatus.OPTIMAL]
     assert answer.results[0].value == answer.results[0].bound
@@ -106,7 +106,7 @@ def test_direct_beside_configurations(
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 10**9)
     monkeypatch.setattr(portfolio, "MOST_DIRECT", 10**9)
     answer = benchmark.pedantic(lambda: optimise(problem, solver), rounds=1, warmup_rounds=0)
-    check(problem, answer.decisions, "throughput")
+    check(problem, answer.decisions, "max-throughput")
     assert answer.engine == portfolio.DIRECT
     (ours,), (theirs,) = answer.results, by_class.results
     assert ours.value <= theirs.value

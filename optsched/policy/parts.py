@@ -393,11 +393,23 @@ class TierReader:
 
 # --- levels --------------------------------------------------------------------------------------
 
-LEVEL_ORDER = ("guarantee", "admission", "fair-share", "tasks", "topology", "frag", "node-score")
+LEVEL_ORDER = (
+    "guarantee",
+    "finish-time",
+    "shortest",
+    "admission",
+    "fair-share",
+    "tasks",
+    "topology",
+    "frag",
+    "node-score",
+)
 """Levels in the order that they have where a policy does not say."""
 
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
     "guarantee": ("proportion", "capacity"),
+    "finish-time": ("finish-time-fair",),
+    "shortest": ("shortest-remaining",),
     "fair-share": ("drf", "proportion", "capacity"),
     "topology": ("network-topology-aware",),
     "frag": ("fragmentation",),

@@ -63,6 +63,16 @@ _KINDS = (
         _of_rule("guarantee"),
     ),
     LevelKind(
+        "shortest",
+        "gangs that start, each counted by how often it could run in a year",
+        _of_rule("shortest-remaining"),
+    ),
+    LevelKind(
+        "finish-time",
+        "gangs that start, each counted by its finish-time ratio",
+        _of_rule("finish-time-fair"),
+    ),
+    LevelKind(
         "admission",
         "gangs that start, from the highest priority to the lowest",
         lambda problem, rules, tiers: admission_levels(problem, tiers),

@@ -20,6 +20,7 @@ from optsched.rules.deviceshare import DeviceShare, Prefers
 from optsched.rules.drf import Drf
 from optsched.rules.extender import Extender, Service
 from optsched.rules.faces import Face
+from optsched.rules.finish_time_fair import FinishTimeFair
 from optsched.rules.fragmentation import Fragmentation
 from optsched.rules.gang import Gang
 from optsched.rules.guarantee import Guarantee
@@ -40,6 +41,7 @@ from optsched.rules.proportion import Proportion
 from optsched.rules.proportions import KeptPerDevice, Proportions
 from optsched.rules.rescheduling import AMOUNTS, LowNodeUtilization, Rescheduling
 from optsched.rules.resourcequota import ResourceQuota
+from optsched.rules.shortest_remaining import ShortestRemaining
 from optsched.rules.sla import Sla
 from optsched.rules.spread import Spread
 from optsched.rules.strategy_fit import DEFAULT, Share, Strategy, StrategyFit
@@ -799,6 +801,18 @@ _AVAILABLE = (
         "leaves free GPUs where typical tasks can use them",
         (_weight("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
         lambda a: (Fragmentation(_whole(a, "fragmentation.weight", 1)),),
+    ),
+    Plugin(
+        "shortest-remaining",
+        "gangs first that say they end soon",
+        (),
+        lambda _: (ShortestRemaining(),),
+    ),
+    Plugin(
+        "finish-time-fair",
+        "gangs first that will end the latest against a fair part of their own",
+        (),
+        lambda _: (FinishTimeFair(),),
     ),
 )
 

@@ -49,7 +49,7 @@ def test_without_flags(command: Command) -> None:
 
 def test_every_flag_has_its_effect(command: Command, tmp_path: Path) -> None:
     settings = command.told(
-        *("--kubeconfig", "a.conf", "--config", "throughput", "--solver", "none"),
+        *("--kubeconfig", "a.conf", "--config", "max-throughput", "--solver", "none"),
         *("--scheduler-name", "gpu", "--default-queue", "q", "--schedule-period", "1m500ms"),
         *("--node-selector", "pool:gpu,pool:big", "--node-selector", "zone: a"),
         *("--listen-address", "127.0.0.1:1", "--healthz-address", ":2"),
@@ -58,7 +58,7 @@ def test_every_flag_has_its_effect(command: Command, tmp_path: Path) -> None:
         *("--leader-elect-retry-period", "500ms"),
     )
     assert settings.kubeconfig == "a.conf"
-    assert settings.policy.policy.name == "throughput"
+    assert settings.policy.policy.name == "max-throughput"
     assert settings.solver is SolverKind.NONE
     assert settings.pods.scheduler_names == ("gpu",)
     assert settings.pods.default_queue == "q"

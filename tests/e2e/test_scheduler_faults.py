@@ -106,7 +106,7 @@ def test_a_network_that_can_not_be_is_told_and_the_rest_is_bound(site: Site) -> 
     rack = hypernode(site, "rack", 1, member("Node", a), member("Node", b))
     loop = hypernode(site, "loop", 2, member("HyperNode", f"{site.name}-pool"))
     pool = hypernode(site, "pool", 3, member("HyperNode", loop))
-    site.scheduler("--config", "network-topology")
+    site.scheduler("--config", "topology-first")
     hard = {"mode": "hard"}
     for name, tier in (("high", 7), ("none", 0), ("near", 1)):
         site.group(name, 2, networkTopology={**hard, "highestTierAllowed": tier})

@@ -42,7 +42,7 @@ def nodes_of(site: Site, name: str) -> set[str]:
 @pytest.mark.parametrize("solver", ["cpsat", "none"])
 def test_gangs_stay_within_a_rack_and_wait_for_one(site: Site, solver: str) -> None:
     names = site.nodes(5, cpus=3)
-    site.scheduler("--config", "network-topology", "--solver", solver)
+    site.scheduler("--config", "topology-first", "--solver", solver)
     gang(site, "early", 2)
     site.await_waits("early", "TopologyNotFound")
     for name, first, last in (("a", 0, 1), ("b", 2, 3), ("c", 4, 6)):

@@ -21,8 +21,18 @@ def problem(name: str, text: str) -> str:
 
 def test_shipped_models_load_without_errors() -> None:
     models = shipped_models()
-    volcanos = ["volcano-compatible", "volcano-default"]
-    assert [m.name for m in models] == ["network-topology", "throughput", *volcanos]
+    assert [m.name for m in models] == [
+        "capacity-hierarchical",
+        "crater",
+        "drf-lexicographic",
+        "finish-time-fair",
+        "max-throughput",
+        "min-fragmentation",
+        "shortest-remaining",
+        "topology-first",
+        "volcano-compatible",
+        "volcano-default",
+    ]
     for name, meaning in models:
         policy = load_policy(name, refuse)
         assert (policy.name, policy.source) == (name, f"model {name}")
@@ -43,7 +53,7 @@ def test_volcano_models_differ_in_the_solver_alone() -> None:
 
 
 def test_files_are_told_by_their_content(tmp_path: Path) -> None:
-    for name in ("a.conf", "throughput"):
+    for name in ("a.conf", "max-throughput"):
         path = tmp_path / name
         path.write_text(CONF)
         assert load_policy(str(path), Path.read_text).name == name

@@ -102,8 +102,8 @@ def test_a_configmap_that_swaps_its_links_is_noticed(tmp_path: Path) -> None:
 
 
 def test_shipped_models_never_change() -> None:
-    seen = PolicyWatch("throughput", Disk(None).read)
-    assert seen.policy.name == "throughput"
+    seen = PolicyWatch("max-throughput", Disk(None).read)
+    assert seen.policy.name == "max-throughput"
     assert seen.poll() == Unchanged()
 
 

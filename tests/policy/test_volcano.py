@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.policy import Admission, PolicyError, Severity, SolverKind, parse_policy
+from optsched.policy import (
+    Admission,
+    PolicyError,
+    Severity,
+    SolverKind,
+    load_policy,
+    parse_policy,
+)
 from optsched.policy.actions import ACTIONS, AVAILABLE_ACTIONS
 from optsched.policy.located import read_tree
 from optsched.policy.parts import LEVEL_NEEDS, LEVEL_ORDER
@@ -98,6 +105,14 @@ def test_crater_override_loads() -> None:
     assert warnings(policy) == []
 
 
+def test_the_model_crater_is_crater_s_configuration() -> None:
+    path = shared("manifests/crater/values.yaml")
+    theirs = load(embedded(path, "custom", "scheduler_config_override"))
+    ours = load_policy("crater", Path.read_text)
+    assert (ours.actions, ours.tiers) == (theirs.actions, theirs.tiers)
+    assert (ours.levels, ours.solver) == (theirs.levels, theirs.solver)
+
+
 # --- meaning -------------------------------------------------------------------------------------
 
 
@@ -117,7 +132,10 @@ def test_defaults_are_volcanos() -> None:
         (["capacity"], ("guarantee", "admission", "fair-share", "tasks")),
         (["network-topology-aware"], ("admission", "tasks", "topology", "node-score")),
         (
-            ["proportion", "network-topology-aware", "fragmentation", "binpack"],
+            [
+                *("proportion", "network-topology-aware", "fragmentation", "binpack"),
+                *("shortest-remaining", "finish-time-fair"),
+            ],
             LEVEL_ORDER,
         ),
         (["sla"], ("admission", "tasks")),

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from optsched.domain.decisions import Action
     from optsched.domain.task import Task
 
-SHIPPED = ("volcano-default", "volcano-compatible", "throughput")
+SHIPPED = ("volcano-default", "volcano-compatible", "max-throughput")
 POLICIES = {name: without_solver(load_policy(name, Path.read_text)) for name in SHIPPED}
 
 

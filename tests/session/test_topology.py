@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.domain.decisions import Action
     from optsched.session.session import Report
 
-SOLVED = load_policy("network-topology", Path.read_text)
+SOLVED = load_policy("topology-first", Path.read_text)
 GREEDY = replace(SOLVED, solver=SolverKind.NONE)
 RACK = TopologyRequest(highest_tier=1)
 

@@ -17,6 +17,7 @@ from optsched.api.wellknown import (
     HIERARCHY,
     HIERARCHY_WEIGHTS,
     NUMA_TOPOLOGY_POLICY,
+    RUNNING_ESTIMATE,
     VGPU_PODGROUP_POLICY,
 )
 from optsched.domain.amounts import amounts, total
@@ -100,6 +101,7 @@ _CLAIMS = tuple(f"{namespace}/c{i}" for namespace in NAMESPACES for i in range(2
 _OPEN = (*[QueueState.OPEN] * 19, QueueState.CLOSED)
 _ZONES = ((ZONE, "x"), (ZONE, "y"), (ZONE, "x"), (ZONE, "y"), ())
 _POLICIES = ("", "", "", *Alignment)
+_ESTIMATES = ({}, {RUNNING_ESTIMATE: "1h"}, {RUNNING_ESTIMATE: "5m"})
 _PLACES = {
     ("q0", 2): {HIERARCHY: "root/x/q0", HIERARCHY_WEIGHTS: "1/2/1"},
     ("q0", 3): {HIERARCHY: "root/x/q0"},
@@ -435,6 +437,7 @@ class _Contest:
             created_ms=number,
             waiting_since_ms=number,
             phase=GangPhase.INQUEUE,
+            annotations=_ESTIMATES[number % len(_ESTIMATES)],
             tasks=tuple(sorted(tasks, key=lambda task: task.order)),
         )
 
