@@ -1,0 +1,79 @@
+"""Vector bin packing: as few equal bins as possible for items with several sizes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Bin: TypeAlias = "tuple[tuple[int, int], ...]"
+"""(kind of item, how many) of what is in it; every kind once, none of no item."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemKind:
+    """Items alike: their sizes by dimension, and how many there are.
+
+    A size below zero makes room for others in the same bin.
+    """
+
+    sizes: tuple[int, ...]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorPacking:
+    """An instance.
+
+    Attributes
+    ----------
+    capacity
+        Of each bin, by dimension.
+    kinds
+        No two with the same sizes.
+
+    """
+
+    name: str
+    capacity: tuple[int, ...]
+    kinds: tuple[ItemKind, ...]
+
+    @property
+    def num_items(self) -> int:
+        """How many items there are."""
+        return sum(kind.number for kind in self.kinds)
+
+
+def volume_bound(problem: VectorPacking) -> int:
+    """Bins needed by the fullest dimension at least."""
+    totals = (sum(k.sizes[d] * k.number for k in problem.kinds) for d in _dimensions(problem))
+    return max(-(-total // c) for total, c in zip(totals, problem.capacity, strict=True) if c)
+
+
+def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
+    """Every way in which bins are no packing of an instance, one sentence each."""
+    wrong: list[str] = []
+    packed: Counter[int] = Counter()
+    for b, inside in enumerate(bins):
+        strange = [k for k, n in inside if not 0 <= k < len(problem.kinds) or n < 1]
+        if strange:
+            wrong.append(f"bin {b} holds {strange[0]}, which is no kind of item, or none of it")
+            continue
+        packed.update(dict(inside))
+        for d in _dimensions(problem):
+            filled = sum(problem.kinds[k].sizes[d] * n for k, n in inside)
+            if filled > problem.capacity[d]:
+                wrong.append(f"bin {b} has {problem.capacity[d]} in dimension {d}; {filled} are in")
+    wrong.extend(
+        f"{packed[k]} of kind {k} are packed; there are {kind.number}"
+        for k, kind in enumerate(problem.kinds)
+        if packed[k] != kind.number
+    )
+    return wrong
+
+
+def _dimensions(problem: VectorPacking) -> range:
+    return range(len(problem.capacity))

@@ -1,0 +1,101 @@
+"""Instances written as whole numbers one after the other, with the place of each for messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.formats.problems import InstanceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Numbers:
+    """Numbers of a text in order; the first thing that is wrong ends the reading.
+
+    An instance with a part left out would be another instance.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._words = _words(text)
+        self._line = 1
+
+    def next(self, what: str, below: int | None = None) -> int:
+        """The next number, zero or more.
+
+        Parameters
+        ----------
+        what
+            What it means, for messages.
+        below
+            What it has to be smaller than; None for any.
+
+        Raises
+        ------
+        InstanceError
+            There is none, it is no whole number, it is negative or too large.
+
+        """
+        word = self._word(what)
+        if not word.isdecimal() or not word.isascii():
+            raise self.error(what, word, "is not a whole number of zero or more")
+        value = int(word)
+        if below is not None and value >= below:
+            raise self.error(what, word, f"is too large: write 0 to {below - 1}")
+        return value
+
+    def signed(self, what: str) -> int:
+        """The next number, which may be below zero, too."""
+        word = self._word(what)
+        if not word.removeprefix("-").isdecimal() or not word.isascii():
+            raise self.error(what, word, "is not a whole number")
+        return int(word)
+
+    def _word(self, what: str) -> str:
+        found = next(self._words, None)
+        if found is None:
+            raise InstanceError(f"{self._name}:{self._line}: the file ends; {what} belongs here")
+        self._line, word = found
+        return word
+
+    def flag(self, what: str) -> bool:
+        """A number that is 0 or 1."""
+        return bool(self.next(what, below=2))
+
+    def several(self, number: int, what: str, below: int | None = None) -> tuple[int, ...]:
+        """So many numbers."""
+        return tuple(self.next(f"{what} {i}", below) for i in range(number))
+
+    def end(self) -> None:
+        """Make sure that nothing follows."""
+        found = next(self._words, None)
+        if found is not None:
+            self._line, word = found
+            raise self.error("the end of the file", word, "is one number too many")
+
+    def error(self, what: str, value: object, message: str) -> InstanceError:
+        """What is wrong with the last number that was read."""
+        return InstanceError(f"{self._name}:{self._line}: {what}: {value} {message}")
+
+
+def _words(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        for word in line.split():
+            yield number, word
+
+
+def text_of(file: Path) -> str:
+    """The text of a file.
+
+    Raises
+    ------
+    InstanceError
+        It is not there, or no text.
+
+    """
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise InstanceError(f"{file}: this file can not be read: {e}") from e

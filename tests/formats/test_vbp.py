@@ -1,0 +1,67 @@
+"""Vector bin packing: the files, and what is no packing."""
+
+from __future__ import annotations
+
+import pytest
+
+from optsched.domain.packing import ItemKind, volume_bound, wrong_with_bins
+from optsched.formats.problems import InstanceError
+from optsched.formats.vbp import parse_vbp, read_vbp
+from tests.support.packing import published
+from tests.support.shared import shared
+
+TEXT = "2\n10 20\n3\n5 5 2\n4 12 1\n5 5 1\n"
+
+
+def test_items_alike_are_one_kind(tmp_path) -> None:
+    found = parse_vbp(TEXT, "x")
+    assert (found.capacity, found.kinds) == ((10, 20), (ItemKind((5, 5), 3), ItemKind((4, 12), 1)))
+    assert (found.num_items, volume_bound(found)) == (4, 2)
+    (tmp_path / "x.vbp").write_text(TEXT)
+    assert read_vbp(tmp_path / "x.vbp") == found
+
+
+@pytest.mark.parametrize(
+    ("bins", "wrong"),
+    [
+        ([((0, 2),), ((0, 1), (1, 1))], []),
+        ([((0, 3),), ((1, 1),)], ["bin 0 has 10 in dimension 0; 15 are in"]),
+        ([((0, 2),), ((1, 1),)], ["2 of kind 0 are packed; there are 3"]),
+        ([((0, 2),), ((0, 1), (1, 1)), ((2, 1),)], ["bin 2 holds 2, which is no kind of item"]),
+        ([((0, 2),), ((0, 1), (1, 1)), ((1, 0),)], ["bin 2 holds 1, which is no kind of item"]),
+    ],
+)
+def test_what_is_no_packing(bins, wrong: list[str]) -> None:
+    found = wrong_with_bins(parse_vbp(TEXT, "x"), bins)
+    assert len(found) == len(wrong)
+    assert [f for f, w in zip(found, wrong, strict=True) if w not in f] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("2\n", "0\n", "x:1: number of dimensions: 0 is too small: write 1 or more"),
+        ("4 12 1", "4 21 1", "x: size 1 of an item: 21 is too large: write 0 to 20"),
+        ("4 12 1", "4 x 1", "x:5: size 1 of row 1: x is not a whole number"),
+        ("5 5 1\n", "5 5", "x:6: the file ends; number of items of row 2 belongs here"),
+        ("5 5 1\n", "5 5 1 1", "x:6: the end of the file: 1 is one number too many"),
+        ("10 20", "10 2e1", "x:2: capacity 1: 2e1 is not a whole number of zero or more"),
+        ("3\n5 5 2\n4 12 1\n5 5 1\n", "0", "x: there is no item"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(old: str, new: str, told: str) -> None:
+    with pytest.raises(InstanceError) as error:
+        parse_vbp(TEXT.replace(old, new, 1), "x")
+    assert error.value.message == told
+
+
+def test_a_file_that_is_not_there(tmp_path) -> None:
+    with pytest.raises(InstanceError, match="this file can not be read"):
+        read_vbp(tmp_path / "gone.vbp")
+
+
+@pytest.mark.parametrize(("family", "number"), [("Panigrahy", 1620), ("Triplet", 240)])
+def test_the_published_instances_are_whole(family: str, number: int) -> None:
+    found = published(shared("traces", "vbp"), family)
+    assert len(found) == number
+    assert all(case.optimum is None or volume_bound(case.problem) <= case.optimum for case in found)

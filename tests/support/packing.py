@@ -1,0 +1,45 @@
+"""Published instances of vector bin packing with what is known of them."""
+
+from __future__ import annotations
+
+import csv
+import tarfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optsched.formats.vbp import parse_vbp
+
+if TYPE_CHECKING:
+    from optsched.domain.packing import VectorPacking
+
+
+@dataclass(frozen=True)
+class Case:
+    """An instance, its optimum where that is known, and the best of the published heuristics."""
+
+    problem: VectorPacking
+    optimum: int | None
+    heuristics: int
+
+
+@cache
+def published(folder: Path, family: str) -> list[Case]:
+    """All instances of `Panigrahy` or `Triplet`, by name."""
+    with tarfile.open(folder / f"{family}_instances.tar.gz") as archive:
+        texts = {
+            Path(member.name).stem: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
+            for member in archive
+            if member.name.endswith(".vbp")
+        }
+    table = (folder / f"{family}_summary_known.csv").read_text().splitlines()
+    rows = {row["instance_name"]: row for row in csv.DictReader(table, delimiter="\t")}
+    return [
+        Case(
+            parse_vbp(text, name),
+            int(rows[name]["OPT"]) if int(rows[name]["OPT"]) > 0 else None,
+            int(rows[name]["best_overall"]),
+        )
+        for name, text in sorted(texts.items())
+    ]
