@@ -78,12 +78,23 @@ def job_name(flow: str, template: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A flow and its jobs by the names of their templates; foreign: names that others have."""
+    """A flow and its jobs by the names of their templates.
+
+    foreign: names of jobs that others have. gone: templates whose jobs were completed, and have
+    been deleted since, because they were old, say.
+    """
 
     flow: JobFlow
     manifest: Manifest
     jobs: Mapping[str, Manifest]
     foreign: tuple[str, ...]
+    gone: frozenset[str]
+
+    def is_done(self, template: str) -> bool:
+        """Whether the job of a template is completed, or was."""
+        job = self.jobs.get(template)
+        is_completed = job is not None and _phase_of(job) == JobPhase.COMPLETED
+        return is_completed or template in self.gone
 
     def emit(self, type_: EventType, reason: str, message: str) -> Emit:
         """An event about the flow."""
@@ -117,17 +128,19 @@ def _cleared(flow: JobFlow, world: World) -> Iterator[Delete]:
 def _look(flow: JobFlow, manifest: Manifest, world: World) -> _Case:
     jobs: dict[str, Manifest] = {}
     foreign: list[str] = []
+    gone: set[str] = set()
     for each in flow.flows:
         name = job_name(flow.meta.name, each.name)
         job = world.get(JOB, flow.meta.namespace, name)
         if job is None:
+            gone |= {each.name} if name in flow.status.completed else set()
             continue
         owner = controller_of(job)
         if owner is not None and owner.get("uid") == flow.meta.uid:
             jobs[each.name] = job
         else:
             foreign.append(name)
-    return _Case(flow, manifest, jobs, tuple(foreign))
+    return _Case(flow, manifest, jobs, tuple(foreign), frozenset(gone))
 
 
 def _phase_of(job: Manifest) -> str:
@@ -138,8 +151,9 @@ def _phase(case: _Case) -> FlowPhase:
     phases = [_phase_of(job) for job in case.jobs.values()]
     if any(phase in _LOST for phase in phases):
         return FlowPhase.FAILED
-    done = sum(phase == JobPhase.COMPLETED for phase in phases)
-    if case.flow.flows and done == len({flow.name for flow in case.flow.flows}):
+    names = {flow.name for flow in case.flow.flows}
+    done = sum(case.is_done(name) for name in names)
+    if names and done == len(names):
         return FlowPhase.SUCCEED
     if done or JobPhase.RUNNING in phases:
         return FlowPhase.RUNNING
@@ -155,7 +169,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
         yield case.emit(EventType.WARNING, "ForeignJob", message)
     for flow in case.flow.flows:
         name = job_name(case.flow.meta.name, flow.name)
-        if flow.name in case.jobs or name in case.foreign:
+        if flow.name in case.jobs or flow.name in case.gone or name in case.foreign:
             continue
         wait = _wait(case, flow, world)
         if wait is None:
@@ -166,9 +180,9 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
 
 def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
     """What a job that has to wait asks meanwhile; None for one whose turn it is."""
-    targets = [case.jobs.get(target) for target in flow.targets]
-    waited = [job for job in targets if job is not None]
-    if all(job is not None and _phase_of(job) == JobPhase.COMPLETED for job in targets):
+    targets = [target for target in flow.targets if not case.is_done(target)]
+    waited = [case.jobs[target] for target in targets if target in case.jobs]
+    if not targets:
         return None
     if len(waited) < len(targets) or not _has_probes(flow.probes):
         return ()
@@ -298,16 +312,24 @@ def _status(case: _Case, phase: FlowPhase) -> tuple[PatchStatus, ...]:
     known = {p for phases in _LISTS.values() for p in phases}
     for field, phases in _LISTS.items():
         wanted[field] = [name_of(job) for job in jobs if _phase_of(job) in phases]
+    gone = sorted(job_name(case.flow.meta.name, template) for template in case.gone)
+    wanted["completedJobs"] = sorted((*wanted["completedJobs"], *gone))
     wanted["unKnowJobs"] = [name_of(job) for job in jobs if _phase_of(job) not in known]
     before = {each.get("name"): each for each in have.get("jobStatusList") or ()}
-    wanted["jobStatusList"] = [_job_status(job, before.get(name_of(job), {})) for job in jobs]
-    wanted["conditions"] = {name_of(job): _condition(job) for job in jobs}
+    told = {name_of(job): _job_status(job, before.get(name_of(job), {})) for job in jobs}
+    kept = {name: before[name] for name in gone if name in before}
+    wanted["jobStatusList"] = [each for _, each in sorted({**kept, **told}.items())]
+    known_conditions = part(have, "conditions")
+    wanted["conditions"] = {
+        **{name: known_conditions[name] for name in gone if name in known_conditions},
+        **{name_of(job): _condition(job) for job in jobs},
+    }
     changed = {n: v for n, v in wanted.items() if (have.get(n) or _empty(v)) != v}
     if not changed:
         return ()
     if "conditions" in changed:
-        gone = part(have, "conditions").keys() - wanted["conditions"].keys()
-        changed["conditions"] = {**changed["conditions"], **dict.fromkeys(gone)}
+        old = known_conditions.keys() - wanted["conditions"].keys()
+        changed["conditions"] = {**changed["conditions"], **dict.fromkeys(old)}
     meta = case.flow.meta
     body = {"status": changed}
     version = version_of(case.manifest)

@@ -125,6 +125,35 @@ def test_jobs_of_a_flow_that_has_succeeded_stay_or_go(policy: str, left: str) ->
     assert status(world)["completedJobs"] == ["f-a", "f-b"]
 
 
+def test_a_completed_job_that_was_cleared_away_is_not_made_again() -> None:
+    world = play({"a": [], "b": ["a"], "c": ["a", "b"]})
+    settle(world)
+    become(world, "a", "Completed")
+    told = status(world)["jobStatusList"][0]
+    world.remove(Ref(JOB, "default", "f-a"))
+    world.ended()
+    settle(world)
+    assert jobs(world) == "b"
+    become(world, "b", "Completed")
+    assert jobs(world) == "bc"
+    assert status(world)["completedJobs"] == ["f-a", "f-b"]
+    assert status(world)["jobStatusList"][0] == told
+    assert "f-a" in status(world)["conditions"]
+    become(world, "c", "Completed")
+    assert phase(world) == "Succeed"
+
+
+def test_a_job_that_was_deleted_before_it_was_completed_is_made_again() -> None:
+    world = play({"a": [], "b": ["a"]})
+    settle(world)
+    become(world, "a", "Running")
+    world.remove(Ref(JOB, "default", "f-a"))
+    world.ended()
+    settle(world)
+    assert jobs(world) == "a"
+    assert phase(world) == "Pending"
+
+
 def test_the_status_tells_the_story_of_each_job() -> None:
     world = play({"a": []})
     settle(world)
