@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from optsched.api import kinds
-from optsched.api.kinds import object_path
+from optsched.api.kinds import collection_path, object_path
 from optsched.local.nodes import node_manifest
+from tests.support.jobs import documents
 from tests.support.rooms import Room
 from tests.support.together import Together
+from tests.support.users import seed
 from tests.support.vcjobs import job, policy, task
 
 if TYPE_CHECKING:
@@ -306,6 +308,100 @@ def test_jobs_end_by_the_numbers_of_pods_that_succeed(room: Room) -> None:
     empty.patch(tasks=tasks)
     empty.await_pods()
     assert empty.phase == "Running"
+
+
+def test_a_job_runs_as_soon_as_its_minimum_does(room: Room) -> None:
+    rest = task("rest", 2, minAvailable=0)
+    rest["template"]["spec"]["nodeSelector"] = {"pool": "never"}
+    one = room.job(job(task("a", 3), rest, name="most", minAvailable=3))
+    status = one.await_count(running=3, pending=2)
+    assert status["state"]["phase"] == "Running"
+    one.succeed("a-0", "a-1", "a-2")
+    status = one.await_count(succeeded=3)
+    assert status["state"]["phase"] == "Running", "two are still to come"
+
+
+def test_containers_that_the_kubelet_starts_again_are_no_failure(room: Room) -> None:
+    first, policies = task("a", 2), [policy("PodFailed", "AbortJob")]
+    first["template"]["spec"]["restartPolicy"] = "OnFailure"
+    one = room.job(job(first, name="slow", policies=policies))
+    one.await_count(running=2)
+    path = object_path(kinds.POD, room.name, "slow-a-0")
+    [container] = room.api.get(path)["status"]["containerStatuses"]
+    statuses = {"status": {"containerStatuses": [{**container, "restartCount": 2}]}}
+    room.api.patch(f"{path}/status", statuses)
+    one.succeed("a-0", "a-1")
+    one.await_phase("Completed")
+    assert one.stages == ["Pending", "Running", "Completed"]
+    assert one.status.get("retryCount", 0) == 0
+
+
+def test_another_scheduler_may_place_the_pods(room: Room) -> None:
+    one = room.job(job(task("a", 2), name="foreign", schedulerName="default-scheduler"))
+    room.await_(lambda: len(one.pods()) == 2, "its pods are there")
+    for name, pod in one.pods().items():
+        assert pod["spec"]["schedulerName"] == "default-scheduler"
+        room.api.bind(room.name, f"foreign-{name}", "cpu1")
+    one.await_count(running=2)
+    assert one.phase == "Running"
+    one.succeed("a-0", "a-1")
+    one.await_phase("Completed")
+
+
+def test_a_job_has_no_pods_before_there_is_room_in_its_queue(room: Room) -> None:
+    queue, importance = f"{room.name}-q"[:63], f"{room.name}-p"[:63]
+    head = {"apiVersion": kinds.QUEUE.api_version, "kind": kinds.QUEUE.kind}
+    spec = {"weight": 1, "capability": {"cpu": "1"}}
+    path = collection_path(kinds.QUEUE)
+    room.api.post(path, {**head, "metadata": {"name": queue}, "spec": spec})
+    head = {"apiVersion": kinds.PRIORITY_CLASS.api_version, "kind": kinds.PRIORITY_CLASS.kind}
+    path = collection_path(kinds.PRIORITY_CLASS)
+    room.api.post(path, {**head, "metadata": {"name": importance}, "value": 7})
+    room.await_(lambda: room.cluster.queue(queue).get("status", {}).get("state"), "it is open")
+
+    def make(name: str) -> LiveJob:
+        first = task("a")
+        amounts = {"requests": {"cpu": "1"}}
+        first["template"]["spec"]["containers"][0]["resources"] = amounts
+        return room.job(job(first, name=name, queue=queue, priorityClassName=importance))
+
+    first = make("first")
+    first.await_count(running=1)
+    second = make("second")
+    told = room.await_(lambda: second.status.get("state", {}).get("message"), "it is told why")
+    assert queue in told
+    assert (second.phase, second.pods()) == ("Pending", {})
+    group = room.find(kinds.POD_GROUP, f"second-{second.uid}")
+    assert group is not None
+    assert group["status"]["phase"] == "Pending"
+    assert (group["spec"]["queue"], group["spec"]["priorityClassName"]) == (queue, importance)
+    counts = {"running": 1, "pending": 1}
+    room.await_(
+        lambda: counts.items() <= room.cluster.queue(queue)["status"].items(), "both are counted"
+    )
+    first.succeed("a-0")
+    second.await_count(running=1)
+    pod = second.pods()["a-0"]
+    assert pod["spec"]["priorityClassName"] == importance
+    for part in ("labels", "annotations"):
+        assert pod["metadata"][part]["volcano.sh/queue-name"] == queue
+    second.succeed("a-0")
+    second.await_phase("Completed")
+
+
+def test_a_driver_is_among_the_first(room: Room) -> None:
+    [body] = documents(seed("s001-L410"))
+    pool = {"pool": room.name}
+    for one in body["spec"]["tasks"]:
+        one["template"]["spec"]["nodeSelector"] = pool
+    body["spec"]["queue"] = "default"
+    body["spec"].pop("priorityClassName", None)
+    spark = room.job(body)
+    room.await_(lambda: len(spark.pods()) == 5, "all its pods wait")
+    room.cluster.nodes(node_manifest(room.name, cpu="6", memory="64Gi", labels=pool))
+    spark.await_count(running=3)
+    assert spark.phase == "Running"
+    assert spark.pods()["driver-0"]["status"]["phase"] == "Running"
 
 
 def test_jobs_that_have_ended_go_when_they_are_old(room: Room) -> None:
