@@ -99,8 +99,48 @@ def test_the_recipe_for_distributed_training_runs(together: Together) -> None:
     pods = together.pods("distributed-training", "ml-training")
     first = environment(pods["distributed-training-master-0"])
     assert first["VC_MASTER_HOST"] == "distributed-training-master-0.distributed-training"
+    held = together.await_(lambda: running_of(together, "training-queue", 1), "it is counted")
+    amounts = {name: held["allocated"][name] for name in ("cpu", "memory", GPU)}
+    assert amounts == {"cpu": "64", "memory": "512Gi", GPU: "16"}
     together.end("distributed-training-master-0", namespace="ml-training")
-    together.await_phase("Completed", "distributed-training", "ml-training")
+    job = together.await_phase("Completed", "distributed-training", "ml-training")
+    assert job["status"]["runningDuration"]
+
+
+def test_a_gang_of_eight_starts_with_eight_gpus_and_not_with_seven(together: Together) -> None:
+    together.apply(seed("prereqs"), seed("s001-L050"))
+    for node, gpus in (("gpu1", 8), ("gpu2", 8), ("gpu3", 4), ("gpu4", 4), ("gpu4", 1)):
+        together.api.post(collection_path(kinds.POD, "default"), holder(node, gpus))
+    pods = collection_path(kinds.POD, "default")
+    together.await_(
+        lambda: (
+            len([p for p in together.api.items(pods) if p["status"]["phase"] == "Running"]) == 5
+        ),
+        "what is in the way runs",
+    )
+    together.apply(seed("s001-L300"))
+    said = together.await_(
+        lambda: together.job("mpi-job").get("status", {}).get("state", {}).get("message"),
+        "it is told what is missing",
+    )
+    assert GPU in said
+    assert together.running("mpi-job") == set()
+    together.api.delete(object_path(kinds.POD, "default", "holder-gpu4-1"))
+    [body] = jobs_of(seed("s001-L300"))
+    together.await_whole(body)
+    assert len(together.running("mpi-job")) == 8
+
+
+def holder(node: str, gpus: int) -> Raw:
+    """A pod that holds GPUs of a node."""
+    amounts = {GPU: str(gpus)}
+    container = {"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"holder-{node}-{gpus}"},
+        "spec": {"nodeName": node, "containers": [container]},
+    }
 
 
 def test_urgent_training_runs(together: Together) -> None:
