@@ -37,6 +37,8 @@ class Exit(IntEnum):
     DENIED = 5
     UNREACHABLE = 6
     TIMEOUT = 7
+    WAITS = 8
+    NEVER = 9
 
 
 class Failure(click.ClickException):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 STDIN: Final = "-"
 _PARSERS: Final = {JOB: parse_job, JOB_FLOW: parse_jobflow, JOB_TEMPLATE: parse_jobtemplate}
 _LIST: Final = "List"
+_NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata.name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,29 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
     return tuple(each for each in found if each is not None)
 
 
+def read_parts(path: str) -> tuple[Part, ...]:
+    """All objects of a file, whatever their kinds; path: `-` for the standard input.
+
+    `Failure` where the file can not be read, or something in it is no object with a name.
+    """
+    text, shown = _text(path)
+    problems: list[str] = []
+    found = tuple(_parts(text, shown, problems))
+    problems += [f"{part.where()}: {_NO_OBJECT}" for part in found if not _is_object(part.value)]
+    if not found and not problems:
+        problems.append(f"{shown}: there is no object in it")
+    if problems:
+        raise Failure("\n".join(problems), Exit.USAGE)
+    return found
+
+
+def _is_object(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
+        return False
+    named = isinstance(value["metadata"].get("name"), str)
+    return named and all(isinstance(value.get(field), str) for field in ("apiVersion", "kind"))
+
+
 def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
     """`Failure` where a manifest names another namespace than the one that is asked for."""
     wrong = [m for m in manifests if namespace and m.namespace not in ("", namespace)]
@@ -84,7 +108,7 @@ def _text(path: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """A document of a file, or an item of a List in it, which the prefix leads to."""
 
     value: Any
@@ -108,7 +132,7 @@ class _Part:
         return [f"{self.file}:{line}: {head}: {text}" for line, text in placed]
 
 
-def _parts(text: str, file: str, problems: list[str]) -> Iterator[_Part]:
+def _parts(text: str, file: str, problems: list[str]) -> Iterator[Part]:
     for document in read_yaml(text):
         if isinstance(document, TextError):
             problems.append(f"{file}:{document.line}:{document.column}: {document.message}")
@@ -117,12 +141,12 @@ def _parts(text: str, file: str, problems: list[str]) -> Iterator[_Part]:
         if isinstance(value, dict) and value.get("kind") == _LIST:
             items = value.get("items") or ()
             for i, item in enumerate(items):
-                yield _Part(item, file, text, document, f"items[{i}]")
+                yield Part(item, file, text, document, f"items[{i}]")
         elif value is not None:
-            yield _Part(value, file, text, document)
+            yield Part(value, file, text, document)
 
 
-def _manifest(kind: Kind, part: _Part, problems: list[str]) -> Manifest | None:
+def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
     stranger = _stranger(kind, part.value)
     if stranger is not None:
         problems.append(f"{part.where(stranger.path)}: {stranger}")

@@ -24,8 +24,9 @@ COMMANDS: Final = {
     "solve": "optsched.cli.solve",
     "version": "optsched.cli.version",
     "webhook": "optsched.cli.webhook",
+    "what-if": "optsched.cli.what_if",
 }
-"""The module of each command, which has it under its own name."""
+"""The module of each command, which has it under its own name, `_` for `-`."""
 
 
 class Commands(click.Group):
@@ -39,7 +40,9 @@ class Commands(click.Group):
         """One of them."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
+        command: click.Command = getattr(
+            import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_")
+        )
         return command
 
 

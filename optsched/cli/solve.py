@@ -10,21 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optsched.cli.plugins import shelf_of
+from optsched.cli.deciding import BAD_INPUT, DEFAULT_SECONDS, limits_of, policy_of, surroundings
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.show import MOST_ROWS, show_plan
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.formats.instances import read_instance
 from optsched.formats.plan import write_plan
 from optsched.formats.pods import DecodeOptions
 from optsched.formats.problems import InstanceError
-from optsched.kube.clock import SystemClock
-from optsched.policy.load import load_policy
-from optsched.policy.policy import SolverKind, without_solver
-from optsched.policy.problem import PolicyError
 from optsched.session.flaws import READ_CODES
-from optsched.session.session import Surroundings, run_session
+from optsched.session.session import run_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,12 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.formats.instances import Instance
-    from optsched.policy.policy import Policy
     from optsched.session.flaws import Flaw
-    from optsched.session.session import Report
 
-DEFAULT_SECONDS = 10.0
-BAD_INPUT, NO_PLAN = 2, 3
+NO_PLAN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +85,14 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
 
 def _solve(instance: Path, options: Options) -> None:
     screen = remarks()
-    policy = _policy(screen, options)
+    policy = policy_of(screen, options.model, options.solver, options.plugins_dir)
     read = _instance(screen, instance, options.names)
-    limits = _limits(policy, options.time_limit, deterministic=options.deterministic)
-    with screen.status(f"deciding with {policy.name}"):
-        report = _decide(read, policy, limits, deterministic=options.deterministic)
+    limits = limits_of(policy, options.time_limit, deterministic=options.deterministic)
+    with (
+        screen.status(f"deciding with {policy.name}"),
+        surroundings(policy, limits, deterministic=options.deterministic) as around,
+    ):
+        report = run_session(read.snapshot, policy, around)
     show_plan(output(), report.plan, sys.maxsize if options.everything else MOST_ROWS)
     for flaw in _news(report.flaws, read):
         say(screen, str(flaw), "yellow")
@@ -111,18 +105,6 @@ def _solve(instance: Path, options: Options) -> None:
     if options.out is not None:
         options.out.write_text(write_plan(report.plan), encoding="utf-8")
         say(screen, f"wrote {options.out}", "dim")
-
-
-def _policy(screen: Console, options: Options) -> Policy:
-    shelf = shelf_of(options.plugins_dir)
-    try:
-        policy = load_policy(options.model, lambda path: path.read_text(), shelf)
-    except PolicyError as e:
-        say(screen, str(e), "red")
-        sys.exit(BAD_INPUT)
-    for warning in policy.warnings:
-        say(screen, str(warning), "yellow")
-    return without_solver(policy) if options.solver == "none" else policy
 
 
 def _instance(screen: Console, path: Path, names: tuple[str, ...]) -> Instance:
@@ -145,27 +127,6 @@ def _news(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
     for flaw in flaws:
         if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in told:
             yield flaw
-
-
-def _limits(policy: Policy, seconds: float | None, *, deterministic: bool) -> Limits:
-    work = policy.budgets.deterministic_s
-    if deterministic:
-        return Limits(budget_ms=None, deterministic=seconds or work, num_workers=1)
-    budget = DEFAULT_SECONDS if seconds is None else seconds
-    return Limits(budget_ms=int(budget * 1000), deterministic=max(budget, work))
-
-
-def _decide(read: Instance, policy: Policy, limits: Limits, *, deterministic: bool) -> Report:
-    if policy.solver is SolverKind.NONE:
-        clock = None if deterministic else SystemClock()
-        return run_session(read.snapshot, policy, Surroundings(clock))
-    worker = WorkerProcess()
-    try:
-        worker.wait_until_ready()
-        clock = None if deterministic else SystemClock()
-        return run_session(read.snapshot, policy, Surroundings(clock, worker, limits=limits))
-    finally:
-        worker.close()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from optsched.rules.reservation import expectation
 from optsched.rules.sla import Sla
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from optsched.domain.booking import Booking
     from optsched.domain.cluster import Gang, Snapshot
@@ -109,6 +109,23 @@ def reserve(
     else:
         snapshot = problem.snapshot
     return Reserved(snapshot, bookings, problem, outside)
+
+
+def expected(snapshot: Snapshot, policy: Policy, keys: Collection[str]) -> dict[str, Booking]:
+    """The bookings that gangs would get if they had waited for too long, by key.
+
+    Those that have done so in truth come before them, as far as they do not matter less. A gang
+    that could not even start in an empty cluster has none.
+    """
+    due_ms = snapshot.taken_ms - policy.budgets.starvation_after_ms - 1
+    gangs = (
+        replace(g, waiting_since_ms=min(g.waiting_since_ms, due_ms)) if g.key in keys else g
+        for g in snapshot.gangs
+    )
+    aged = replace(snapshot, gangs=tuple(gangs))
+    eager = replace(policy, reservations=max(len(aged.gangs), 1))
+    found = reserve(aged, eager, None, is_ordered=False).bookings
+    return {booking.gang: booking for booking in found if booking.gang in keys}
 
 
 def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:

@@ -51,11 +51,12 @@ from optsched.session.flaws import budget_flaws, find_flaws
 from optsched.session.gates import opened
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.nearby import with_wants
-from optsched.session.reserving import Reserved, reserve
+from optsched.session.reserving import Reserved, expected, reserve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from optsched.domain.booking import Booking
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Action
     from optsched.engines.cpsat.solver import Solver
@@ -180,6 +181,17 @@ def run_session(
 
     """
     return _Session(snapshot, policy, surroundings).run(previous)
+
+
+def expected_starts(
+    snapshot: Snapshot, policy: Policy, keys: Collection[str]
+) -> dict[str, Booking]:
+    """When gangs that wait could start if no others came, by key; see `reserving.expected`.
+
+    As far as running pods say when they end: `is_open` where some that are in the way do not.
+    """
+    session = _Session(snapshot, policy, Surroundings())
+    return expected(session._snapshot, session._policy, keys)
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,10 +158,11 @@ def _phase(group: Manifest) -> str:
 
 def _first_tasks(job: Job) -> list[TaskSpec]:
     """Those that wait for no others."""
-    return [task for task in job.spec.tasks if not _waits(task)]
+    return [task for task in job.spec.tasks if not waits(task)]
 
 
-def _waits(task: TaskSpec) -> bool:
+def waits(task: TaskSpec) -> bool:
+    """Whether its pods are made only when others run."""
     return task.depends_on is not None and bool(task.depends_on.names)
 
 

@@ -1,0 +1,77 @@
+"""What commands have in common that decide: a policy, limits, and a session with its solver."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from optsched.cli.plugins import shelf_of
+from optsched.cli.screen import say
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.kube.clock import SystemClock
+from optsched.policy.load import load_policy
+from optsched.policy.policy import SolverKind, without_solver
+from optsched.policy.problem import PolicyError
+from optsched.session.session import Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from optsched.policy.catalogue import Shelf
+    from optsched.policy.policy import Policy
+
+DEFAULT_SECONDS: Final = 10.0
+BAD_INPUT: Final = 2
+
+
+def policy_of(screen: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:
+    """The policy of a model's name or file; ends with 2 where it has mistakes."""
+    return policy_from(
+        screen,
+        solver,
+        plugins_dir,
+        lambda shelf: load_policy(model, lambda p: p.read_text(), shelf),
+    )
+
+
+def policy_from(
+    screen: Console, solver: str | None, plugins_dir: Path | None, load: Callable[[Shelf], Policy]
+) -> Policy:
+    """The same from wherever it comes."""
+    try:
+        policy = load(shelf_of(plugins_dir))
+    except PolicyError as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    for warning in policy.warnings:
+        say(screen, str(warning), "yellow")
+    return without_solver(policy) if solver == "none" else policy
+
+
+def limits_of(policy: Policy, seconds: float | None, *, deterministic: bool) -> Limits:
+    """What a solve may spend."""
+    work = policy.budgets.deterministic_s
+    if deterministic:
+        return Limits(budget_ms=None, deterministic=seconds or work, num_workers=1)
+    budget = DEFAULT_SECONDS if seconds is None else seconds
+    return Limits(budget_ms=int(budget * 1000), deterministic=max(budget, work))
+
+
+@contextmanager
+def surroundings(policy: Policy, limits: Limits, *, deterministic: bool) -> Iterator[Surroundings]:
+    """What sessions may use: a solver in a process of its own, where the policy has one."""
+    if policy.solver is SolverKind.NONE:
+        yield Surroundings(None if deterministic else SystemClock())
+        return
+    worker = WorkerProcess()
+    try:
+        worker.wait_until_ready()
+        clock = None if deterministic else SystemClock()
+        yield Surroundings(clock, worker, limits=limits)
+    finally:
+        worker.close()

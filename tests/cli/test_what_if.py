@@ -1,0 +1,241 @@
+"""`optsched what-if`: what it reads, prints and ends with; a real cluster is in tests/e2e."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.api.kinds import CONFIG_MAP
+from tests.cli.clusters import CONTEXT, FakeCluster, cluster, optsched, values
+from tests.formats.objects import node
+from tests.formats.objects import queue as bare_queue
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+__all__ = ["cluster"]
+
+EXAMPLES = Path(__file__).parents[2] / "instances" / "examples" / "what-if"
+PICTURE = EXAMPLES / "cluster.yaml"
+KEYS = {
+    "apiVersion",
+    "asked",
+    "kind",
+    "policy",
+    "proved",
+    "startsNoMore",
+    "startsToo",
+    "takenAt",
+}
+ENTRY = {
+    "evictions",
+    "expectedStart",
+    "isEarliest",
+    "laterTasks",
+    "name",
+    "places",
+    "pods",
+    "reason",
+    "starts",
+}
+
+
+def what_if(*arguments: object, **more: Any) -> Result:
+    return optsched("what-if", "--solver", "none", *arguments, **more)
+
+
+def example(name: str, *arguments: object) -> Result:
+    """An example, asked about on the example's cluster with the solver."""
+    path = EXAMPLES / f"{name}.yaml"
+    return optsched("what-if", "-f", path, "--snapshot", PICTURE, "--deterministic", *arguments)
+
+
+def manifest(name: str = "new", cpu: int = 2, replicas: int = 2, **spec: Any) -> str:
+    asked = {"resources": {"requests": {"cpu": str(cpu)}}}
+    template = {"spec": {"containers": [{"name": "main", "image": "x", **asked}]}}
+    body = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"tasks": [{"name": "w", "replicas": replicas, "template": template}], **spec},
+    }
+    return json.dumps(body)
+
+
+@pytest.fixture
+def live(cluster: FakeCluster) -> FakeCluster:
+    """A cluster with one node of eight CPUs."""
+    cluster.put(node("n1"))
+    cluster.put(bare_queue("default", weight=1))
+    return cluster
+
+
+# --- a file --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "starts", "code"),
+    [("evaluation", "now", 0), ("serving", "soon", 0), ("pretrain", "later", 8)],
+)
+def test_exit_codes_tell_when_it_starts(name: str, starts: str, code: int) -> None:
+    result = example(name, "-o", "json")
+    assert result.exit_code == code
+    [entry] = json.loads(result.stdout)["asked"]
+    assert entry["name"] == f"ml/{name}"
+    assert entry["starts"] == starts
+
+
+def test_programs_find_the_same_keys_always() -> None:
+    serving = json.loads(example("serving", "-o", "json").stdout)
+    pretrain = json.loads(example("pretrain", "-o", "json").stdout)
+    for found in (serving, pretrain):
+        assert set(found) == KEYS
+        assert [set(entry) for entry in found["asked"]] == [ENTRY]
+    assert serving["asked"][0]["places"] == {"ml/serving-worker-0": "gpu-2"}
+    victim = {"node": "gpu-2", "of": "ml/sweep", "action": "reclaim"}
+    pods = [{"pod": f"ml/sweep-{i}", **victim} for i in range(3)]
+    assert sorted(serving["asked"][0]["evictions"], key=lambda v: str(v["pod"])) == pods
+    assert pretrain["asked"][0]["expectedStart"] == "2026-11-20T17:00:00Z"
+    assert pretrain["asked"][0]["reason"]["code"] == "NotEnoughResources"
+    assert pretrain["takenAt"] == "2026-11-20T10:00:00Z"
+
+
+def test_yaml_says_the_same_as_json() -> None:
+    [found] = values(example("serving", "-o", "yaml").stdout)
+    assert found == json.loads(example("serving", "-o", "json").stdout)
+
+
+def test_wide_names_every_pod() -> None:
+    assert "ml/sweep ×3" in example("serving").stdout
+    text = example("serving", "-o", "wide").stdout
+    assert "ml/serving-worker-0=gpu-2" in text
+    assert all(f"ml/sweep-{i}" in text for i in range(3))
+
+
+def test_several_files_are_asked_about_together() -> None:
+    result = example("serving", "-f", EXAMPLES / "evaluation.yaml", "-o", "json")
+    starts = {e["name"]: e["starts"] for e in json.loads(result.stdout)["asked"]}
+    assert starts.keys() == {"ml/serving", "ml/evaluation"}
+    assert "later" in starts.values()
+    assert result.exit_code == 8
+
+
+def test_one_that_could_never_start_has_a_code_of_its_own() -> None:
+    many = manifest(cpu=64, replicas=3)
+    result = what_if("-f", "-", "--snapshot", PICTURE, input=many)
+    assert result.exit_code == 9
+    assert "default/new   never" in result.stdout
+
+
+# --- a cluster -----------------------------------------------------------------------------------
+
+
+def test_a_cluster_is_read_and_nothing_is_made(live: FakeCluster) -> None:
+    before = dict(live.objects)
+    result = what_if("-f", "-", "-o", "json", input=manifest())
+    assert result.exit_code == 0, result.output
+    [entry] = json.loads(result.stdout)["asked"]
+    assert entry["name"] == f"{CONTEXT}/new"
+    assert set(entry["places"].values()) == {"n1"}
+    assert live.writes == []
+    assert live.objects == before
+
+
+def test_the_cluster_s_own_policy_counts_unless_another_is_named(live: FakeCluster) -> None:
+    text = "actions: allocate\ntiers:\n- plugins:\n  - name: gang\n  - name: predicates\n"
+    head = {"apiVersion": "v1", "kind": "ConfigMap"}
+    where = {"name": "volcano-scheduler-configmap", "namespace": "volcano-system"}
+    live.put({**head, "metadata": where, "data": {"volcano-scheduler.conf": text}})
+    assert live.of(CONFIG_MAP)
+    asked = ("-f", "-", "-o", "json")
+    own = json.loads(what_if(*asked, input=manifest()).stdout)["policy"]
+    named = json.loads(what_if(*asked, "--model", "volcano-default", input=manifest()).stdout)
+    assert named["policy"] == "volcano-default"
+    assert own != "volcano-default"
+
+
+def test_the_namespace_is_the_file_s_or_the_option_s(live: FakeCluster) -> None:
+    assert live.objects
+    result = what_if("-f", "-", "-n", "team-b", "-o", "json", input=manifest())
+    assert json.loads(result.stdout)["asked"][0]["name"] == "team-b/new"
+
+
+def test_a_job_that_is_there_is_refused(live: FakeCluster) -> None:
+    running = {"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Running"}}
+    where = {"name": "new-w-0", "namespace": CONTEXT}
+    spec = {"schedulerName": "volcano", "nodeName": "n1", "containers": [{"name": "c"}]}
+    live.put({**running, "metadata": where, "spec": spec})
+    result = what_if("-f", "-", input=manifest())
+    assert result.exit_code == 4
+    assert f"Pod {CONTEXT}/new-w-0: there is one already" in result.stderr
+
+
+def test_tasks_that_come_later_are_told(live: FakeCluster) -> None:
+    assert live.objects
+    body = json.loads(manifest())
+    body["spec"]["tasks"].append(
+        {**body["spec"]["tasks"][0], "name": "driver", "dependsOn": {"name": ["w"]}}
+    )
+    result = what_if("-f", "-", input=json.dumps(body))
+    assert "team-a/new: pods of driver come when others run" in result.stdout
+
+
+def test_what_no_scheduler_looks_at_is_left_out(live: FakeCluster) -> None:
+    assert live.objects
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
+    result = what_if("-f", "-", input=f"{manifest()}\n---\n{json.dumps(service)}")
+    assert result.exit_code == 0
+    assert "Service s is left out: no scheduler looks at it" in result.stderr
+
+
+def test_a_queue_alone_changes_nothing(live: FakeCluster) -> None:
+    assert live.objects
+    result = what_if("-f", "-", input=json.dumps(bare_queue("more", weight=3)))
+    assert (result.exit_code, result.stdout) == (0, "nothing would change\n")
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+
+def test_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: a}\n"
+        "spec:\n  minAvailable: many\n  tasks:\n  - {name: w, replicas: -1}\n"
+    )
+    result = what_if("-f", path, "--snapshot", PICTURE)
+    assert result.exit_code == 2
+    assert f'{path}:5: Job a: spec.minAvailable: "many"' in result.stderr
+    assert f"{path}:7: Job a: spec.tasks[0].replicas: -1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[1, 2]", "is no object: it needs apiVersion, kind and metadata.name"),
+        ("{kind: Job, apiVersion: batch.volcano.sh/v1alpha1}", "is no object"),
+        ("", "there is no object in it"),
+        ("a: [", "standard input:2:1: is not YAML"),
+    ],
+)
+def test_what_is_no_object_is_told(text: str, sentence: str) -> None:
+    result = what_if("-f", "-", "--snapshot", PICTURE, input=text)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    assert what_if("-f", tmp_path / "no.yaml", "--snapshot", PICTURE).exit_code == 2
+    assert what_if("-f", PICTURE, "--snapshot", tmp_path / "no.yaml").exit_code == 2
+    assert what_if("--snapshot", PICTURE).exit_code == 2
+
+
+def test_a_policy_with_mistakes_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "model.conf"
+    path.write_text("actions: fly\n")
+    result = example("serving", "--model", path)
+    assert result.exit_code == 2
+    assert "fly" in result.stderr

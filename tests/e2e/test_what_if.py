@@ -1,0 +1,136 @@
+"""What is said of jobs that are not there, and what becomes of them once they are."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from optsched.cli.main import main
+from tests.support.api import until
+from tests.support.livejobs import LiveJob
+from tests.support.vcjobs import container, job, task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.live import Site
+    from tests.support.proxy import Proxy
+
+    Raw = dict[str, Any]
+
+pytestmark = pytest.mark.e2e
+
+
+def asking(name: str, replicas: int, cpu: int, **annotations: str) -> Raw:
+    """A job whose pods ask for so many CPUs each; annotations with `_` for `-`."""
+    template = {"spec": {"containers": [container(resources={"requests": {"cpu": str(cpu)}})]}}
+    body = job(task("w", replicas, template=template), name=name, minAvailable=replicas)
+    marks = {f"optsched.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    body["metadata"]["annotations"] = marks
+    return body
+
+
+class Asking:
+    """A user who asks through a door that writes down what is done."""
+
+    def __init__(self, site: Site, proxy: Proxy, folder: Path) -> None:
+        self.site = site
+        self.methods: list[tuple[str, str]] = []
+        self._proxy, self._folder = proxy, folder
+        proxy.hold(self._note)
+
+    def _note(self, method: str, path: str) -> bool:
+        self.methods.append((method, path))
+        return False
+
+    def __call__(self, *bodies: Raw, code: int) -> list[Raw]:
+        """What is said of jobs, each of which suits the site."""
+        files = []
+        for body in bodies:
+            body["metadata"].pop("uid", None)
+            body["metadata"]["namespace"] = self.site.name
+            self.site.suit(body)
+            path = self._folder / f"{body['metadata']['name']}.json"
+            path.write_text(json.dumps(body))
+            files += ["-f", str(path)]
+        kubeconfig = ["--kubeconfig", str(self._proxy.kubeconfig), "-o", "json"]
+        names = ["--scheduler-name", self.site.name]
+        result = CliRunner().invoke(main, ["what-if", *kubeconfig, *names, *files])
+        assert result.exit_code == code, result.output
+        found: list[Raw] = json.loads(result.stdout)["asked"]
+        return found
+
+
+@pytest.fixture
+def ask(site: Site, tmp_path: Path) -> Asking:
+    return Asking(site, site.proxy(), tmp_path)
+
+
+def test_what_is_said_becomes_true_and_asking_writes_nothing(site: Site, ask: Asking) -> None:
+    site.nodes(2, cpus=4)
+    site.controllers()
+    site.scheduler()
+    busy = LiveJob(site, asking("busy", 1, 4, running_estimate="2h"))
+    busy.await_phase("Running")
+    busy_on = busy.pods()["w-0"]["spec"]["nodeName"]
+
+    [fits] = ask(asking("fits", 2, 2), code=0)
+    [later] = ask(asking("later", 2, 4), code=8)
+    [never] = ask(asking("never", 3, 4), code=9)
+    assert (fits["starts"], later["starts"], never["starts"]) == ("now", "later", "never")
+    assert fits["name"] == f"{site.name}/fits"
+    assert set(fits["places"].values()).isdisjoint({busy_on})
+    assert later["expectedStart"] > busy.raw["metadata"]["creationTimestamp"]
+    assert "cpu" in later["reason"]["message"]
+
+    assert {method for method, _ in ask.methods} == {"GET"}
+    assert not any("/secrets" in path for _, path in ask.methods)
+    assert site.api.items(busy.jobs) == [busy.raw]
+
+    live = LiveJob(site, asking("fits", 2, 2))
+    live.await_phase("Running", 60)
+    nodes = {name: pod["spec"]["nodeName"] for name, pod in live.pods().items()}
+    assert {f"{site.name}/fits-{name}": node for name, node in nodes.items()} == fits["places"]
+
+
+def test_who_is_named_as_a_victim_is_evicted(site: Site, ask: Asking) -> None:
+    site.nodes(2, cpus=4)
+    high = site.priority("high", 100)
+    site.controllers()
+    site.scheduler()
+    modest = asking("modest", 8, 1)
+    modest["spec"]["minAvailable"] = 1
+    running = LiveJob(site, modest)
+    running.await_count(running=8)
+
+    def urgent() -> Raw:
+        body = asking("urgent", 1, 1)
+        body["spec"]["priorityClassName"] = high
+        return body
+
+    [answer] = ask(urgent(), code=0)
+    assert answer["starts"] == "soon"
+    [victim] = answer["evictions"]
+    assert victim["action"] == "preempt"
+    assert victim["pod"].startswith(f"{site.name}/modest-w-")
+    assert running.status["running"] == 8
+    LiveJob(site, urgent()).await_phase("Running", 60)
+    running.await_count(running=7)
+
+
+def test_one_that_is_not_let_in_is_told_what_its_job_is_told(site: Site, ask: Asking) -> None:
+    site.nodes(1, cpus=4)
+    site.controllers()
+    site.scheduler()
+    LiveJob(site, asking("busy", 1, 4)).await_phase("Running")
+    [answer] = ask(asking("more", 1, 4), code=8)
+    assert answer["reason"]["code"] == "ClusterOvercommitted"
+    live = LiveJob(site, asking("more", 1, 4))
+    until(
+        lambda: live.status.get("state", {}).get("reason") == "ClusterOvercommitted",
+        "the job is told the same",
+    )
+    assert live.pods() == {}
