@@ -11,6 +11,7 @@ import click
 import pytest
 import yaml
 
+from optsched.admission.resource_groups import read_resource_groups
 from optsched.api.crds import CUSTOM_KINDS
 from optsched.cli.main import main
 from optsched.local.assets import HELM, AssetsError, require
@@ -85,11 +86,22 @@ def test_nothing_is_wrong_with_it(helm: Helm) -> None:
     assert "0 chart(s) failed" in shown, error
 
 
-def test_an_api_server_takes_all_of_it(helm: Helm, control_plane: ControlPlane) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [
+        "",
+        "custom.controller_config_override=a: 1,custom.admission_config_override=resourceGroups: []",
+        "custom.admission_feature_gates=SchedulingGatesQueueAdmission=true",
+    ],
+)
+def test_an_api_server_takes_all_of_it(
+    helm: Helm, control_plane: ControlPlane, values: str
+) -> None:
     """Applied for good, for what a dry run takes may still refer to nothing."""
     kubectl = control_plane.kubectl
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "volcano-system"}})
-    manifest = {"apiVersion": "v1", "kind": "List", "items": helm.objects()}
+    items = helm.objects("--set", values)
+    manifest = {"apiVersion": "v1", "kind": "List", "items": items}
     try:
         applied = kubectl(
             "apply", "--server-side", "-f", "-", "-o", "name", input=json.dumps(manifest)
@@ -250,6 +262,57 @@ def test_webhooks_are_asked_where_they_are_served(helm: Helm) -> None:
     rules = [rule for rule in the(objects, "ClusterRole", "batch-admission")["rules"]]
     named = {name for rule in rules for name in rule.get("resourceNames", ())}
     assert "batch-admission-service-jobs-validate" in named
+
+
+def test_controllers_read_the_configmap_of_their_release(helm: Helm, tmp_path: Path) -> None:
+    text = "networkTopologyDiscovery:\n- {source: label, enabled: false}\n"
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"custom": {"controller_config_override": text}}))
+    shown, error = helm("template", "batch", CHART, "-n", "jobs", "-f", values)
+    assert shown, error
+    objects = [found for found in yaml.safe_load_all(shown) if found]
+    conf = the(objects, "ConfigMap", "batch-controller-configmap")
+    assert conf["metadata"]["namespace"] == "jobs"
+    assert conf["data"] == {"volcano-controller.conf": text}
+    args = deployments(objects)["batch-controllers"]["containers"][0]["args"]
+    assert "--config-map=jobs/batch-controller-configmap" in args
+    names = {obj["metadata"]["name"] for obj in helm.objects() if obj["kind"] == "ConfigMap"}
+    assert names == {"volcano-scheduler-configmap"}
+
+
+def test_resource_groups_are_mounted_and_every_pod_is_looked_at(helm: Helm, tmp_path: Path) -> None:
+    text = "resourceGroups: [{resourceGroup: gpu, schedulerName: volcano}]\n"
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"custom": {"admission_config_override": text}}))
+    objects = helm.objects("-f", values)
+    conf = the(objects, "ConfigMap", "volcano-admission-configmap")["data"]
+    assert read_resource_groups(conf["volcano-admission.conf"])[0].name == "gpu"
+    pod = deployments(objects)["volcano-admission"]
+    (container,) = pod["containers"]
+    flag = "--admission-conf=/admission.local.config/configmap/volcano-admission.conf"
+    assert flag in container["args"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume.get("configMap") for volume in pod["volumes"]}
+    assert mounts["admission-config"] == "/admission.local.config/configmap"
+    assert volumes["admission-config"] == {"name": "volcano-admission-configmap"}
+    asked = webhooks(objects)["/pods/mutate"]
+    assert "matchConditions" not in asked
+    (own,) = asked["namespaceSelector"]["matchExpressions"]
+    assert own["values"] == ["kube-system", "volcano-system"]
+
+
+def test_only_pods_that_want_to_be_held_back_are_looked_at(helm: Helm) -> None:
+    gates = "SchedulingGatesQueueAdmission=true"
+    objects = helm.objects("--set", f"custom.admission_feature_gates={gates}")
+    args = deployments(objects)["volcano-admission"]["containers"][0]["args"]
+    assert f"--feature-gates={gates}" in args
+    (condition,) = webhooks(objects)["/pods/mutate"]["matchConditions"]
+    assert "queue-allocation-gate" in condition["expression"]
+    off = helm.objects(
+        "--set", "custom.admission_feature_gates=SchedulingGatesQueueAdmission=false"
+    )
+    assert "/pods/mutate" not in webhooks(off)
+    assert "/pods/mutate" not in webhooks(helm.objects())
 
 
 def test_namespaces_can_be_chosen(helm: Helm) -> None:
