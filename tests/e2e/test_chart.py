@@ -90,7 +90,7 @@ def test_nothing_is_wrong_with_it(helm: Helm) -> None:
     "values",
     [
         "",
-        "custom.controller_config_override=a: 1,custom.admission_config_override=resourceGroups: []",
+        "custom.controller_config_override=a: 1,custom.admission_config_override=b: 2",
         "custom.admission_feature_gates=SchedulingGatesQueueAdmission=true",
     ],
 )
