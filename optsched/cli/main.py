@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "pod": "optsched.cli.pod",
     "queue": "optsched.cli.queue",
     "scheduler": "optsched.cli.scheduler",
+    "simulate": "optsched.cli.simulate",
     "snapshot": "optsched.cli.snapshot",
     "solve": "optsched.cli.solve",
     "version": "optsched.cli.version",

@@ -102,8 +102,8 @@ class Metrics:
     session_s
         Wall time of a session. None where no clock was read.
     gap
-        Mean over sessions and levels with a bound of (bound − value)/bound; 0 where both are
-        equal. None where no level has a bound.
+        Mean over sessions and levels with a bound of |bound − value| as a part of the larger of
+        the two. None where no level has a bound.
 
     """
 
@@ -151,7 +151,7 @@ def measure(
         Wall time of the sessions, where it was measured.
 
     """
-    sweep = _Sweep(trace, warm_up_ms)
+    sweep = Measuring(trace, warm_up_ms)
     for event in events:
         sweep.take(event)
     return sweep.metrics(session_seconds)
@@ -230,8 +230,8 @@ class _Job:
     places: dict[str, Place] = field(default_factory=dict)
 
 
-class _Sweep:
-    """Goes through a record once."""
+class Measuring:
+    """Goes through a record once, event by event."""
 
     def __init__(self, trace: Trace, warm_up_ms: int) -> None:
         self._warm_up_ms = warm_up_ms
@@ -253,6 +253,11 @@ class _Sweep:
         self._count: Counter[str] = Counter()
         self._lost = self._lost_in_window = 0.0
         self._gaps: list[float] = []
+
+    @property
+    def num_finished(self) -> int:
+        """Jobs that have done their work so far, of those that count."""
+        return self._count["finished"]
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -365,7 +370,8 @@ class _Sweep:
             self._count["sessions"] += 1
             for _, value, bound in event.levels:
                 if bound is not None:
-                    self._gaps.append(abs(bound - value) / abs(bound) if bound != value else 0.0)
+                    whole = max(abs(bound), abs(value))
+                    self._gaps.append(abs(bound - value) / whole if whole else 0.0)
 
     def _size(self, job: _Job) -> float:
         return sum(self._nodes.size(self._tasks[key]) for key in job.places)

@@ -13,7 +13,7 @@ from optsched.domain.trace import Arrival, Trace
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 GPU: Final = "nvidia.com/gpu"
 
@@ -79,6 +79,47 @@ class GavelTrace:
             queues=tuple(Queue(name) for name in queues),
             arrivals=tuple(_arrival(i, *row) for i, row in enumerate(rows)),
         )
+
+
+class SyntheticError(Exception):
+    """A text that describes no synthetic trace; says what would."""
+
+
+_PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {
+    "jobs": ("num_jobs", int),
+    "nodes": ("num_nodes", int),
+    "load": ("load", float),
+    "queues": ("num_queues", int),
+    "priorities": ("num_priorities", int),
+    "estimated": ("estimated", float),
+    "seed": ("seed", int),
+}
+
+
+def synthetic(text: str) -> Trace:
+    """The trace that a text such as `gavel:jobs=1000,nodes=100,seed=3` describes.
+
+    SyntheticError for names that there are not, and for values that are no numbers above zero.
+    """
+    values: dict[str, float] = {}
+    for part in filter(None, text.removeprefix("gavel:").split(",")):
+        name, _, value = part.partition("=")
+        if name not in _PARTS:
+            raise SyntheticError(f"{text}: {name} is not one of {', '.join(_PARTS)}")
+        field, kind = _PARTS[name]
+        try:
+            values[field] = kind(value)
+        except ValueError as e:
+            raise SyntheticError(f"{text}: {name}: {value} is no number") from e
+        least = 0 if name in ("seed", "estimated") else 1 if kind is int else 1e-9
+        if not least <= values[field] <= _LARGEST:
+            raise SyntheticError(
+                f"{text}: {name}: {value} is out of range: write {least:g} or more"
+            )
+    return GavelTrace(**values).trace()  # type: ignore[arg-type]  # each has been made its own kind
+
+
+_LARGEST: Final = 10_000_000
 
 
 def _mean_minutes() -> float:

@@ -279,7 +279,7 @@ def test_no_gpu_is_given_twice_and_no_node_is_overfull(seed: int) -> None:
     assert where == {}
 
 
-@pytest.mark.parametrize("name", ["volcano-default", "volcano-compatible", "throughput"])
+@pytest.mark.parametrize("name", ["volcano-default", "volcano-compatible", "max-throughput"])
 @pytest.mark.parametrize("seed", range(8))
 def test_all_at_once_and_for_ever_is_what_solve_decides(name: str, seed: int) -> None:
     snapshot = only_standing(random_cluster(np.random.default_rng(seed)))

@@ -1,0 +1,263 @@
+"""Traces as we write them: nodes, queues, jobs and failures in one file of YAML or JSON.
+
+docs/simulate.md tells what each field means; `SCHEMA` says it for programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.fields import Fields
+from optsched.api.schema import (
+    Schema,
+    amounts,
+    count,
+    integer,
+    listing,
+    mapping,
+    record,
+    text,
+)
+from optsched.domain.amounts import amounts as sorted_amounts
+from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue
+from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
+from optsched.formats.groups import with_builtin_queues
+from optsched.formats.marks import API_VERSION
+from optsched.formats.problems import InstanceError
+from optsched.formats.text import Document, TextError, line_of, read_json, read_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from optsched.domain.trace import Found
+    from optsched.units import FieldError
+
+KIND: Final = "Trace"
+DEFAULT_NAMESPACE: Final = "default"
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+_LABELS: Final = mapping("Labels.", {"type": "string"})
+_SPAN: Final = "a duration such as 90s, 2h or 1h30m"
+
+SCHEMA: Final[Schema] = record(
+    "A trace.",
+    ("nodes", "jobs"),
+    apiVersion=text("optsched.io/v1alpha1."),
+    kind=text("Trace."),
+    name=text("What it is called in results."),
+    nodes=listing(
+        "Machines.",
+        record(
+            "One machine, or several that are alike.",
+            ("name", "allocatable"),
+            name=text("Its name; with `count` names end in a number from 0 on."),
+            count=integer("How many of them; without it, the one of this name.", minimum=1),
+            allocatable=amounts("What pods may take."),
+            labels=_LABELS,
+        ),
+    ),
+    queues=listing(
+        "Queues; `default` is always there.",
+        record(
+            "One queue.",
+            ("name",),
+            name=text("Its name."),
+            weight=integer("For shares.", minimum=1, default=1),
+            priority=integer("Among queues."),
+            parent=text("The queue above it.", default="root"),
+            capability=amounts("What it may have at most."),
+            deserved=amounts("Its fair part."),
+            guarantee=amounts("What is kept for it."),
+        ),
+    ),
+    jobs=listing(
+        "Gangs, in the order of their arrival.",
+        record(
+            "One gang.",
+            ("name", "at"),
+            name=text("`namespace/name`, or the name alone."),
+            at=text(f"When it arrives: {_SPAN} from the beginning."),
+            duration=text(f"How long it runs, {_SPAN}; without it, for ever."),
+            estimate=text(f"What its user says about that, {_SPAN}."),
+            queue=text("The queue it asks from.", default=DEFAULT_QUEUE),
+            priority=integer("Higher ones come first."),
+            tasks=integer("How many tasks.", default=1, minimum=1),
+            minAvailable=count("Tasks that start together; all where it is missing."),
+            request=amounts("What a task takes."),
+            nodeSelector=_LABELS,
+            annotations=mapping("As on a PodGroup.", {"type": "string"}),
+        ),
+    ),
+    nodeEvents=listing(
+        "Failures, in the order of time.",
+        record(
+            "A node fails or comes back.",
+            ("at", "node", "change"),
+            at=text(f"When: {_SPAN} from the beginning."),
+            node=text("Its name."),
+            change=text("What happens.", enum=["down", "up"]),
+        ),
+    ),
+)
+
+
+def read_own(path: Path) -> Found:
+    """The trace in a file, and what was left out of it, with file and line.
+
+    Raises
+    ------
+    InstanceError
+        The file can not be read, is no trace, or nothing of it can be played.
+
+    """
+    source, document = _document(path)
+    errors: list[FieldError] = []
+    unknown = list(_unknown(document.value, SCHEMA, ""))
+    trace = _trace(Fields(document.value, SCHEMA, "", errors), path.stem)
+    sound, found = sound_trace(trace)
+    problems = (
+        *(TraceProblem("", "", e.path, repr(e.value), e.message, e.path) for e in errors),
+        *(TraceProblem("", at, "", None, "is no field of a trace", at) for at in unknown),
+        *found,
+    )
+    located = tuple(
+        replace(p, where=f"{path.name}:{line_of(source, document, p.where)}") for p in problems
+    )
+    if not sound.nodes or not sound.arrivals:
+        what = "job" if sound.nodes else "node"
+        told = "\n".join([*map(str, located), f"{path}: there is no {what} to play it with"])
+        raise InstanceError(told)
+    return sound, located
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file is a trace of this kind, as far as its beginning tells."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            head = file.read(4096)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(
+        mark in head for mark in (f"kind: {KIND}\n", f'"kind": "{KIND}"', f'"kind":"{KIND}"')
+    )
+
+
+def _document(path: Path) -> tuple[str, Document]:
+    try:
+        source = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as e:
+        raise InstanceError(f"{path}: this trace can not be read: {e}") from e
+    parts = list((read_json if path.suffix.lower() == ".json" else read_yaml)(source))
+    broken = [p for p in parts if isinstance(p, TextError)]
+    if broken:
+        told = (f"{path.name}:{e.line}:{e.column}: {e.message}" for e in broken)
+        raise InstanceError("\n".join(told))
+    found = [p for p in parts if isinstance(p, Document) and p.value is not None]
+    if len(found) != 1 or not isinstance(found[0].value, dict):
+        raise InstanceError(f"{path}: a trace is one document with fields")
+    given = (found[0].value.get("apiVersion"), found[0].value.get("kind"))
+    if given != (API_VERSION, KIND):
+        message = f"is {given[0]} {given[1]}: write apiVersion: {API_VERSION} and kind: {KIND}"
+        raise InstanceError(f"{path}: {message}")
+    return source, found[0]
+
+
+def _unknown(value: object, schema: Schema, path: str) -> Iterator[str]:
+    """Paths of fields that no trace has."""
+    if isinstance(value, dict) and "properties" in schema:
+        for name, part in value.items():
+            at = f"{path}.{name}" if path else str(name)
+            if name not in schema["properties"]:
+                yield at
+            else:
+                yield from _unknown(part, schema["properties"][name], at)
+    elif isinstance(value, list) and "items" in schema:
+        for i, part in enumerate(value):
+            yield from _unknown(part, schema["items"], f"{path}[{i}]")
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _trace(fields: Fields, name: str) -> Trace:
+    nodes = [node for each in fields.records("nodes") for node in _nodes(each)]
+    queues = [_queue(each) for each in fields.records("queues")]
+    shapes: dict[TaskShape, TaskShape] = {}
+    jobs = enumerate(fields.records("jobs"))
+    arrivals = tuple(a for i, each in jobs if (a := _arrival(each, i, shapes)) is not None)
+    events = enumerate(fields.records("nodeEvents"))
+    return Trace(
+        name=fields.text("name") or name,
+        nodes=tuple(nodes),
+        queues=with_builtin_queues(queues),
+        arrivals=arrivals,
+        node_events=tuple(e for i, each in events if (e := _event(each, i)) is not None),
+    )
+
+
+def _nodes(fields: Fields) -> Iterator[Node]:
+    name, number = fields.text("name"), fields.optional_integer("count")
+    allocatable = sorted_amounts(fields.amounts("allocatable"))
+    labels = fields.texts_by_name("labels")
+    if not name:
+        return
+    width = len(str((number or 1) - 1))
+    names = [name] if number is None else [f"{name}-{i:0{width}d}" for i in range(number)]
+    for each in names:
+        yield Node(each, allocatable, labels={HOSTNAME: each, **labels})
+
+
+def _queue(fields: Fields) -> Queue:
+    ceiling = fields.amounts("capability")
+    return Queue(
+        fields.text("name"),
+        weight=fields.integer("weight"),
+        priority=fields.integer("priority"),
+        parent=fields.text("parent"),
+        capability=sorted_amounts(ceiling) if ceiling else None,
+        deserved=sorted_amounts(fields.amounts("deserved")),
+        guarantee=sorted_amounts(fields.amounts("guarantee")),
+    )
+
+
+def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) -> Arrival | None:
+    name, at_ms = fields.text("name"), fields.duration_ms("at")
+    duration_ms, estimate_ms = fields.duration_ms("duration"), fields.duration_ms("estimate")
+    gang = _gang(fields, name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}", shapes)
+    if not name or at_ms is None:
+        return None
+    if duration_ms is None and fields.raw("duration") is not None:
+        return None  # told already: what has no reading is not taken to run for ever
+    return Arrival(at_ms, gang, duration_ms, estimate_ms, where=f"jobs[{number}]")
+
+
+def _gang(fields: Fields, key: str, shapes: dict[TaskShape, TaskShape]) -> Gang:
+    shape = TaskShape(
+        sorted_amounts(fields.amounts("request")),
+        node_selector=tuple(sorted(fields.texts_by_name("nodeSelector").items())),
+    )
+    shape = shapes.setdefault(shape, shape)
+    number, least = fields.integer("tasks"), fields.optional_integer("minAvailable")
+    priority = fields.integer("priority")
+    tasks = tuple(
+        Task(f"{key}-{i}", shape, TaskStatus.PENDING, gang=key, index=i, priority=priority)
+        for i in range(number)
+    )
+    return Gang(
+        key,
+        queue=fields.text("queue"),
+        min_member=number if least is None else least,
+        priority=priority,
+        tasks=tasks,
+        annotations=fields.texts_by_name("annotations"),
+    )
+
+
+def _event(fields: Fields, number: int) -> NodeEvent | None:
+    at_ms, node, change = fields.duration_ms("at"), fields.text("node"), fields.text("change")
+    if at_ms is None or not node or not change:
+        return None
+    return NodeEvent(at_ms, node, NodeChange(change), where=f"nodeEvents[{number}]")

@@ -1,0 +1,175 @@
+"""`optsched simulate`: what it prints, writes and ends with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from optsched.cli.main import main
+from optsched.study.simulation.simulator import Simulation
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from optsched.study.simulation.record import Event
+
+ROOT = Path(__file__).parents[2]
+FAILURES = ROOT / "instances" / "traces" / "failures.yaml"
+PACKING = ROOT / "instances" / "examples" / "packing.yaml"
+SMALL = "gavel:jobs=12,nodes=1,load=1.2,seed=4"
+
+
+def simulate(*arguments: object, model: str = "volcano-compatible") -> Result:
+    return CliRunner().invoke(main, ["simulate", *map(str, arguments), "--model", model])
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def test_it_prints_what_came_of_a_trace() -> None:
+    result = simulate(FAILURES)
+    assert result.exit_code == 0
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["jobs", "finished", "4", "of", "4"] in rows
+    assert ["makespan", "12h30m"] in rows
+    assert ["preemptions", "1"] in rows
+    assert ["stopped", "by", "nodes", "1"] in rows
+
+
+def test_the_result_says_all_that_is_needed_to_get_it_again(tmp_path: Path) -> None:
+    result = simulate(FAILURES, "--out", tmp_path, "-o", "json", "--warm-up", "10m", "--seed", 7)
+    found = json.loads(result.stdout)
+    assert found == result_of(tmp_path)
+    assert found["complete"] is True
+    assert found["parameters"] == {
+        "period_ms": 1000,
+        "until_ms": None,
+        "warm_up_ms": 600_000,
+        "seed": 7,
+    }
+    assert found["trace"]["source"] == str(FAILURES)
+    assert len(found["trace"]["sha256"]) == len(found["model"]["sha256"]) == 64
+    assert found["metrics"]["jobs"] == 3
+    assert {"optsched", "python", "numpy", "ortools"} <= set(found["versions"])
+
+
+def test_two_runs_write_the_same_record(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        assert simulate(SMALL, "--out", folder).exit_code == 0
+    first, again = (folder.joinpath("record.jsonl").read_bytes() for folder in folders)
+    assert first == again
+    digests = {result_of(folder)["record"]["sha256"] for folder in folders}
+    assert len(digests) == 1
+
+
+def test_it_goes_on_after_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert simulate(SMALL, "--out", whole).exit_code == 0
+    step, left = Simulation.step, [5]
+
+    def interrupted(self: Simulation) -> list[Event] | None:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self)
+
+    monkeypatch.setattr(Simulation, "step", interrupted)
+    stopped = simulate(SMALL, "--out", parts)
+    assert stopped.exit_code == 130
+    assert "--resume" in stopped.stderr
+    assert result_of(parts)["complete"] is False
+    assert simulate(SMALL, "--out", parts, "--resume").exit_code == 0
+    for name in ("record.jsonl",):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes()
+    assert result_of(whole)["metrics"] | {"session_s": 0} == result_of(parts)["metrics"] | {
+        "session_s": 0
+    }
+
+
+def test_it_goes_on_from_a_checkpoint_that_was_overtaken(tmp_path: Path) -> None:
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    assert simulate(SMALL, "--out", whole, "--checkpoint", 20).exit_code == 0
+    assert simulate(SMALL, "--out", again, "--checkpoint", 20).exit_code == 0
+    assert simulate(SMALL, "--out", again, "--checkpoint", 20, "--resume").exit_code == 0
+    first, second = (folder.joinpath("record.jsonl").read_bytes() for folder in (whole, again))
+    assert first == second
+
+
+def test_a_checkpoint_is_of_one_replay_only(tmp_path: Path) -> None:
+    assert simulate(SMALL, "--out", tmp_path, "--checkpoint", 5).exit_code == 0
+    other = simulate(SMALL, "--out", tmp_path, "--resume", "--period", "7s")
+    assert other.exit_code == 1
+    assert "is of another replay: period_ms differs" in other.stderr
+    missing = simulate(SMALL, "--out", tmp_path / "nothing", "--resume")
+    assert "there is no checkpoint to go on from" in missing.stderr
+    assert simulate(SMALL, "--resume").exit_code == 2
+
+
+def test_a_full_disk_leaves_what_was_written_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "record.jsonl").symlink_to("/dev/full")
+    result = simulate(SMALL, "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "No space left on device" in result.stderr
+    assert "marked as incomplete" in result.stderr
+    assert result_of(tmp_path)["complete"] is False
+
+
+def test_what_is_wrong_with_a_trace_is_told_with_file_and_line(tmp_path: Path) -> None:
+    text = (
+        FAILURES.read_text()
+        .replace("tasks: 16", "tasks: 99")
+        .replace("duration: 45m", "duration: -1m")
+    )
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(text)
+    result = simulate(broken)
+    assert result.exit_code == 0
+    line = text.splitlines().index("- name: research/pretrain") + 1
+    told = f"broken.yaml:{line}: Gang research/pretrain: min_member: 99 can never start"
+    assert told in result.stderr
+    assert "Gang teaching/late: duration_ms: -60000 is below zero" in result.stderr
+    assert "jobs finished" in result.stdout
+    assert "2 of 2" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("nowhere.yaml", "there is no such file or folder"),
+        ("gavel:jobs=many", "jobs: many is no number"),
+        ("gavel:jobs=0", "jobs: 0 is out of range: write 1 or more"),
+        ("gavel:speed=3", "speed is not one of jobs, nodes, load"),
+    ],
+)
+def test_bad_input_ends_with_2(given: str, told: str) -> None:
+    result = simulate(given)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_an_unknown_model_ends_with_2() -> None:
+    result = simulate(SMALL, model="volcano-defualt")
+    assert result.exit_code == 2
+    assert "volcano-default" in result.stderr
+
+
+def test_manifests_are_played_as_they_stand() -> None:
+    result = simulate(PACKING, "-o", "json")
+    metrics = json.loads(result.stdout)["metrics"]
+    assert (metrics["jobs"], metrics["started"], metrics["finished"]) == (4, 2, 0)
+
+
+def test_it_stops_when_it_is_told_to() -> None:
+    result = simulate(FAILURES, "--until", "1h", "-o", "json")
+    found = json.loads(result.stdout)
+    assert found["metrics"]["jobs"] == 2
+    assert found["ended_at_ms"] < 3_600_000
