@@ -85,6 +85,35 @@ class Response:
         return not self.problems
 
 
+def read_body(body: bytes) -> Request:
+    """The request in the text of an AdmissionReview; MalformedReview for anything else.
+
+    What JSON does not have (NaN) or leaves open (a name twice) is refused: what would be looked at
+    might not be what is stored.
+    """
+    try:
+        found = _DECODER.decode(body.decode())
+    except (ValueError, RecursionError) as e:
+        raise MalformedReview(str(e) or "nested too deeply") from e
+    return read_review(found)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Raw:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{json.dumps(twice)} is there twice in one object")
+    return found
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_unique)
+
+
 def read_review(body: object) -> Request:
     """The request in an AdmissionReview; MalformedReview for anything else."""
     if not isinstance(body, dict):

@@ -138,4 +138,8 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         return Response((f"{service.path} reviews {expected}, not {request.action}",))
     if request.obj is None and request.action is not Action.DELETE:
         return Response((f"{service.path} needs the object that is to be stored",))
+    if request.old is None and request.action is Action.UPDATE:
+        return Response((f"{service.path} needs the object that is to be changed",))
+    if not request.name and request.action is Action.DELETE:
+        return Response((f"{service.path} needs the name of what is to be deleted",))
     return service.review(request, world, settings)

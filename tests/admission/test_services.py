@@ -17,6 +17,7 @@ from optsched.admission.review import (
     Resource,
     Response,
     answer,
+    read_body,
     read_review,
 )
 from optsched.admission.services import SERVICE_OF, SERVICES, review
@@ -106,6 +107,16 @@ def test_what_a_path_is_not_there_for_is_denied(service: Any):
         .problems[0]
         .startswith(f"{service.path} reviews {kind.plural}.{kind.version}")
     )
+    if Action.UPDATE in service.actions:
+        changed = replace(right, action=Action.UPDATE)
+        assert review(service, changed, world(), Settings()).problems == (
+            f"{service.path} needs the object that is to be changed",
+        )
+    if Action.DELETE in service.actions:
+        nameless = replace(right, action=Action.DELETE)
+        assert review(service, nameless, world(), Settings()).problems == (
+            f"{service.path} needs the name of what is to be deleted",
+        )
     for action in set(Action) - set(service.actions):
         assert not review(service, replace(right, action=action), world(), Settings()).allowed
 
@@ -218,6 +229,95 @@ def test_what_is_no_review_is_named(wrong: Any, problem: str, uid: str):
     with pytest.raises(MalformedReview) as caught:
         read_review(wrong)
     assert (caught.value.problem, caught.value.uid) == (problem, uid)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b"{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        (b"{} {}", "Extra data: line 1 column 4 (char 3)"),
+        (b'{"a": NaN}', "NaN is no number in JSON"),
+        (b'{"a": -Infinity}', "-Infinity is no number in JSON"),
+        (b'{"a": {"uid": 1, "uid": 2}}', '"uid" is there twice in one object'),
+        (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        ("\ufeff{}".encode(), "Expecting value: line 1 column 1 (char 0)"),
+        (b"7", "the body is not an object: send an AdmissionReview"),
+        (b"null", "the body is not an object: send an AdmissionReview"),
+    ],
+)
+def test_what_is_no_json_is_named(text: bytes, problem: str):
+    with pytest.raises(MalformedReview) as caught:
+        read_body(text)
+    assert caught.value.problem == problem
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 5000])
+def test_what_nobody_could_read_is_refused(text: bytes):
+    with pytest.raises(MalformedReview):
+        read_body(text)
+
+
+def decided(text: bytes) -> bool:
+    """Whether a body is let in."""
+    try:
+        request = read_body(text)
+    except MalformedReview:
+        return False
+    response = review(SERVICE_OF["/jobs/validate"], request, world(), Settings())
+    json.dumps(answer(request.uid, response))
+    return response.allowed
+
+
+@given(end=st.integers(0, 2000), start=st.integers(0, 50))
+def test_part_of_a_review_lets_nothing_in(end: int, start: int):
+    whole = json.dumps(body()).encode()
+    part = whole[start:end]
+    assert decided(whole)
+    assert decided(part) == (part == whole)
+
+
+ENVELOPE = [
+    *(("apiVersion",), ("kind",), ("request",)),
+    *(("request", name) for name in ("uid", "operation", "resource", "name", "namespace")),
+    *(("request", name) for name in ("oldObject", "userInfo", "subResource", "options")),
+    *(("request", "resource", name) for name in ("group", "version", "resource")),
+    *(("request", "userInfo", name) for name in ("username", "groups", "extra")),
+]
+
+
+@settings(max_examples=300)
+@given(path=st.sampled_from(ENVELOPE), value=JUNK, is_gone=st.booleans())
+def test_whatever_is_around_a_bad_job_it_is_not_let_in(
+    path: tuple[str, ...], value: Any, is_gone: bool
+):
+    found = body(object=job(minAvailable=9))
+    *steps, last = path
+    place: Any = found
+    for step in steps:
+        place = place[step]
+    if is_gone:
+        place.pop(last, None)
+    else:
+        place[last] = value
+    assert not decided(json.dumps(found).encode())
+
+
+@settings(max_examples=200)
+@given(value=JUNK, name=st.sampled_from(["metadata", "spec", "tasks", "template", "containers"]))
+def test_a_job_of_the_wrong_types_is_not_let_in(value: Any, name: str):
+    obj = job()
+    places = {
+        "metadata": obj,
+        "spec": obj,
+        "tasks": obj["spec"],
+        "template": obj["spec"]["tasks"][0],
+        "containers": obj["spec"]["tasks"][0]["template"]["spec"],
+    }
+    places[name][name] = value
+    found = body(object=obj)
+    # The name of an object is that of the request, so metadata may be anything.
+    assert decided(json.dumps(found).encode()) == (name == "metadata")
 
 
 def test_answers():

@@ -18,7 +18,7 @@ from optsched.kube.admission_world import KINDS, LiveWorld
 from optsched.kube.errors import NotFound, Unreachable
 from optsched.kube.webhook import MAX_BODY, Reviewer, application
 from optsched.kube.webhook_metrics import WebhookMetrics
-from tests.admission.kit import job
+from tests.admission.kit import container, job, task, template
 from tests.kube.fakes import FakeApi, FakeClock, waiting
 
 if TYPE_CHECKING:
@@ -65,9 +65,10 @@ class Hook:
         self.app = application(SERVICES, reviewer)
         self.client: TestClient[Any, Any] = TestClient(TestServer(self.app))
 
-    async def post(self, body: object, path: str = "/jobs/validate") -> tuple[int, Any]:
+    async def post(self, body: object, path: str = "/jobs/validate", **kw: Any) -> tuple[int, Any]:
         sent = BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
-        async with self.client.post(path, data=sent) as answer:
+        headers = {"Content-Type": kw.get("content", "application/json; charset=utf-8")}
+        async with self.client.request("POST", path, data=sent, headers=headers) as answer:
             text = await answer.text()
             is_json = answer.content_type == "application/json"
             return answer.status, json.loads(text)["response"] if is_json else text
@@ -151,6 +152,8 @@ async def test_a_child_that_is_gone_keeps_no_queue() -> None:
         ([], 400, "not an AdmissionReview: the body is not an object"),
         ({"kind": "AdmissionReview"}, 400, "not an AdmissionReview: None/AdmissionReview is not"),
         (b"x" * (MAX_BODY + 1), 413, "Maximum request body size"),
+        (b'{"a": NaN}', 400, "not an AdmissionReview: NaN is no number in JSON"),
+        (b'{"kind":1,"kind":2}', 400, 'not an AdmissionReview: "kind" is there twice'),
     ],
 )
 async def test_what_is_no_review_is_refused(body: object, status: int, start: str) -> None:
@@ -158,6 +161,55 @@ async def test_what_is_no_review_is_refused(body: object, status: int, start: st
         found, text = await hook.post(body)
         assert found == status
         assert text.startswith(start)
+
+
+@pytest.mark.parametrize("content", ["text/plain", "application/yaml", "application/jsonp"])
+async def test_what_is_not_said_to_be_json_is_not_read(content: str) -> None:
+    async with following(Hook()) as hook:
+        found = await hook.post(review(), content=content)
+    assert found == (415, f"{content} is not read here: send application/json")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_reviews_are_posted(method: str) -> None:
+    async with following(Hook()) as hook:
+        headers = {"Content-Type": "application/json"}
+        sent = json.dumps(review()).encode()
+        async with hook.client.request(
+            method, "/jobs/validate", data=sent, headers=headers
+        ) as answer:
+            assert answer.status == 405
+            assert "allowed" not in await answer.text()
+        async with hook.client.request(method, "/jobs/approve", data=sent) as answer:
+            assert answer.status == 404
+
+
+async def test_reviews_of_the_largest_objects_are_read() -> None:
+    """An object of 1.5 MiB, as it was and as it is to be."""
+    old, new = (job(task(template=template(container(args=["x" * 1_500_000])))) for _ in "ab")
+    new["metadata"]["labels"] = {"a": "b"}
+    async with following(Hook()) as hook:
+        assert await hook.post(review(new, operation="UPDATE", oldObject=old)) == (
+            200,
+            {"uid": "u-1", "allowed": True},
+        )
+        new["spec"]["queue"] = "other"
+        _, said = await hook.post(review(new, operation="UPDATE", oldObject=old))
+        assert said["allowed"] is False
+
+
+async def test_an_object_that_goes_deeper_than_we_can_is_denied(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Python's parser goes deeper than its functions do."""
+    deep = '{"metadata": ' * 450 + "1" + "}" * 450
+    objects = [job(task(template="DEEP")), job(volumes=["DEEP"]), job(plugins="DEEP")]
+    async with following(Hook()) as hook:
+        for obj in objects:
+            for around in ({}, {"operation": "UPDATE", "oldObject": job()}):
+                text = json.dumps(review(obj, **around)).replace('"DEEP"', deep)
+                status, said = await hook.post(text.encode())
+                assert (status, said["allowed"]) == (200, False)
 
 
 async def test_a_mistake_of_ours_is_a_denial(caplog: pytest.LogCaptureFixture) -> None:
