@@ -1,0 +1,206 @@
+"""A webhook that is killed and started again while clients go on; certificates change meanwhile.
+
+Nothing bad is let in at any moment, and what is good is let in as soon as somebody answers.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.api import kinds
+from optsched.api.kinds import collection_path, object_path
+from tests.admission.kit import job
+from tests.support.api import Refused, until
+from tests.support.webhooks import (
+    SYSTEM,
+    Webhook,
+    free_port,
+    make_namespace,
+    queue_is_made,
+    registered,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from optsched.local.plane import ControlPlane
+    from tests.support.api import Api
+
+pytestmark = pytest.mark.e2e
+
+SPACE = "restarts"
+JOBS = collection_path(kinds.JOB, SPACE)
+SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/volcano-admission-secret"
+NUM_CLIENTS = 3
+PAUSE_S = 0.05
+NUM_BETWEEN = 15
+ROTATION_S = 90.0
+
+
+@dataclass
+class Load:
+    """Clients that submit good jobs and bad ones, and change those that are there for the worse."""
+
+    api: Api
+    done: threading.Event = field(default_factory=threading.Event)
+    made: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def client(self, worker: int) -> None:
+        """Work until it is done."""
+        try:
+            for number in count():
+                if self.done.wait(PAUSE_S):
+                    return
+                self._work(f"w{worker}-{number}")
+        finally:
+            self.api.close()
+
+    def _work(self, name: str) -> None:
+        """A good job, which is tried until it is there, and what may not be."""
+        bad = submitted(f"bad-{name}", 9)
+        self._refuse(name, partial(self.api.post, JOBS, bad))
+        if not self._make(name):
+            return
+        path = object_path(kinds.JOB, SPACE, name)
+        self._refuse(name, partial(self.api.patch, path, {"spec": {"queue": "root"}}))
+        default = object_path(kinds.QUEUE, None, "default")
+        self._refuse(name, partial(self.api._call, "DELETE", default))
+
+    def _make(self, name: str) -> bool:
+        while not self.done.is_set():
+            try:
+                self.api.post(JOBS, submitted(name, 2))
+            except Refused as e:
+                if e.code != HTTPStatus.CONFLICT:
+                    self._note(e)
+                    self.done.wait(PAUSE_S)
+                    continue
+            self.made.append(name)
+            return True
+        return False
+
+    def _refuse(self, name: str, action: Callable[[], Any]) -> None:
+        """Do what may not be done."""
+        try:
+            action()
+        except Refused as e:
+            if "denied the request" in str(e):
+                self.refused.append(name)
+            else:
+                self._note(e)
+        else:
+            self.wrong.append(f"{name}: was let in")
+
+    def _note(self, error: Refused) -> None:
+        lost = "failed calling webhook" in str(error)
+        (self.lost if lost else self.wrong).append(str(error))
+
+    def go_on(self, what: str) -> None:
+        """Wait until as much again has been made and refused."""
+        num_made, num_refused = len(self.made), len(self.refused)
+
+        def went_on() -> bool:
+            assert self.wrong == []
+            return (
+                len(self.made) >= num_made + NUM_BETWEEN
+                and len(self.refused) >= num_refused + NUM_BETWEEN
+            )
+
+        until(went_on, what)
+
+
+def submitted(name: str, minimum: int) -> dict[str, Any]:
+    found = job(minAvailable=minimum)
+    return {**found, "metadata": {"name": name, "namespace": SPACE}}
+
+
+@contextmanager
+def loaded(api: Api) -> Iterator[Load]:
+    """Clients, as long as this lasts."""
+    load = Load(api)
+    with ThreadPoolExecutor(NUM_CLIENTS) as pool:
+        clients = [pool.submit(load.client, worker) for worker in range(NUM_CLIENTS)]
+        try:
+            yield load
+        finally:
+            load.done.set()
+        for each in clients:
+            each.result()
+
+
+def test_nothing_bad_gets_in_while_a_webhook_comes_and_goes(
+    control_plane: ControlPlane, api: Api, tmp_path: Path
+):
+    port, number = free_port(), count()
+    make_namespace(api, SYSTEM)
+    make_namespace(api, SPACE)
+
+    def start() -> Webhook:
+        log = tmp_path / f"{next(number)}.log"
+        return Webhook(control_plane.kubeconfig, log, port).begin()
+
+    with registered(api):
+        running = start()
+        for name in ("default", "root"):
+            until(lambda name=name: queue_is_made(api, name), f"queue {name}")  # type: ignore[misc]
+        with loaded(api) as load:
+            load.go_on("jobs are made")
+            shown = ssl.get_server_certificate(("127.0.0.1", port))
+            for _ in range(3):
+                running = killed(running, start, load)
+            # All have shown the same certificate: it is in the Secret.
+            assert ssl.get_server_certificate(("127.0.0.1", port)) == shown
+            certificates_change(api, running, load, port)
+            api.delete(SECRET)
+            running = killed(running, start, load)
+            load.go_on("it signs anew")
+        running.stop()
+    assert load.wrong == []
+    stored = {each["metadata"]["name"]: each["spec"] for each in api.items(JOBS)}
+    assert stored.keys() == set(load.made)
+    assert all(spec["minAvailable"] == 2 for spec in stored.values())
+    assert {spec["queue"] for spec in stored.values()} == {"default"}
+    assert api.find(object_path(kinds.QUEUE, None, "default")) is not None
+    api.delete(f"/api/v1/namespaces/{SPACE}")
+
+
+def killed(running: Webhook, start: Callable[[], Webhook], load: Load) -> Webhook:
+    """Kill it, see that nobody gets in, and start another one."""
+    running.kill()
+    num_lost, num_made = len(load.lost), len(load.made)
+    until(lambda: len(load.lost) >= num_lost + 2 * NUM_CLIENTS, "nobody answers")
+    # Those whose answer was on its way may still have come through.
+    assert len(load.made) <= num_made + NUM_CLIENTS
+    other = start()
+    load.go_on("it answers again")
+    return other
+
+
+def certificates_change(api: Api, running: Webhook, load: Load, port: int) -> None:
+    """A new certificate, and then another authority, while it runs."""
+    for change in ({"data": {"tls.crt": ""}}, {"data": {"ca.crt": ""}}):
+        shown = ssl.get_server_certificate(("127.0.0.1", port))
+        api.patch(SECRET, change)
+
+        def is_new(shown: str = shown) -> bool:
+            assert load.wrong == []
+            return ssl.get_server_certificate(("127.0.0.1", port)) != shown
+
+        until(is_new, "another certificate is shown", ROTATION_S)
+        load.go_on("it is trusted")
+    assert len(re.findall(r"a certificate that ends (\S+) is shown", running.log)) == 3
