@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -16,6 +17,7 @@ from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
 from optsched.local.nodes import node_manifest
 from tests.support.jobs import documents
+from tests.support.live import FAIL
 from tests.support.rooms import Room
 from tests.support.together import Together
 from tests.support.users import seed
@@ -202,6 +204,37 @@ def made_again(one: LiveJob) -> dict[str, str]:
         if "deletionTimestamp" not in pod["metadata"]
     }
     return versions if versions.keys() == {"a-0", "b-0"} and versions["a-0"] != "0" else {}
+
+
+def test_policies_of_tasks_come_first_and_late_ones_wait(room: Room) -> None:
+    mine = [policy("PodFailed", "RestartTask")]
+    jobs = [policy("PodFailed", "AbortJob", timeout="3s")]
+    one = room.job(
+        job(task("own", 2, policies=mine), task("other", 2), name="order", policies=jobs)
+    )
+    one.await_count(running=4)
+    before = one.uids
+    one.fail("own-1")
+    one.await_count(retryCount=1, running=4)
+    assert {n for n, uid in one.uids.items() if before[n] != uid} == {"own-0", "own-1"}
+    one.fail("other-0")
+    status = one.await_phase("Aborted")
+    assert status["state"]["reason"] == "PodFailed"
+    times = {each["status"]: each["lastTransitionTime"] for each in status["conditions"]}
+    [container] = one.pods()["other-0"]["status"]["containerStatuses"]
+    failed = datetime.fromisoformat(container["state"]["terminated"]["finishedAt"])
+    waited = datetime.fromisoformat(times["Aborting"]) - failed
+    assert waited >= timedelta(seconds=3)
+
+
+def test_a_job_fails_after_three_retries_unless_it_says_otherwise(room: Room) -> None:
+    first = task("a", 2)
+    first["template"]["metadata"] = {"annotations": {FAIL: "1"}}
+    one = room.job(job(first, name="hopeless", policies=[policy("PodFailed", "RestartJob")]))
+    status = one.await_phase("Failed")
+    assert (status["retryCount"], status["state"]["reason"]) == (3, "MaxRetryReached")
+    assert status["version"] == 3
+    assert sorted(one.stages) == ["Failed", "Pending", "Restarting", "Running"]
 
 
 # --- stages --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api.job import JobAction, JobEvent
 from optsched.controllers.job.podgroups import GENERATION
-from optsched.controllers.job.scene import exit_codes, is_disrupted, restarts
+from optsched.controllers.job.scene import container_statuses, exit_codes, is_disrupted, restarts
 from optsched.controllers.manifests import (
     annotations_of,
     created_ms,
@@ -202,8 +202,14 @@ def _gone(scene: Scene) -> Iterator[Happening]:
         ours = [i for i in absent if names[i] in scene.evicted]
         others = [i for i in absent if names[i] not in scene.evicted]
         for index in (ours + others)[:num_gone]:
-            what, is_ours = f"pod {names[index]} is gone", index in ours
-            yield Happening(JobEvent.POD_EVICTED, what, task, index, is_disruption=is_ours)
+            yield Happening(
+                JobEvent.POD_EVICTED,
+                f"pod {names[index]} is gone",
+                task,
+                index,
+                since_ms=scene.now_ms,  # it ends with the pod that takes its place
+                is_disruption=index in ours,
+            )
 
 
 def _restarted_too_often(scene: Scene) -> Iterator[Happening]:
@@ -214,7 +220,8 @@ def _restarted_too_often(scene: Scene) -> Iterator[Happening]:
         num_restarts = sum(restarts(pod.manifest) for pod in pods)
         if num_restarts >= task.max_retry:
             what = f"containers of task {task.name} were started again {num_restarts} times"
-            yield Happening(JobEvent.TASK_FAILED, what, task)
+            since = _latest(_started_again_ms(pod.manifest) for pod in pods)
+            yield Happening(JobEvent.TASK_FAILED, what, task, since_ms=since)
 
 
 def _unknown(scene: Scene) -> Iterator[Happening]:
@@ -275,6 +282,14 @@ def _ended_ms(pod: Manifest) -> int | None:
     ends = (
         part(part(each, "state"), "terminated").get("finishedAt")
         for each in records(status_of(pod), "containerStatuses")
+    )
+    return _latest(time_ms(end) for end in ends)
+
+
+def _started_again_ms(pod: Manifest) -> int | None:
+    ends = (
+        part(part(each, "lastState"), "terminated").get("finishedAt")
+        for each in container_statuses(pod)
     )
     return _latest(time_ms(end) for end in ends)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optsched.api.job import JobAction
 from optsched.api.kinds import COMMAND, JOB, POD, POD_GROUP
 from optsched.controllers.effects import Again, Create, Delete, Effect, Emit, Then
 from tests.support.vcjobs import Play, job, policy, task
@@ -19,8 +20,10 @@ from tests.support.vcjobs import Play, job, policy, task
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ACTIONS = ("RestartJob", "RestartTask", "RestartPod", "AbortJob", "CompleteJob", "TerminateJob")
-EVENTS = ("PodFailed", "PodEvicted", "TaskCompleted", "*")
+ACTIONS = tuple(action.value for action in JobAction)
+EVENTS = ("PodFailed", "PodEvicted", "TaskCompleted", "TaskFailed", "Unknown", "JobUpdated", "*")
+PARTS = {"totalPartitions": 2, "partitionSize": 1}
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
 COMMANDS = ("AbortJob", "ResumeJob", "RestartJob", "CompleteJob", "TerminateJob")
 
 policies = st.lists(
@@ -28,7 +31,7 @@ policies = st.lists(
 )
 jobs = st.builds(
     lambda first, second, mine, minimum, plugins: job(
-        task("a", 2, policies=mine),
+        task("a", 2, policies=mine, maxRetry=1, partitionPolicy=PARTS),
         task("b", 1),
         policies=[*first, *second],
         minAvailable=minimum,
@@ -44,7 +47,10 @@ jobs = st.builds(
 steps = st.lists(
     st.tuples(
         st.sampled_from(
-            ["run", "succeed", "fail", "delete", "vanish", "evict", "gone", "command", "grow"]
+            [
+                *("run", "succeed", "fail", "delete", "vanish", "evict", "drain", "gone"),
+                *("command", "grow", "again", "break"),
+            ]
         ),
         st.integers(0, 10),
     ),
@@ -95,8 +101,8 @@ def act(play: Play, what: str, number: int) -> None:
     running, pods = sorted(play.pods_that("Running")), play.pods
     pick = [pods[number % len(pods)]] if pods else []
     match what:
-        case "run":
-            play.run()
+        case "run" | "gone":
+            getattr(play, what)()
         case "succeed" | "fail" if running:
             getattr(play, what)(running[number % len(running)])
         case "delete" | "vanish" if pick:
@@ -104,8 +110,16 @@ def act(play: Play, what: str, number: int) -> None:
         case "evict" if pick and play.group is not None:
             play.evict(*pick)
             play.settle()
-        case "gone":
-            play.gone()
+        case "drain" if pick:
+            play.world.phase(play.full(pick[0]), "Running", conditions=[DISRUPTED])
+            play.delete(*pick)
+        case "again" if running:
+            status = [{"name": "main", "ready": True, "restartCount": 1}]
+            name = play.full(running[number % len(running)])
+            play.world.phase(name, "Running", containerStatuses=status)
+            play.settle()
+        case "break" if play.group is not None:
+            play.group_is("Unknown")
         case "command":
             play.command(COMMANDS[number % len(COMMANDS)])
         case "grow":

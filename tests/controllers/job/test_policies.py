@@ -101,6 +101,38 @@ def test_an_event_may_have_to_last() -> None:
     assert play.phase == "Restarting"
 
 
+def test_a_pod_that_is_back_in_time_was_not_evicted() -> None:
+    late = policy("PodEvicted", "RestartJob", timeout="30s")
+    play = Play(job(task("a", 2), policies=[late], minAvailable=1))
+    play.run()
+    before = play.uids()
+    play.vanish("a-0")
+    play.world.passes(60)
+    play.settle()
+    assert play.phases == ["Pending", "Running"]
+    assert play.uids()["a-0"] != before["a-0"]
+    play.run()
+    play.delete("a-0")
+    assert play.phase == "Running"
+    play.world.passes(31)
+    play.settle()
+    assert play.phase == "Restarting"
+
+
+def test_containers_may_recover_in_time() -> None:
+    late = policy("TaskFailed", "TerminateJob", timeout="30s")
+    play = Play(job(task("a", 2, maxRetry=2), policies=[late]))
+    play.run()
+    end = {"terminated": {"exitCode": 1, "finishedAt": "2027-01-15T08:00:00Z"}}
+    status = [{"name": "main", "ready": True, "restartCount": 2, "lastState": end}]
+    play.world.phase("j-a-0", "Running", containerStatuses=status)
+    play.settle()
+    assert play.phase == "Running"
+    play.world.passes(30)
+    play.settle()
+    assert play.phase == "Terminating"
+
+
 def test_a_completed_task_counts_before_a_failed_pod() -> None:
     master = task("master", 1, policies=[policy("TaskCompleted", "CompleteJob")])
     play = Play(job(master, task("worker", 2), policies=[policy("PodFailed", "RestartJob")]))
