@@ -15,7 +15,8 @@ import numpy as np
 from optsched.domain.cluster import NO_GROUPS, ROOT_QUEUE
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.problem.arrays import UNLIMITED
-from optsched.rules.base import Greedy, Rule, Violation
+from optsched.problem.running import running_tasks
+from optsched.rules.base import NOBODY_LEAVES, Greedy, Rule, Violation
 from optsched.rules.faces import Face
 from optsched.rules.wording import amount_text
 from optsched.rules.world import summed, taken_by
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import NodeGroups, Queue, Snapshot
     from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.formulation import Formulation
+    from optsched.problem.linear import LinearModel
     from optsched.problem.problem import Problem
+    from optsched.rules.base import Exits
     from optsched.rules.ledger import Ledger
     from optsched.rules.outcome import Outcome
     from optsched.rules.world import World
@@ -157,18 +160,29 @@ class NodeGroup(Rule):
         return bool(_limited(problem).get(problem.classes.queues[task_class]))
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
-        """Σ request[c, r]·supplied[c, n] ≤ limit − held, over classes of a queue and nodes."""
-        problem = form.problem
-        request = problem.classes.request
+        """See `encode_evicting`."""
+        self.encode_evicting(form.problem, form.model, supplied, NOBODY_LEAVES)
+
+    def stakes(self, problem: Problem, task_class: int) -> I64 | None:
+        """See `Rule`: those of the same queue on nodes of a group with a limit."""
+        spots = _limited(problem).get(problem.classes.queues[task_class])
+        if not spots:
+            return None
+        running = running_tasks(problem)
+        found = np.full(len(running), -1, np.int64)
+        for number, spot in enumerate(spots):
+            found[_inside(problem, spot)] = number
+        return found
+
+    def encode_evicting(
+        self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
+    ) -> None:
+        """Σ request[c, r]·supplied[c, n] ≤ limit − held + what goes, over a queue and a group."""
         for spot in (spot for spots in _limited(problem).values() for spot in spots):
             mine = np.array([q == spot.queue for q in problem.classes.queues], np.bool_)
             there = (supplied >= 0) & mine[:, None] & spot.nodes[None, :]
-            for r in np.flatnonzero(spot.limit < UNLIMITED).tolist():
-                task_class, node = np.nonzero(there & (request[:, r] > 0)[:, None])
-                if len(node):
-                    room = max(int(spot.limit[r] - spot.held[r]), 0)
-                    counted = supplied[task_class, node]
-                    form.model.add_rows(0, counted, request[task_class, r], upper=room)
+            if there.any():
+                _encode_spot((problem, model), spot, np.where(there, supplied, -1), exits)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`: only where a queue has limits."""
@@ -194,10 +208,11 @@ def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
     """What bound and running tasks hold, by queue and group; only where queues have limits."""
     limited = {q.name for q in snapshot.queues if q.node_groups.limits}
     held: dict[_Spot, dict[str, int]] = {}
-    for gang in (g for g in snapshot.gangs if g.queue in limited):
-        for task in gang.tasks:
-            node = snapshot.node_by_name.get(task.node)
-            if node is not None and task.status.counts_for_queue:
+    gangs = snapshot.gang_by_key if limited else {}
+    for node in snapshot.nodes if limited else ():
+        for task in node.residents:
+            gang = gangs.get(task.gang)
+            if gang is not None and gang.queue in limited and task.status.counts_for_queue:
                 spot = gang.queue, node.labels.get(GROUP, "")
                 held[spot] = summed((held.get(spot, {}), taken_by(task)))
     return held
@@ -242,10 +257,39 @@ def _find_limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
     }
 
 
+def _encode_spot(
+    where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, exits: Exits
+) -> None:
+    """The rows of one limit; `supplied` has what counts against it alone."""
+    problem, model = where
+    request, first = problem.classes.request, exits.by_group()
+    gone = np.flatnonzero(_inside(problem, spot)[first]).tolist() if len(first) else []
+    for r in np.flatnonzero(spot.limit < UNLIMITED).tolist():
+        task_class, node = np.nonzero((supplied >= 0) & (request[:, r] > 0)[:, None])
+        if not len(node):
+            continue
+        counted = supplied[task_class, node]
+        comes = list(zip(counted.tolist(), request[task_class, r].tolist(), strict=True))
+        goes = [
+            (int(exits.leave[k]), int(running_tasks(problem).request[first[k], r])) for k in gone
+        ]
+        most = int(max(model.bounds[1][counted].max(), 1))
+        model.add_room(comes, goes, int(spot.limit[r] - spot.held[r]), most)
+
+
+def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
+    """(V,) running tasks that count against a limit."""
+    running = running_tasks(problem)
+    queue = problem.queues.names.index(spot.queue)
+    found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])
+    return found
+
+
 class _Limits(Greedy):
-    """What queues hold on groups as tasks are placed."""
+    """What queues hold on groups as tasks are placed and leave."""
 
     def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self._request = problem.classes.request
         self._queues = problem.classes.queues
         self._spots = _limited(problem)
@@ -263,3 +307,10 @@ class _Limits(Greedy):
         name, request = self._queues[task_class], self._request[task_class]
         for spot, held in zip(self._spots.get(name, ()), self._held.get(name, ()), strict=True):
             held += int(counts[spot.nodes[nodes]].sum()) * request
+
+    def leaves(self, victim: int, sign: int) -> None:
+        """See `Greedy`: who leaves does not count any more."""
+        for name, spots in self._spots.items():
+            for spot, held in zip(spots, self._held[name], strict=True):
+                if _inside(self._problem, spot)[victim]:
+                    held -= sign * running_tasks(self._problem).request[victim]

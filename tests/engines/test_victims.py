@@ -10,7 +10,7 @@ import pytest
 
 from optsched.api.wellknown import VGPU_PODGROUP_POLICY
 from optsched.domain.cards import Card, CardRequest, Geometry, Instance
-from optsched.domain.cluster import GangPhase, Queue, Snapshot
+from optsched.domain.cluster import GangPhase, NodeGroups, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.devices import (
     DeviceAllocation,
@@ -24,7 +24,7 @@ from optsched.domain.devices import (
 )
 from optsched.domain.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.task import HostPort, PodTerm, SpreadTerm
+from optsched.domain.task import DeviceRequest, HostPort, PodTerm, SpreadTerm, TaskShape
 from optsched.domain.topology import SubGroupRule
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
@@ -41,8 +41,10 @@ from optsched.rules.device_claims import DeviceClaims
 from optsched.rules.deviceshare import DeviceShare
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.gang import Gang as GangRule
+from optsched.rules.gpu_shares import packs
 from optsched.rules.guarantee import Guarantee
 from optsched.rules.host_ports import HostPorts
+from optsched.rules.nodegroup import GROUP, NodeGroup
 from optsched.rules.numa_aware import NumaAware, NumaPolicies
 from optsched.rules.pod_affinity import PodAffinity
 from optsched.rules.priority import Priority
@@ -342,6 +344,70 @@ def on_cards(by_name, task):
 def test_the_fewest_victims_are_found_where_pods_share_gpus(seed: int):
     rng = np.random.default_rng(40_000 + seed)
     compare(with_cards(rng, random_cluster(rng)), CARDS_GUARDED)
+
+
+def in_parts(rng: np.random.Generator):
+    """One or two nodes full of pods with parts of GPUs or whole ones, and a gang that waits."""
+    nodes = [node(f"n{i}", cpu=9, gpu=int(rng.integers(1, 3))) for i in range(rng.integers(1, 3))]
+    gangs = []
+    for n in nodes:
+        here: list[int] = []
+        for part in rng.choice([200, 300, 400, 500, 600, 700, 1000], 4).tolist():
+            if packs(sorted([*here, part])[::-1], dict(n.allocatable)[GPU]):
+                here.append(part)
+                made = gang(f"r{len(gangs)}", ("w", 1, having(part)), priority=1)
+                gangs.append(replace(made, tasks=(running(made.tasks[0], n.name),)))
+    if rng.random() < 0.5 and len(gangs) > 1:
+        both = (*gangs[0].tasks, replace(gangs[1].tasks[0], gang=gangs[0].key))
+        gangs[:2] = [replace(gangs[0], tasks=both, min_member=int(rng.integers(1, 3)))]
+    gangs = [replace(g, phase=GangPhase.RUNNING) for g in gangs]
+    asked = having(int(rng.choice([300, 400, 500, 600, 700, 800, 1000])))
+    return cluster(nodes, [*gangs, gang("want", ("w", int(rng.integers(1, 3)), asked), priority=9)])
+
+
+def having(part: int) -> TaskShape:
+    """What takes a CPU and a part of a GPU, or a whole one."""
+    return shape(1, 1) if part == 1000 else shape(1, device=DeviceRequest(1, part))
+
+
+@pytest.mark.parametrize("seed", range(100 * EFFORT))
+def test_the_fewest_victims_are_found_where_pods_have_parts_of_gpus(seed: int):
+    rng = np.random.default_rng(70_000 + seed)
+    compare(in_parts(rng), GUARDED)
+
+
+# --- limits of queues on groups of nodes ---------------------------------------------------------
+
+LIMITED = RuleSet.of(*ALONE, NodeGroup())
+LIMITED_GUARDED = LIMITED.guarded_by(Entitled(LIMITED))
+
+
+def within_limits(rng: np.random.Generator):
+    """Two nodes with room for all, and a queue that may hold hardly more of their group."""
+    groups = ["g1", str(rng.choice(["g1", "g2"]))]
+    nodes = [node(f"n{i}", cpu=20, labels={GROUP: g}) for i, g in enumerate(groups)]
+    gangs = []
+    for i in range(int(rng.integers(2, 5))):
+        made = gang(
+            f"r{i}",
+            ("w", int(rng.integers(1, 3)), shape(int(rng.integers(1, 3)))),
+            least=1 if rng.random() < 0.5 else None,
+            queue=str(rng.choice(["qa", "qa", "qb"])),
+        )
+        where = str(rng.choice(["n0", "n0", "n1"]))
+        tasks = tuple(running(t, where) for t in made.tasks)
+        gangs.append(replace(made, tasks=tasks, phase=GangPhase.RUNNING, priority=1))
+    limits = (("g1", ((CPU, int(rng.integers(2, 7)) * 1000),)),)
+    queues = [Queue("qa", node_groups=NodeGroups(("g1", "g2"), limits=limits)), Queue("qb")]
+    asked = shape(int(rng.integers(1, 4)))
+    want = gang("want", ("w", int(rng.integers(1, 3)), asked), priority=9, queue="qa")
+    return cluster(nodes, [*gangs, want], queues)
+
+
+@pytest.mark.parametrize("seed", range(100 * EFFORT))
+def test_the_fewest_victims_are_found_where_groups_of_nodes_have_limits(seed: int):
+    rng = np.random.default_rng(80_000 + seed)
+    compare(within_limits(rng), LIMITED_GUARDED)
 
 
 # --- NUMA nodes ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from optsched.domain.cluster import Budget, Claim, GangPhase, Queue
 from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
 from optsched.domain.eviction import leaving
 from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import HostPort, PodTerm, SpreadTerm
+from optsched.domain.task import DeviceRequest, HostPort, PodTerm, SpreadTerm
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Gang, Node, Snapshot
     from optsched.domain.decisions import Plan
+    from optsched.domain.task import TaskShape
 
 MODEL = """
 apiVersion: optsched.io/v1alpha1
@@ -431,3 +432,56 @@ def test_a_volume_that_can_be_reached_from_some_nodes_gets_room_there():
     before = cluster(nodes(2), [*lows, high])
     plan = decide(replace(before, claims={"ns/data": Claim("ns/data", there)}))
     assert (evicted(plan), nominated(plan)) == (["low1-w-0"], {"high-w-0": "n1"})
+
+
+# --- parts of GPUs -------------------------------------------------------------------------------
+
+
+def part(milli: int) -> TaskShape:
+    return shape(1, device=DeviceRequest(1, milli))
+
+
+def test_parts_of_gpus_are_freed_and_kept_for_whom_they_were_freed():
+    """Who stays has 300 twice: dealt out alone, both on one GPU, where one 700 has no room."""
+    stay = [runs(gang(f"stay{i}", ("w", 1, part(300)), priority=9), "n0") for i in range(2)]
+    low = runs(gang("low", ("w", 1, part(700)), priority=1), "n0")
+    high = gang("high", ("w", 2, part(700)), priority=5)
+    before = cluster(nodes(1, gpu=2), [*stay, low, high])
+    plan = decide(before)
+    assert evicted(plan) == ["low-w-0"]
+    assert nominated(plan) == {"high-w-0": "n0", "high-w-1": "n0"}
+    named = tuple(replace(t, nominated_node="n0") for t in high.tasks)
+    waiting = leaving(before, {"ns/low-w-0"})
+    gangs = tuple(replace(g, tasks=named) if g.key == high.key else g for g in waiting.gangs)
+    again = decide(replace(waiting, gangs=gangs))
+    assert (evicted(again), nominated(again)) == ([], nominated(plan))
+    gone = decide(cluster(nodes(1, gpu=2), [*stay, replace(high, tasks=named)]))
+    assert [a.node for a in gone.actions if isinstance(a, Allocate)] == ["n0", "n0"]
+    assert evicted(gone) == []
+
+
+def test_the_very_gpu_is_freed_that_is_needed():
+    """Two GPUs with 500 free each give no 700; a small victim does as well as a large one."""
+    lows = [
+        runs(gang(f"low{i}", ("w", 1, part(milli)), priority=1), "n0")
+        for i, milli in enumerate([500, 300, 200])
+    ]
+    high = gang("high", ("w", 1, part(800)), priority=2)
+    plan = decide(cluster(nodes(1, gpu=1), [*lows, high]))
+    assert evicted(plan) == ["low0-w-0", "low1-w-0"]
+    (level,) = [r for r in plan.certificate.levels if r.name == "victims"]
+    assert (level.value, level.bound, level.status) == (2, 2, LevelStatus.OPTIMAL)
+
+
+def test_nobody_leaves_for_a_part_that_no_eviction_frees():
+    keep = runs(gang("keep", ("w", 1, part(400)), priority=9), "n0")
+    low = runs(gang("low", ("w", 1, part(300)), priority=1), "n0")
+    high = gang("high", ("w", 1, part(700)), priority=5)
+    assert evicted(decide(cluster(nodes(1, gpu=1), [keep, low, high]))) == []
+
+
+def test_a_whole_gpu_is_freed_of_all_who_share_it():
+    lows = [runs(gang(f"low{i}", ("w", 1, part(300)), priority=1), "n0") for i in range(3)]
+    high = gang("high", ("w", 1, shape(1, 1)), priority=2)
+    plan = decide(cluster(nodes(1, gpu=1), [*lows, high]))
+    assert len(evicted(plan)) == 3
