@@ -29,6 +29,7 @@ from tests.support.webhooks import (
     make_namespace,
     queue_is_made,
     registered,
+    serving,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def test_nothing_bad_gets_in_while_a_webhook_comes_and_goes(
     assert all(spec["minAvailable"] == 2 for spec in stored.values())
     assert {spec["queue"] for spec in stored.values()} == {"default"}
     assert api.find(object_path(kinds.QUEUE, None, "default")) is not None
-    api.delete(f"/api/v1/namespaces/{SPACE}")
+    api.delete(JOBS)
 
 
 def killed(running: Webhook, start: Callable[[], Webhook], load: Load) -> Webhook:
@@ -204,3 +205,39 @@ def certificates_change(api: Api, running: Webhook, load: Load, port: int) -> No
         until(is_new, "another certificate is shown", ROTATION_S)
         load.go_on("it is trusted")
     assert len(re.findall(r"a certificate that ends (\S+) is shown", running.log)) == 3
+
+
+def test_while_nobody_answers_nothing_is_let_in_and_what_runs_goes_on(
+    control_plane: ControlPlane, api: Api, tmp_path: Path
+):
+    make_namespace(api, SPACE)
+    default = object_path(kinds.QUEUE, None, "default")
+    path, pods = object_path(kinds.JOB, SPACE, "runs"), f"/api/v1/namespaces/{SPACE}/pods"
+    with serving(api, control_plane.kubeconfig, tmp_path):
+        api.post(JOBS, submitted("runs", 2))
+    with registered(api):
+        trials = [
+            partial(api.post, f"{JOBS}?dryRun=All", submitted("later", 2)),
+            partial(api.patch, f"{path}?dryRun=All", {"spec": {"minAvailable": 1}}),
+            partial(api._call, "DELETE", f"{default}?dryRun=All"),
+        ]
+        for trial in trials:
+            # API servers learn of configurations within moments.
+            until(partial(is_refused, trial), "nobody is asked, and nothing let in")
+        # Controllers and schedulers go on: status, pods and deletions of jobs ask nobody.
+        status = {"status": {"state": {"phase": "Running"}, "running": 2}}
+        assert api.patch(f"{path}/status", status)["status"]["running"] == 2
+        pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        api.post(pods, pod)
+        api.delete(f"{pods}/p")
+        api._call("DELETE", path)
+    until(lambda: api.find(path) is None, "it is gone")
+
+
+def is_refused(trial: Callable[[], object]) -> bool:
+    """Whether an action fails because nobody can look at it."""
+    try:
+        trial()
+    except Refused as e:
+        return "failed calling webhook" in str(e)
+    return False
