@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
-from platform import python_version
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -20,19 +17,17 @@ from optsched.cli.plugins import shelf_of
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showsimulation import show_result
 from optsched.engines.cpsat.solver import WorkerProcess
-from optsched.formats.instances import read_instance
 from optsched.formats.problems import InstanceError
-from optsched.formats.traces.own import is_own, read_own
-from optsched.formats.traces.read import TRACE_FORMATS, read_published_trace
+from optsched.formats.traces.read import TRACE_FORMATS
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
-from optsched.policy.policy import SolverKind, describe, without_solver
+from optsched.policy.policy import SolverKind, without_solver
 from optsched.policy.problem import PolicyError
-from optsched.study.metrics import Measuring, as_json
+from optsched.study.metrics import Measuring
+from optsched.study.replay import Given, Played, Tally, as_result, fingerprint, read_given
 from optsched.study.simulation.record import RecordError, event_of, lines
 from optsched.study.simulation.simulator import Options, Simulation
-from optsched.study.simulation.traces import trace_of
-from optsched.study.synthetic import SyntheticError, synthetic
+from optsched.study.synthetic import SyntheticError
 from optsched.units import DurationError, format_duration_ms, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -41,9 +36,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.domain.cluster import Node
-    from optsched.domain.trace import Trace, TraceProblem
-    from optsched.formats.problems import ObjectProblem
     from optsched.policy.policy import Policy
 
 BAD_INPUT: Final = 2
@@ -92,16 +84,6 @@ class Asked:
     resume: bool
     form: str
     plugins_dir: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A trace, what was left out of it, and where it came from."""
-
-    trace: Trace
-    source: str
-    sha256: str
-    problems: tuple[TraceProblem | ObjectProblem, ...] = ()
 
 
 @click.command()
@@ -204,46 +186,13 @@ def _policy(screen: Console, asked: Asked) -> Policy:
 
 def _given(screen: Console, text: str, asked: Asked) -> Given:
     try:
-        given = _read(text, asked)
+        given = read_given(text, asked.trace_format, asked.nodes)
     except (InstanceError, SyntheticError) as e:
         say(screen, str(e), "red")
         sys.exit(BAD_INPUT)
     for problem in given.problems:
         say(screen, str(problem), "yellow")
     return given
-
-
-def _read(text: str, asked: Asked) -> Given:
-    if text.startswith("gavel:"):
-        return Given(synthetic(text), text, hashlib.sha256(text.encode()).hexdigest())
-    path = Path(text)
-    if not path.exists():
-        raise InstanceError(f"{text}: there is no such file or folder")
-    if asked.trace_format is not None:
-        nodes = None if asked.nodes is None else _nodes_of(asked.nodes)
-        trace, problems = read_published_trace(asked.trace_format, path, nodes)
-        return Given(trace, text, _sha256(path), problems)
-    if path.is_file() and is_own(path):
-        trace, problems = read_own(path)
-        return Given(trace, text, _sha256(path), problems)
-    instance = read_instance(path)
-    return Given(trace_of(instance.snapshot, path.stem), text, _sha256(path), instance.problems)
-
-
-def _nodes_of(path: Path) -> tuple[Node, ...]:
-    if path.is_file() and is_own(path):
-        return read_own(path)[0].nodes
-    return read_instance(path).snapshot.nodes
-
-
-def _sha256(path: Path) -> str:
-    """Of a file, or of all files in a folder with their names."""
-    if path.is_file():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    whole = hashlib.sha256()
-    for file in sorted(f for f in path.rglob("*") if f.is_file()):
-        whole.update(f"{file.relative_to(path)}\n{_sha256(file)}\n".encode())
-    return whole.hexdigest()
 
 
 @contextmanager
@@ -270,9 +219,7 @@ class _Run:
     given: Given
     policy: Policy
     asked: Asked
-    num_events: int = 0
-    num_bytes: int = 0
-    record_sha256: Any = field(default_factory=hashlib.sha256)
+    tally: Tally = field(default_factory=Tally)
     measuring: Measuring = field(init=False)
     simulation: Simulation | None = None
     began_s: float = 0.0
@@ -280,6 +227,17 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.measuring = Measuring(self.given.trace, self.asked.warm_up)
+
+    @property
+    def num_events(self) -> int:
+        """How many have been recorded."""
+        return self.tally.num_events
+
+    @property
+    def options(self) -> Options:
+        """How the trace is played."""
+        asked = self.asked
+        return Options(period_ms=asked.period, until_ms=asked.until, seed=asked.seed)
 
     @property
     def faults(self) -> dict[str, int]:
@@ -290,9 +248,8 @@ class _Run:
         """Play to the end; whether it was stopped before."""
         clock, asked = SystemClock(), self.asked
         self.began_s = clock.monotonic()
-        options = Options(period_ms=asked.period, until_ms=asked.until, seed=asked.seed)
         self.simulation = Simulation(
-            self.given.trace, self.policy, options, solver=solver, clock=clock
+            self.given.trace, self.policy, self.options, solver=solver, clock=clock
         )
         if asked.out is None:
             with _stoppable(self):
@@ -313,7 +270,7 @@ class _Run:
             text = lines(events)
             if file is not None:
                 file.write(text)
-            self._count(text, len(events))
+            self.tally.take(text, len(events))
             for event in events:
                 self.measuring.take(event)
             if file is not None and self.num_events >= next_checkpoint:
@@ -322,12 +279,6 @@ class _Run:
             tell(self._progress())
         if file is not None and self.stop:
             self._write_checkpoint(file)
-
-    def _count(self, text: str, num_events: int) -> None:
-        data = text.encode()
-        self.record_sha256.update(data)
-        self.num_bytes += len(data)
-        self.num_events += num_events
 
     def _progress(self) -> str:
         assert self.simulation is not None  # noqa: S101
@@ -344,7 +295,7 @@ class _Run:
         return {
             "optsched": __version__,
             "trace": self.given.sha256,
-            "model": _fingerprint(self.policy),
+            "model": fingerprint(self.policy),
             "period_ms": asked.period,
             "until_ms": asked.until,
             "seed": asked.seed,
@@ -356,7 +307,7 @@ class _Run:
         file.flush()
         state = {
             "of": self._belongs_to,
-            "record_bytes": self.num_bytes,
+            "record_bytes": self.tally.num_bytes,
             "state": self.simulation.state(),
         }
         target = self.asked.out / CHECKPOINT
@@ -394,7 +345,7 @@ class _Run:
                 self.measuring.take(event_of(line))
             except RecordError as e:
                 raise click.ClickException(f"{record}:{number}: {e}") from e
-        self._count(text, text.count("\n"))
+        self.tally.take(text, text.count("\n"))
 
     # --- results ---------------------------------------------------------------------------------
 
@@ -411,43 +362,16 @@ class _Run:
         return result
 
     def _result(self, *, complete: bool) -> dict[str, Any]:
-        simulation, trace, asked = self.simulation, self.given.trace, self.asked
-        seconds = [] if simulation is None else simulation.session_seconds
-        return {
-            "apiVersion": "optsched.io/v1alpha1",
-            "kind": "SimulationResult",
-            "complete": complete,
-            "versions": _versions(),
-            "trace": {
-                "name": trace.name,
-                "source": self.given.source,
-                "sha256": self.given.sha256,
-                "jobs": len(trace.arrivals),
-                "nodes": len(trace.nodes),
-                "left_out": [str(p) for p in self.given.problems],
-            },
-            "model": {"name": self.policy.name, "sha256": _fingerprint(self.policy)},
-            "parameters": {
-                "period_ms": asked.period or self.policy.budgets.period_ms,
-                "until_ms": asked.until,
-                "warm_up_ms": asked.warm_up,
-                "seed": asked.seed,
-            },
-            "record": {"events": self.num_events, "sha256": self.record_sha256.hexdigest()},
-            "ended_at_ms": 0 if simulation is None else simulation.now_ms,
-            "metrics": as_json(self.measuring.metrics(seconds)),
-            "faults": self.faults,
-            "wall_seconds": round(SystemClock().monotonic() - self.began_s, 3),
-        }
-
-
-def _fingerprint(policy: Policy) -> str:
-    return hashlib.sha256(describe(policy).encode()).hexdigest()
-
-
-def _versions() -> dict[str, str]:
-    others = {name: version(name) for name in ("numpy", "ortools", "scipy")}
-    return {"optsched": __version__, "python": python_version(), **others}
+        simulation = self.simulation
+        played = Played(
+            self.measuring.metrics([] if simulation is None else simulation.session_seconds),
+            self.tally,
+            is_complete=complete,
+            ended_at_ms=0 if simulation is None else simulation.now_ms,
+            faults=self.faults,
+            wall_seconds=SystemClock().monotonic() - self.began_s,
+        )
+        return as_result(self.given, self.policy, self.options, self.asked.warm_up, played)
 
 
 @contextmanager
