@@ -323,7 +323,7 @@ def test_what_the_webhook_refuses_is_told_in_its_words(
             "job run a -q nobody": "unable to find job queue",
             f"job run a -q {taken} -r 1 -m 2": "spec.minAvailable is 2, the tasks have 1",
             f"job run -f {file}": "duplicated task name w",
-            f"jobflow create -f {circle}": "jobflow flow is not dag: a waits for a",
+            f"jobflow create -f {circle}": "jobflow flow is not dag: spec.flows: a waits for a",
         }.items():
             result = shell.try_(line)
             assert result.exit_code == 1, (line, result.output)
