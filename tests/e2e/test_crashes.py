@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.api import Api, Refused, until
 from tests.support.chronicle import Chronicle
 from tests.support.live import FAIL, Process, Site
 from tests.support.livejobs import LiveJob
+from tests.support.proxy import every, is_write
 from tests.support.vcjobs import job, policy, task
 from tests.support.webhooks import SYSTEM, Webhook, free_port, make_namespace, registered
 
@@ -38,6 +40,7 @@ RUN: Final = "optsched.io/run-seconds"
 NUM_GOOD, NUM_BAD, NUM_ALONE = 10, 4, 4
 NUM_ROUNDS: Final = 4
 ALLOWED_S: Final = 120.0
+FOLLOWED: Final = (kinds.POD, kinds.POD_GROUP, kinds.JOB, kinds.SERVICE, kinds.CONFIG_MAP)
 
 
 class Replicas:
@@ -127,11 +130,14 @@ def close(site: Site, queue: str) -> None:
     site.api.post(collection_path(kinds.COMMAND, site.name), body)
 
 
+_SITES: Final = count(1)
+
+
 @pytest.fixture
 def site(own_plane: ControlPlane, tmp_path: Path) -> Iterator[Site]:
     api = Api(own_plane.kubeconfig)
     make_namespace(api, SYSTEM)
-    with Site("crashes", api, own_plane.kubeconfig, tmp_path) as site:
+    with Site(f"crashes-{next(_SITES)}", api, own_plane.kubeconfig, tmp_path) as site:
         yield site
     api.close()
 
@@ -176,8 +182,7 @@ def test_leaders_that_are_killed_again_and_again_lose_and_double_nothing(
     schedulers = Replicas(lambda: site.spawn(*election, "--loners", "wait"), "optsched_leading")
     default = object_path(kinds.QUEUE, None, "default")
     until(lambda: site.api.find(default), "the default queue is there", ALLOWED_S)
-    followed = (kinds.POD, kinds.POD_GROUP, kinds.JOB, kinds.SERVICE, kinds.CONFIG_MAP)
-    paths = {kind: collection_path(kind, site.name) for kind in followed}
+    paths = {kind: collection_path(kind, site.name) for kind in FOLLOWED}
     chance = random.Random(17)
     with Chronicle(site.api, paths.values()) as chronicle:
         good, bad = submit(site)
@@ -200,6 +205,38 @@ def test_leaders_that_are_killed_again_and_again_lose_and_double_nothing(
     assert_once(chronicle, paths, good, bad)
     site.story.assert_bound_once()
     site.story.assert_within(site.cpus)
+
+
+BUSY: Final = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "status": "Failure",
+    "reason": "TooManyRequests",
+    "message": "too busy",
+    "code": 429,
+}
+
+
+def test_answers_that_are_lost_or_say_no_lose_and_double_nothing(site: Site) -> None:
+    site.nodes(2, cpus=8)
+    queue, proxy = site.queue("q"), site.proxy()
+    site.spawn("--loners", "wait").begin()
+    default = object_path(kinds.QUEUE, None, "default")
+    until(lambda: site.api.find(default), "the default queue is there", ALLOWED_S)
+    paths = {kind: collection_path(kind, site.name) for kind in FOLLOWED}
+    with (
+        Chronicle(site.api, paths.values()) as chronicle,
+        proxy.losing(every(5, is_write)) as lost,
+        proxy.answering(every(7, is_write), BUSY),
+    ):
+        site.spawn_controllers(kubeconfig=proxy.kubeconfig).begin()
+        good, bad = submit(site)
+        begin_flows(site)
+        close(site, queue)
+        await_the_end(site, good, bad, queue)
+    assert paths[kinds.POD] in {path.partition("?")[0] for path in lost}
+    assert_once(chronicle, paths, good, bad)
+    site.story.assert_bound_once()
 
 
 def await_the_end(site: Site, good: list[LiveJob], bad: list[LiveJob], queue: str) -> None:

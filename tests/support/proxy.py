@@ -58,6 +58,7 @@ class Proxy:
         self._tls = tls(kubeconfig)
         self._gates: list[Gate] = []
         self._answers: list[tuple[Matches, int, dict[str, Any]]] = []
+        self._losses: list[tuple[Matches, list[str]]] = []
         self._watching: list[Watching] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy")
@@ -105,6 +106,14 @@ class Proxy:
         self._answers.append(rule)
         yield
         self._answers.remove(rule)
+
+    @contextmanager
+    def losing(self, matches: Matches) -> Iterator[list[str]]:
+        """Let the server do what requests ask for, and lose its answers; the paths of those."""
+        rule = (matches, list[str]())
+        self._losses.append(rule)
+        yield rule[1]
+        self._losses.remove(rule)
 
     def await_watch(self, plural: str) -> None:
         """Wait until a kind is watched."""
@@ -168,12 +177,19 @@ class Proxy:
             async with self._http.request(
                 request.method, path, data=body or None, headers=headers
             ) as answer:
+                if self._is_lost(request.method, path):
+                    await answer.read()
+                    return _cut(request)
                 return await self._forward(request, answer)
         except aiohttp.ClientError:
             # As broken for whoever asks as it is here.
-            if request.transport is not None:
-                request.transport.abort()
-            return web.Response(status=502)
+            return _cut(request)
+
+    def _is_lost(self, method: str, path: str) -> bool:
+        found = [lost for matches, lost in self._losses if matches(method, path)]
+        for lost in found:
+            lost.append(path)
+        return bool(found)
 
     async def _forward(
         self, request: web.Request, answer: aiohttp.ClientResponse
@@ -205,6 +221,13 @@ async def _copy(answer: aiohttp.ClientResponse, out: web.StreamResponse) -> None
             await out.write(b"\n".join(lines) + b"\n")
 
 
+def _cut(request: web.Request) -> web.Response:
+    """No answer at all."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=502)
+
+
 def is_binding(method: str, path: str) -> bool:
     """Whether a request binds a pod."""
     return method == "POST" and path.endswith("/binding")
@@ -218,6 +241,17 @@ def binding_of(pod: str) -> Matches:
 def is_watch_of(plural: str) -> Matches:
     """Whether a request watches a kind."""
     return lambda _, path: f"/{plural}?" in path and "watch=1" in path
+
+
+def is_write(method: str, path: str) -> bool:
+    """Whether a request changes something; leases aside."""
+    return method in ("POST", "PATCH", "PUT", "DELETE") and "/leases" not in path
+
+
+def every(number: int, matches: Matches) -> Matches:
+    """One of so many matching requests, the first one too."""
+    numbers = count()
+    return lambda method, path: matches(method, path) and next(numbers) % number == 0
 
 
 def after(number: int, matches: Matches) -> Matches:
