@@ -48,9 +48,10 @@ class VectorPacking:
 
 
 def volume_bound(problem: VectorPacking) -> int:
-    """Bins needed by the fullest dimension at least."""
+    """Bins needed by the fullest dimension at least, and by anything at all one."""
     totals = (sum(k.sizes[d] * k.number for k in problem.kinds) for d in _dimensions(problem))
-    return max(-(-total // c) for total, c in zip(totals, problem.capacity, strict=True) if c)
+    needed = (-(-total // c) for total, c in zip(totals, problem.capacity, strict=True) if c)
+    return max(1, *needed)
 
 
 def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:

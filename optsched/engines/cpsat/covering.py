@@ -1,0 +1,101 @@
+"""Items covered by as few columns as possible: the linear program that grows, and integers.
+
+Rows are kinds of items, columns are bins; items beyond the number needed may be left out of a bin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from ortools.linear_solver import pywraplp
+from ortools.sat.python import cp_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.engines.packing.items import Items
+    from optsched.problem.arrays import F64, I64
+
+
+class CoverMaster:
+    """Σ columns with z ≥ 0 so that each kind is covered; keeps its basis between solves."""
+
+    def __init__(self, number: I64) -> None:
+        self._solver = pywraplp.Solver.CreateSolver("GLOP")
+        infinity = self._solver.infinity()
+        self._rows = [self._solver.Constraint(float(n), infinity) for n in number]
+        self._objective = self._solver.Objective()
+        self._objective.SetMinimization()
+        self._variables: list[pywraplp.Variable] = []
+        self._known: set[bytes] = set()
+        self.columns: list[I64] = []
+
+    def add(self, column: I64) -> bool:
+        """Add a bin (K,); False where it is known or empty."""
+        key = column.tobytes()
+        if key in self._known or not column.any():
+            return False
+        self._known.add(key)
+        variable = self._solver.NumVar(0.0, self._solver.infinity(), "")
+        self._objective.SetCoefficient(variable, 1.0)
+        for k in np.flatnonzero(column).tolist():
+            self._rows[k].SetCoefficient(variable, float(column[k]))
+        self._variables.append(variable)
+        self.columns.append(column)
+        return True
+
+    def need(self, number: I64) -> None:
+        """Replace how many of each kind (K,) have to be covered."""
+        for row, n in zip(self._rows, number.tolist(), strict=True):
+            row.SetLb(float(n))
+
+    def solve(self, seconds: float) -> tuple[F64, F64] | None:
+        """Uses of columns and prices (K,) of items; None where time did not suffice."""
+        self._solver.SetTimeLimit(max(int(1000 * seconds), 1))
+        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
+            return None
+        uses = np.array([v.solution_value() for v in self._variables])
+        return uses, np.maximum(np.array([r.dual_value() for r in self._rows]), 0)
+
+
+def fewest_columns(
+    columns: Sequence[I64], items: Items, between: tuple[int, int], seconds: float
+) -> list[I64] | None:
+    """The fewest columns that cover all items, each as often as it is used; None if none is found.
+
+    Items that make room for others are covered exactly, others at least.
+
+    Parameters
+    ----------
+    columns
+        Bins (K,) to choose from.
+    items
+        What has to be covered.
+    between
+        How many columns must and may be used; fewer are known not to do.
+    seconds
+        For CP-SAT, two workers.
+
+    """
+    table, number = np.array(columns, np.int64), items.number
+    model = cp_model.CpModel()
+    largest = int(number.max(initial=1))
+    uses = [model.new_int_var(0, largest, "") for _ in columns]
+    most = np.where(items.is_rigid, number, largest * len(columns) * largest)
+    for k in range(len(number)):
+        inside = np.flatnonzero(table[:, k]).tolist()
+        covered = cp_model.LinearExpr.weighted_sum(
+            [uses[c] for c in inside], table[inside, k].tolist()
+        )
+        model.add_linear_constraint(covered, int(number[k]), int(most[k]))
+    total = cp_model.LinearExpr.sum(uses)
+    model.add_linear_constraint(total, *between)
+    model.minimize(total)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = 2
+    if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    chosen = [(column, solver.value(use)) for column, use in zip(columns, uses, strict=True)]
+    return [column for column, times in chosen for _ in range(times)]

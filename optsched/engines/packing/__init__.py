@@ -1,0 +1,1 @@
+"""Vector bin packing: bins filled greedily, columns generated, integers found, bounds proved."""
