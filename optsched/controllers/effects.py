@@ -177,11 +177,45 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Fabric:
+    """An NVIDIA UFM that knows a network.
+
+    Attributes
+    ----------
+    secret
+        Namespace and name of the Secret with `username` and `password`, and perhaps `ca.crt`.
+    verifies
+        Whether its certificate has to be one that is trusted.
+
+    """
+
+    url: str
+    secret: tuple[str, str]
+    verifies: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FabricAnswer:
+    """What was heard of a fabric: hosts and the switches of their ports, or what went wrong."""
+
+    at_ms: int
+    links: tuple[tuple[str, str], ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AskFabric:
+    """Ask a fabric what it is made of; `World.heard` then says what it said."""
+
+    fabric: Fabric
+
+
+@dataclass(frozen=True, slots=True)
 class Then:
     """One effect after the other; none of the rest once one has failed."""
 
     steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
 
 
-Effect: TypeAlias = Create | Patch | PatchStatus | Delete | Emit | Ask | Again | Then
+Effect: TypeAlias = Create | Patch | PatchStatus | Delete | Emit | Ask | AskFabric | Again | Then
 Effects: TypeAlias = tuple[Effect, ...]

@@ -1,9 +1,9 @@
-"""HyperNodes: found by the labels of nodes, and told how many nodes they have.
+"""HyperNodes: found by the labels of nodes or in a fabric, and told how many nodes they have.
 
-Which labels, the ConfigMap of Volcano's controllers says (`networkTopologyDiscovery`, source
-`label`); its format and the names are those of pkg/controllers/hypernode. A name ends in a digest
-of the label instead of chance, so that a HyperNode is made once; those that Volcano has made keep
-their names.
+Where they come from the ConfigMap of Volcano's controllers says (`networkTopologyDiscovery`,
+sources `label` and `ufm`, the second in `ufm.py`); its format and the names are those of
+pkg/controllers/hypernode. A name ends in a digest of the label instead of chance, so that a
+HyperNode is made once; those that Volcano has made keep their names.
 
 `status.nodeCount` counts nodes, all the way down and whenever they come and go; Volcano counts
 direct members, when a HyperNode changes.
@@ -14,30 +14,42 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.events import EventType
 from optsched.api.hypernode import MemberType, parse_hypernode
 from optsched.api.kinds import CONFIG_MAP, HYPER_NODE, NODE, Ref
 from optsched.controllers.controller import Controller, Scope
-from optsched.controllers.effects import Create, Delete, Emit, Patch, PatchStatus
+from optsched.controllers.effects import (
+    Again,
+    AskFabric,
+    Create,
+    Delete,
+    Emit,
+    Fabric,
+    Patch,
+    PatchStatus,
+)
 from optsched.controllers.manifests import (
     is_leaving,
     labels_of,
     name_of,
     part,
+    records,
     spec_of,
     status_of,
     uid_of,
 )
+from optsched.controllers.ufm import BY_UFM, fabric_hypernodes, strange_hosts
 from optsched.formats.text import Document, read_yaml
 from optsched.formats.topology import TopologyIndex
+from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.controllers.effects import Effect, Effects, Manifest
+    from optsched.controllers.effects import Effect, Effects, FabricAnswer, Manifest
     from optsched.controllers.world import World
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
@@ -47,6 +59,15 @@ BY_LABEL: Final = "label"
 HOSTNAME: Final = "kubernetes.io/hostname"
 MAX_TYPE: Final = 20
 """Characters of the name of a type."""
+
+HOUR_MS: Final = 3_600_000
+"""How often a fabric is asked unless the ConfigMap says so; Volcano's."""
+
+RETRY_MS: Final = 60_000
+"""How soon one is asked again that gave no answer."""
+
+LEAST_MS: Final = 10_000
+"""No fabric is asked more often."""
 
 _ALL: Final = Ref(HYPER_NODE, "", "")
 """All HyperNodes together; no object has no name."""
@@ -59,29 +80,90 @@ class ConfigError(Exception):
 # --- what is asked for ---------------------------------------------------------------------------
 
 
-def read_types(text: str) -> dict[str, tuple[str, ...]] | None:
-    """Labels by type, those of the lowest tier first; None where nobody asks for discovery.
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """From what HyperNodes are made.
+
+    Attributes
+    ----------
+    types
+        Labels by type, those of the lowest tier first; None where nobody asks for it.
+    fabric
+        Whom to ask; None where nobody asks for it.
+    interval_ms
+        How often.
+
+    """
+
+    types: Mapping[str, tuple[str, ...]] | None = None
+    fabric: Fabric | None = None
+    interval_ms: int = HOUR_MS
+
+
+def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
+    """What is asked for; namespace: of Secrets that are named without one.
 
     Raises ConfigError for what has no reading.
     """
+    found = Sources()
+    for source in _enabled(text):
+        config = part(source, "config")
+        match source.get("source"):
+            case "label":
+                types = part(config, "networkTopologyTypes")
+                found = replace(found, types={n: _labels(n, levels) for n, levels in types.items()})
+            case "ufm":
+                fabric, interval_ms = _fabric(source, config, namespace), _interval_ms(source)
+                found = replace(found, fabric=fabric, interval_ms=interval_ms)
+            case other:
+                raise ConfigError(
+                    f"networkTopologyDiscovery: source {other!r} is not known: use label or ufm"
+                )
+    return found
+
+
+def _enabled(text: str) -> list[Mapping[str, Any]]:
+    """The sources that are switched on."""
     documents = list(read_yaml(text))
     if not documents:
-        return None
+        return []
     if len(documents) != 1 or not isinstance(documents[0], Document):
         raise ConfigError(f"{CONFIG_FILE}: is not one YAML document")
     content = documents[0].value
-    sources = content.get("networkTopologyDiscovery") if isinstance(content, dict) else None
-    found: dict[str, tuple[str, ...]] | None = None
-    for source in sources if isinstance(sources, list) else ():
-        if not isinstance(source, dict) or source.get("enabled") is not True:
-            continue
-        if source.get("source") != BY_LABEL:
-            raise ConfigError(
-                f"networkTopologyDiscovery: source {source.get('source')!r} is not known: use label"
-            )
-        types = part(part(source, "config"), "networkTopologyTypes")
-        found = {name: _labels(name, levels) for name, levels in types.items()}
-    return found
+    sources = records(content, "networkTopologyDiscovery") if isinstance(content, dict) else []
+    return [source for source in sources if source.get("enabled") is True]
+
+
+def _fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str) -> Fabric:
+    where = config.get("endpoint")
+    if not isinstance(where, str) or not where.strip():
+        raise ConfigError("ufm: config.endpoint is missing: write https:// and where UFM answers")
+    url = where.strip().rstrip("/")
+    scheme, has_scheme, _ = url.partition("://")
+    if has_scheme and scheme not in ("http", "https"):
+        raise ConfigError(f"ufm: config.endpoint {where!r} is neither https nor http")
+    secret = part(part(source, "credentials"), "secretRef")
+    name = secret.get("name")
+    if not isinstance(name, str) or not name:
+        raise ConfigError(
+            "ufm: credentials.secretRef.name is missing: name a Secret with username and password"
+        )
+    place = str(secret.get("namespace") or namespace)
+    verifies = config.get("insecureSkipVerify") is not True
+    return Fabric(url if has_scheme else f"https://{url}", (place, name), verifies)
+
+
+def _interval_ms(source: Mapping[str, Any]) -> int:
+    written = source.get("interval")
+    if written is None:
+        return HOUR_MS
+    try:
+        interval_ms = parse_duration_ms(str(written))
+    except DurationError as e:
+        raise ConfigError(f"ufm: interval: {e}") from e
+    if interval_ms < LEAST_MS:
+        raise ConfigError(f"ufm: interval {written!r} is shorter than {LEAST_MS // 1000} seconds")
+    return interval_ms
 
 
 def _labels(name: str, levels: object) -> tuple[str, ...]:
@@ -174,7 +256,7 @@ def _hypernode(name: str, group: _Group) -> dict[str, Any]:
 
 
 class Discovery:
-    """Makes HyperNodes of the labels of nodes; config: the ConfigMap that says which labels."""
+    """Makes HyperNodes; config: the ConfigMap that says of what."""
 
     def __init__(self, config: tuple[str, str] = CONFIG) -> None:
         self._ref = Ref(CONFIG_MAP, *config)
@@ -197,19 +279,57 @@ class Discovery:
         if config is None:
             return ()
         try:
-            types = read_types(str(part(config, "data").get(CONFIG_FILE) or ""))
+            text = str(part(config, "data").get(CONFIG_FILE) or "")
+            sources = read_sources(text, ref.namespace)
         except ConfigError as e:
-            return (self._told(config, str(e)),)
-        if types is None:
-            return ()
-        known = [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == BY_LABEL]
-        nodes = (node for node in world.listed(NODE) if not is_leaving(node))
-        return tuple(_changes(wanted_hypernodes(types, nodes, known), known))
+            return (self._told(config, "InvalidTopologyDiscovery", str(e)),)
+        return (
+            *_by_labels(sources.types, world),
+            *self._by_fabric(config, sources, world),
+        )
+
+    def _by_fabric(self, config: Manifest, sources: Sources, world: World) -> Iterator[Effect]:
+        """Ask when it is time, and make what was heard last."""
+        fabric = sources.fabric
+        if fabric is None:
+            return
+        heard = world.heard(fabric)
+        if heard is None:
+            yield AskFabric(fabric)
+            yield Again(0.0)
+            return
+        pause_ms = min(sources.interval_ms, RETRY_MS) if heard.problem else sources.interval_ms
+        left_ms = heard.at_ms + pause_ms - world.now_ms
+        if left_ms <= 0:
+            yield AskFabric(fabric)
+        yield Again(max(left_ms, 0) / 1000)
+        yield from self._by_links(config, fabric, heard, world)
+
+    def _by_links(
+        self, config: Manifest, fabric: Fabric, heard: FabricAnswer, world: World
+    ) -> Iterator[Effect]:
+        """What is heard becomes HyperNodes; where it makes no sense those that are there stay."""
+        known = _made_by(BY_UFM, world)
+        wanted = fabric_hypernodes(heard.links, known)
+        others = {name_of(h) for h in world.listed(HYPER_NODE)} - {name_of(h) for h in known}
+        taken = sorted(wanted.keys() & others)
+        problem = heard.problem
+        if not problem and not wanted:
+            problem = f"{fabric.url} names no host with a port at a switch"
+        if not problem and taken:
+            problem = f"there is a HyperNode {taken[0]} already that UFM did not make: rename it"
+        if problem:
+            yield self._told(config, "TopologyNotDiscovered", problem)
+            return
+        if strange := strange_hosts(heard.links):
+            told = f"{fabric.url}: {len(strange)} hosts, such as {strange[0]!r}, can be no nodes"
+            yield self._told(config, "HostsPassedOver", told)
+        yield from _changes(wanted, known)
 
     def _wakes(self, _: Manifest, __: World) -> tuple[Ref]:
         return (self._ref,)
 
-    def _told(self, config: Manifest, message: str) -> Emit:
+    def _told(self, config: Manifest, reason: str, message: str) -> Emit:
         ref = self._ref
         return Emit(
             CONFIG_MAP,
@@ -217,10 +337,22 @@ class Discovery:
             ref.name,
             uid_of(config),
             EventType.WARNING,
-            "InvalidTopologyDiscovery",
+            reason,
             message,
             code=message,
         )
+
+
+def _by_labels(types: Mapping[str, Sequence[str]] | None, world: World) -> Iterator[Effect]:
+    if types is None:
+        return
+    known = _made_by(BY_LABEL, world)
+    nodes = (node for node in world.listed(NODE) if not is_leaving(node))
+    yield from _changes(wanted_hypernodes(types, nodes, known), known)
+
+
+def _made_by(source: str, world: World) -> list[Manifest]:
+    return [h for h in world.listed(HYPER_NODE) if labels_of(h).get(SOURCE) == source]
 
 
 def _of_others(hypernode: Manifest) -> object:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from optsched.api.kinds import Kind
-    from optsched.controllers.effects import Manifest, Question
+    from optsched.controllers.effects import Fabric, FabricAnswer, Manifest, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,6 @@ class World(Protocol):
 
     def is_answered(self, question: Question) -> bool:
         """Whether somebody has answered a question since it was first asked."""
+
+    def heard(self, fabric: Fabric) -> FabricAnswer | None:
+        """What was last heard of a fabric; None where it has not been asked."""

@@ -22,6 +22,7 @@ from optsched.formats.recent import Recent
 from optsched.kube.asking import is_answered
 from optsched.kube.effects import Executor, Stale, Surroundings
 from optsched.kube.errors import KubeError, NotFound
+from optsched.kube.fabric import FabricReader
 from optsched.kube.selection import Narrow, Selection
 from optsched.kube.store import Store
 from optsched.kube.watch import Listed, Reflection, reflect
@@ -102,6 +103,7 @@ class Controllers:
             listener=self,
             may_write=lambda: self._leads and parts.leadership.is_leading,
             is_answered=parts.is_answered,
+            ask_fabric=FabricReader(parts.api, parts.clock).ask,
         )
         self._executor = Executor(parts.api, self.store, around)
         self._queue: WorkQueue[Key] = WorkQueue(parts.waiting.chance)

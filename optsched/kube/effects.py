@@ -13,6 +13,7 @@ from optsched.api.kinds import Ref, find_kind
 from optsched.controllers.effects import (
     Again,
     Ask,
+    AskFabric,
     Create,
     Delete,
     Emit,
@@ -35,7 +36,7 @@ from optsched.kube.events import Note
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from optsched.controllers.effects import Effects, Question
+    from optsched.controllers.effects import Effects, Fabric, FabricAnswer, Question
     from optsched.kube.ports import DeletingApi, Raw
     from optsched.kube.store import Store
 
@@ -67,12 +68,13 @@ class Listener(Protocol):
 class Surroundings:
     """What an executor works with.
 
-    may_write: whether this process leads. is_answered: asks a question outside of the API server.
+    may_write: whether this process leads. is_answered, ask_fabric: ask outside of the API server.
     """
 
     listener: Listener
     may_write: Callable[[], bool]
     is_answered: Callable[[Question], Awaitable[bool]]
+    ask_fabric: Callable[[Fabric], Awaitable[FabricAnswer]]
 
 
 class Executor:
@@ -98,13 +100,15 @@ class Executor:
         _raise_worst([result for result in results if result is not None])
         return agains
 
-    async def _one(self, effect: _Write | Emit | Ask | Then) -> None:
+    async def _one(self, effect: _Write | Emit | Ask | AskFabric | Then) -> None:
         if isinstance(effect, Then):
             for step in effect.steps:
                 await self._one(step)
         elif isinstance(effect, Ask):
             if await self._around.is_answered(effect.question):
                 self._store.answered(effect.question)
+        elif isinstance(effect, AskFabric):
+            self._store.hear(effect.fabric, await self._around.ask_fabric(effect.fabric))
         elif isinstance(effect, Emit):
             self._around.listener.note(_note(effect))
         else:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.controllers.controller import Scope
-    from optsched.controllers.effects import Question
+    from optsched.controllers.effects import Fabric, FabricAnswer, Question
     from optsched.controllers.world import Index
     from optsched.kube.ports import Raw
     from optsched.kube.watch import WatchEvent
@@ -162,6 +162,7 @@ class Store:
         self._clock = clock
         self._on_change = on_change
         self._answered: Recent[Question, bool] = Recent(ANSWERS)
+        self._heard: dict[Fabric, FabricAnswer] = {}
         self._strangers: Recent[Ref, tuple[int, Raw]] = Recent(STRANGERS)
 
     # --- World -----------------------------------------------------------------------------------
@@ -194,6 +195,10 @@ class Store:
         """See `World`."""
         met_ms, obj = self._strangers.get(Ref(kind, namespace, name)) or (0, None)
         return obj if self._clock.now_ms() < met_ms + KNOWN_MS else None
+
+    def heard(self, fabric: Fabric) -> FabricAnswer | None:
+        """See `World`."""
+        return self._heard.get(fabric)
 
     def is_answered(self, question: Question) -> bool:
         """See `World`."""
@@ -251,6 +256,10 @@ class Store:
     def answered(self, question: Question) -> None:
         """Somebody has answered a question."""
         self._answered.add(question, value=True)
+
+    def hear(self, fabric: Fabric, answer: FabricAnswer) -> None:
+        """A fabric has said what it is made of, or has not; nobody asks for any other than this."""
+        self._heard = {fabric: answer}
 
     def deleted(self, ref: Ref, uid: str) -> None:
         """The server has deleted an object; uid: empty for whatever had the name."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from optsched.api.kinds import CONFIG_MAP, HYPER_NODE, NODE, Ref
-from optsched.controllers.hypernode import NODE_COUNTS, ConfigError, Discovery, read_types
+from optsched.controllers.hypernode import NODE_COUNTS, ConfigError, Discovery, read_sources
 from tests.support.memory import MemoryWorld
 
 CONFIG = Ref(CONFIG_MAP, "volcano-system", "volcano-controller-configmap")
@@ -151,7 +151,8 @@ def test_where_nobody_asks_nothing_is_touched(text: str) -> None:
         (("Fabric_A", "A" * 21), "has more than 20 characters"),
         (("leaf", "spine"), "names a label twice"),
         (("nodeLabel: leaf", "label: leaf"), "list a nodeLabel for each tier"),
-        (("source: label", "source: ufm"), "source 'ufm' is not known: use label"),
+        (("source: label", "source: roce"), "source 'roce' is not known: use label or ufm"),
+        (("source: label", "source: ufm"), "ufm: config.endpoint is missing: write https://"),
         (("enabled: true", "enabled: true\n  x: ["), "is not one YAML document"),
     ],
 )
@@ -160,7 +161,7 @@ def test_what_has_no_reading_is_told_and_changes_nothing(
 ) -> None:
     text = TEXT.replace(*change)
     with pytest.raises(ConfigError, match=words):
-        read_types(text)
+        read_sources(text)
     world = play(text, **FABRIC)
     world.apply(CONTROLLER.decide(CONFIG, world))
     assert world.listed(HYPER_NODE) == []

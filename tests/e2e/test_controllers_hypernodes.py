@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.api import until
+from tests.support.ufm import Ufm
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.live import Site
 
 pytestmark = pytest.mark.e2e
@@ -73,5 +76,65 @@ def test_leaves_and_spines_follow_the_labels(site: Site) -> None:
     until(lambda: site.events("topology", "InvalidTopologyDiscovery"), "it is told")
     assert found(site) == {"b": (1, 3), "s": (2, 3)}
     controllers.stop()
+    for hypernode in site.api.items(HYPER_NODES):
+        site.api.delete(f"{HYPER_NODES}/{hypernode['metadata']['name']}")
+
+
+UFM = """
+networkTopologyDiscovery:
+- source: ufm
+  enabled: true
+  interval: 10s
+  credentials:
+    secretRef:
+      name: ufm-credentials
+  config:
+    endpoint: {0}
+"""
+
+
+def leaves(site: Site) -> list[list[str]]:
+    """The nodes of each HyperNode that UFM has made, the spine's leaves not among them."""
+    made = site.api.items(HYPER_NODES, labelSelector="volcano.sh/network-topology-source=ufm")
+    return sorted(
+        [member["selector"]["exactMatch"]["name"] for member in each["spec"]["members"]]
+        for each in made
+        if each["spec"]["tier"] == 1
+    )
+
+
+def spine(site: Site) -> int:
+    """How many nodes are below the spine."""
+    found = site.api.find(f"{HYPER_NODES}/spine-hn") or {}
+    number: int = found.get("status", {}).get("nodeCount", 0)
+    return number
+
+
+def test_a_fabric_is_followed(site: Site, tmp_path: Path) -> None:
+    names = site.nodes(4)
+    secrets = f"/api/v1/namespaces/{site.name}/secrets"
+    configs = f"/api/v1/namespaces/{site.name}/configmaps"
+    with Ufm(tmp_path) as ufm:
+        ufm.links = tuple(zip(names, ("s1", "s1", "s2", "s2"), strict=True))
+        controllers = site.controllers("--config-map", f"{site.name}/topology")
+        config = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "topology"},
+            "data": {"volcano-controller.conf": UFM.format(ufm.url)},
+        }
+        site.api.post(configs, config)
+        until(lambda: site.events("topology", "TopologyNotDiscovered"), "it lacks a Secret")
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ufm-credentials"}}
+        site.api.post(secrets, {**secret, "data": ufm.secret()})
+        until(lambda: leaves(site) == [list(names[:2]), list(names[2:])], "two leaves")
+        until(lambda: spine(site) == 4, "a spine above them")
+        ufm.code = 503
+        asked = len(ufm.asked)
+        until(lambda: len(ufm.asked) > asked, "it is asked again")
+        assert leaves(site) == [list(names[:2]), list(names[2:])]
+        ufm.links, ufm.code = tuple((name, "s1") for name in names), 200
+        until(lambda: leaves(site) == [list(names)], "one leaf")
+        controllers.stop()
     for hypernode in site.api.items(HYPER_NODES):
         site.api.delete(f"{HYPER_NODES}/{hypernode['metadata']['name']}")

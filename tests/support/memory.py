@@ -20,6 +20,7 @@ from optsched.api.kinds import POD, Kind, Ref
 from optsched.controllers.effects import (
     Again,
     Ask,
+    AskFabric,
     Create,
     Delete,
     Effect,
@@ -33,7 +34,7 @@ from optsched.controllers.manifests import controller_of, ref_of, uid_of
 from optsched.units import format_time
 
 if TYPE_CHECKING:
-    from optsched.controllers.effects import Question
+    from optsched.controllers.effects import Fabric, FabricAnswer, Question
     from optsched.controllers.world import Index
 
 FOREGROUND = "foregroundDeletion"
@@ -62,6 +63,9 @@ class MemoryWorld:
         """Questions to which somebody would answer."""
         self.listeners: list[Callable[[str, Ref, Mapping[str, Any]], None]] = []
         """Told of each change: ADDED, MODIFIED or DELETED, and the object."""
+        self.asked_fabrics: list[Fabric] = []
+        self.fabrics: dict[Fabric, FabricAnswer] = {}
+        """What was heard of fabrics."""
         self.strangers: dict[Ref, Mapping[str, Any]] = {}
         """Objects that nobody follows, whose names were wanted."""
         self._objects: dict[Ref, dict[str, Any]] = {}
@@ -100,6 +104,9 @@ class MemoryWorld:
 
     def stranger(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any] | None:
         return self.strangers.get(Ref(kind, namespace, name))
+
+    def heard(self, fabric: Fabric) -> FabricAnswer | None:
+        return self.fabrics.get(fabric)
 
     def is_answered(self, question: Question) -> bool:
         return question in self.asked and question in self.answers
@@ -163,8 +170,8 @@ class MemoryWorld:
             case Again():
                 self.agains.append(effect)
                 return True
-            case Ask(question):
-                self.asked.append(question)
+            case Ask() | AskFabric():
+                self._ask(effect)
                 return True
         reason = self._refusal(effect)
         if reason:
@@ -175,6 +182,12 @@ class MemoryWorld:
         if self._version != version:
             self.writes.append(effect)
         return True
+
+    def _ask(self, effect: Ask | AskFabric) -> None:
+        if isinstance(effect, Ask):
+            self.asked.append(effect.question)
+        else:
+            self.asked_fabrics.append(effect.fabric)
 
     def _write(self, effect: Create | Patch | Delete) -> None:
         match effect:

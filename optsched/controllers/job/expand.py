@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.controllers.effects import Manifest, Question
+    from optsched.controllers.effects import Fabric, FabricAnswer, Manifest, Question
     from optsched.controllers.world import Index
     from optsched.units import FieldError
 
@@ -86,6 +86,10 @@ class _Classes:
 
     def stranger(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         del kind, namespace, name
+        return None
+
+    def heard(self, fabric: Fabric) -> FabricAnswer | None:
+        del fabric
         return None
 
     def is_answered(self, question: Question) -> bool:

@@ -1,0 +1,146 @@
+"""HyperNodes of an InfiniBand fabric, as NVIDIA UFM knows it.
+
+UFM lists the ports of a fabric; those of hosts say at which leaf switch they end. Hosts whose
+switches hang together are one HyperNode of tier 1, and all of them one of tier 2. Format, groups
+and names are those of Volcano (pkg/controllers/hypernode/discovery/ufm), whose leaves are numbered
+in the order of the moment; here a leaf keeps the name that most of its nodes know it by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from optsched.api.hypernode import MemberType
+from optsched.api.kinds import HYPER_NODE
+from optsched.api.schema import NAME_PATTERN
+from optsched.controllers.manifests import name_of, part, records, spec_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from optsched.controllers.effects import Manifest
+
+BY_UFM: Final = "ufm"
+PATH: Final = "/ufmRest/resources/ports"
+LEAF: Final = "leaf-hn-"
+SPINE: Final = "spine-hn"
+_LONGEST: Final = 253
+_HOST_PORT: Final = "Computer"
+"""Stands in the description of ports of hosts."""
+
+Link: TypeAlias = tuple[str, str]
+"""A host and the leaf switch that one of its ports ends at."""
+
+
+class UfmError(ValueError):
+    """What UFM said has no reading."""
+
+
+def read_links(body: bytes) -> tuple[Link, ...]:
+    """The links of hosts in an answer of UFM, each once; raises UfmError.
+
+    Ports of switches are passed over, and hosts without a name or a switch.
+    """
+    try:
+        ports = json.loads(body)
+    except (ValueError, RecursionError) as e:
+        raise UfmError(f"the answer is not JSON: {e}") from e
+    if not isinstance(ports, list):
+        raise UfmError("the answer is no list of ports")
+    found = {
+        (port["system_name"], port["peer_node_name"])
+        for port in ports
+        if isinstance(port, dict) and _is_of_host(port)
+    }
+    return tuple(sorted(found))
+
+
+def _is_of_host(port: dict[str, Any]) -> bool:
+    ends = (port.get("system_name"), port.get("peer_node_name"))
+    is_named = all(isinstance(end, str) and end for end in ends)
+    return is_named and _HOST_PORT in str(port.get("description"))
+
+
+def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The hosts that hang together, by the first of their switches; both in order of names."""
+    hosts_of: defaultdict[str, set[str]] = defaultdict(set)
+    switches_of: defaultdict[str, set[str]] = defaultdict(set)
+    for host, switch in links:
+        hosts_of[switch].add(host)
+        switches_of[host].add(switch)
+    found: list[tuple[str, tuple[str, ...]]] = []
+    seen: set[str] = set()
+    for first in sorted(hosts_of):
+        if first in seen:
+            continue
+        hosts, todo = set[str](), [first]
+        while todo:
+            switch = todo.pop()
+            if switch not in seen:
+                seen.add(switch)
+                hosts |= hosts_of[switch]
+                todo += {each for host in hosts_of[switch] for each in switches_of[host]}
+        found.append((first, tuple(sorted(hosts))))
+    return tuple(found)
+
+
+def strange_hosts(links: Iterable[Link]) -> tuple[str, ...]:
+    """Hosts with names that no node can have, in order."""
+    names = sorted({host for host, _ in links})
+    return tuple(name for name in names if not _is_name(name))
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= _LONGEST and re.fullmatch(NAME_PATTERN, text) is not None
+
+
+def fabric_hypernodes(
+    links: Sequence[Link], known: Iterable[Manifest]
+) -> dict[str, dict[str, Any]]:
+    """The HyperNodes that links make, by name; known: those that links have made before."""
+    strange = set(strange_hosts(links))
+    groups = leaf_groups(link for link in links if link[0] not in strange)
+    before = {name_of(each): _nodes(each) for each in known if name_of(each).startswith(LEAF)}
+    made: dict[str, dict[str, Any]] = {}
+    for name, hosts in _named(groups, before):
+        made[name] = _hypernode(name, 1, MemberType.NODE, hosts)
+    if made:
+        made[SPINE] = _hypernode(SPINE, 2, MemberType.HYPER_NODE, sorted(made))
+    return made
+
+
+def _named(
+    groups: Sequence[tuple[str, tuple[str, ...]]], before: dict[str, set[str]]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Groups with the names that most of their hosts know them by, each name once."""
+    pairs = (
+        (-len(nodes & set(hosts)), name, i)
+        for i, (_, hosts) in enumerate(groups)
+        for name, nodes in before.items()
+    )
+    taken: dict[int, str] = {}
+    for shared, name, i in sorted(pairs):
+        if shared and i not in taken and name not in taken.values():
+            taken[i] = name
+    fresh = (f"{LEAF}{hashlib.sha256(first.encode()).hexdigest()[:8]}" for first, _ in groups)
+    names = [taken.get(i, name) for i, name in enumerate(fresh)]
+    return [(name, hosts) for name, (_, hosts) in zip(names, groups, strict=True)]
+
+
+def _nodes(hypernode: Manifest) -> set[str]:
+    members = records(spec_of(hypernode), "members")
+    return {str(part(part(m, "selector"), "exactMatch").get("name")) for m in members}
+
+
+def _hypernode(name: str, tier: int, kind: MemberType, names: Iterable[str]) -> dict[str, Any]:
+    members = [{"type": kind.value, "selector": {"exactMatch": {"name": n}}} for n in names]
+    return {
+        "apiVersion": HYPER_NODE.api_version,
+        "kind": HYPER_NODE.kind,
+        "metadata": {"name": name, "labels": {"volcano.sh/network-topology-source": BY_UFM}},
+        "spec": {"tier": tier, "members": members},
+    }
