@@ -318,6 +318,13 @@ def queue_of_pod(pod: Raw) -> str:
     return str(named or annotations.get(wellknown.POD_QUEUE_NAME) or "")
 
 
+def with_positions(table: Table, places: Mapping[tuple[str, str], str]) -> Table:
+    """A table of jobs that tells their places in the lines of their queues, after the phase."""
+    column = Column("Position", lambda job, _: places.get((job.meta.namespace, job.meta.name)))
+    at = [c.heading for c in table.columns].index("Phase") + 1
+    return Table(table.read, (*table.columns[:at], column, *table.columns[at:]))
+
+
 TABLES: Final = {
     kinds.QUEUE: QUEUES,
     kinds.JOB: JOBS,

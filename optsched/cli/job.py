@@ -17,6 +17,7 @@ from optsched.cli.jobs import (
     remove,
     show_job,
     show_jobs,
+    show_standing_jobs,
     submit,
     watch_job,
 )
@@ -102,11 +103,15 @@ def _from_file(path: str, name: str, namespace: str) -> list[dict[str, Any]]:
 @click.option("-S", "--scheduler", default="", help="Those of a scheduler.")
 @click.option("--selector", default="", help="Those with this in their names.")
 @click.option("-l", "--labels", default="", help="Those with labels, such as team=vision.")
+@click.option(
+    "--position", "placed", is_flag=True, help="Where they wait in their queues; reads more."
+)
 def list_jobs(
-    place: Place, form: str, namespace: str, *, all_namespaces: bool, **which: str
+    place: Place, form: str, namespace: str, *, all_namespaces: bool, placed: bool, **which: str
 ) -> None:
     """List jobs."""
-    show_jobs(place, form, None if all_namespaces else namespace, which)
+    inside = None if all_namespaces else namespace
+    (show_standing_jobs if placed else show_jobs)(place, form, inside, which)
 
 
 # --- view ----------------------------------------------------------------------------------------
@@ -119,6 +124,24 @@ def list_jobs(
 def view(place: Place, form: str, target: Target) -> None:
     """Show all that is known of a job, and its events."""
     show_job(place, form, target)
+
+
+# --- explain -------------------------------------------------------------------------------------
+
+
+@job.command("explain")
+@cluster_options
+@output_option()
+@target_options(JOB)
+def explain(place: Place, form: str, target: Target) -> None:
+    """Say why a job waits, where it stands in its queue, and when it could start.
+
+    Ends with 0 unless it waits, with 8 if it does, and with 9 if it could never start.
+    """
+    # The rules and engines that know the order take a second to load.
+    from optsched.cli.explain import explain_job
+
+    explain_job(place, form, target)
 
 
 # --- suspend, resume, delete ---------------------------------------------------------------------

@@ -11,7 +11,7 @@ import click
 from optsched.api.job import JobPhase, parse_job
 from optsched.api.kinds import COMMAND, EVENT, JOB, POD_GROUP, Ref
 from optsched.cli.cluster import Exit, Failure, absent, ask, create, listed, read
-from optsched.cli.columns import JOBS, Table, name_of, namespace_of
+from optsched.cli.columns import JOBS, Table, name_of, namespace_of, with_positions
 from optsched.cli.describe import EVENT_HEADINGS, description, event_rows
 from optsched.cli.manifests import command_manifest
 from optsched.cli.output import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from optsched.api.job import Job
     from optsched.cli.cluster import Place
     from optsched.cli.names import Target
+    from optsched.cli.picture import Cluster
     from optsched.kube.client import Client
     from optsched.kube.errors import KubeError
 
@@ -69,11 +70,33 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
     """Print jobs. namespace: None for all. which: queue, scheduler, selector and labels."""
 
     async def found(client: Client) -> list[Any]:
-        inside = "" if namespace is None else namespace or client.namespace
-        return await listed(client, JOB, inside, labels=which.get("labels", ""))
+        return await _listed_jobs(client, namespace, which)
 
     jobs = [obj for obj in ask(place, found) if is_meant(obj, which)]
     show_list(JOB, jobs, form, with_namespace(JOBS) if namespace is None else None)
+
+
+def show_standing_jobs(
+    place: Place, form: str, namespace: str | None, which: Mapping[str, str]
+) -> None:
+    """The same with their places in the lines of their queues, for which the cluster is read."""
+    from optsched.cli.explain import positions
+    from optsched.cli.picture import taken
+
+    async def found(client: Client) -> tuple[list[Any], Cluster]:
+        return await _listed_jobs(client, namespace, which), await taken(client)
+
+    jobs, cluster = ask(place, found)
+    meant = [obj for obj in jobs if is_meant(obj, which)]
+    table = with_positions(JOBS, positions(cluster, meant))
+    show_list(JOB, meant, form, with_namespace(table) if namespace is None else table)
+
+
+async def _listed_jobs(
+    client: Client, namespace: str | None, which: Mapping[str, str]
+) -> list[Any]:
+    inside = "" if namespace is None else namespace or client.namespace
+    return await listed(client, JOB, inside, labels=which.get("labels", ""))
 
 
 def is_meant(obj: Raw, which: Mapping[str, str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from optsched.api.kinds import CONFIG_MAP, JOB, PRIORITY_CLASS, Ref, find_kind
-from optsched.cli.cluster import Exit, Failure, Place, ask, cluster_options
-from optsched.cli.deciding import DEFAULT_SECONDS, limits_of, policy_from, policy_of, surroundings
+from optsched.api.kinds import JOB, find_kind
+from optsched.cli.cluster import Exit, Failure, Place, cluster_options
+from optsched.cli.deciding import DEFAULT_SECONDS, limits_of, surroundings
 from optsched.cli.files import read_parts
 from optsched.cli.output import JSON, TABLE, WIDE, YAML, show_rows, written
+from optsched.cli.picture import MODEL, classes_in, from_file, live, policy_for
 from optsched.cli.screen import remarks, say
 from optsched.controllers.job.expand import expand_job
 from optsched.formats.index import READ_KINDS
-from optsched.formats.instances import read_objects
-from optsched.formats.pods import DEFAULT_NAMESPACE, DecodeOptions
-from optsched.formats.problems import InstanceError
-from optsched.policy.load import parse_policy
-from optsched.study.whatif import Added, Clash, Means, Start
+from optsched.formats.pods import DecodeOptions
+from optsched.study.objects import Means
+from optsched.study.whatif import Added, Clash, Start
 from optsched.study.whatif import what_if as answers_of
 from optsched.units import format_time
 
@@ -30,16 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.cli.files import Part
+    from optsched.cli.picture import Cluster
     from optsched.domain.booking import Booking
-    from optsched.kube.client import Client
     from optsched.kube.ports import Raw
     from optsched.policy.policy import Policy
     from optsched.study.whatif import Answer, Answers
 
-CONFIGURATION: Final = Ref(CONFIG_MAP, "volcano-system", "volcano-scheduler-configmap")
-"""Where installed schedulers have their policy."""
-CONFIGURATION_FILE: Final = "volcano-scheduler.conf"
-MODEL: Final = "volcano-default"
 UID: Final = "what-if"
 """Of jobs that nobody has made."""
 
@@ -122,8 +116,8 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
     """
     options = Options(**given)
     parts = [part for path in options.files for part in read_parts(path)]
-    cluster = _from_file(options.snapshot) if options.snapshot else _live(place)
-    policy = _policy(cluster, options)
+    cluster = from_file(options.snapshot) if options.snapshot else live(place)
+    policy = policy_for(cluster, options.model, options.solver, options.plugins_dir)
     added, later = _added(parts, cluster, options.namespace)
     found = _decided(cluster.objects, added, policy, options)
     if form in (JSON, YAML):
@@ -137,62 +131,6 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
         raise click.exceptions.Exit(Exit.WAITS)
 
 
-# --- the cluster ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """What is there. configuration: of its scheduler; empty where it is not known."""
-
-    objects: Sequence[Raw]
-    namespace: str = DEFAULT_NAMESPACE
-    configuration: str = ""
-
-
-def _from_file(path: Path) -> Cluster:
-    try:
-        objects, problems = read_objects(path)
-    except InstanceError as e:
-        raise Failure(str(e), Exit.USAGE) from e
-    for problem in problems:
-        say(remarks(), str(problem), "yellow")
-    return Cluster([dict(obj) for obj in objects])
-
-
-def _live(place: Place) -> Cluster:
-    from optsched.kube.capture import capture
-    from optsched.kube.clock import SystemClock
-
-    async def seen(client: Client) -> Cluster:
-        captured = capture(client, SystemClock().now_ms())
-        objects, text = await asyncio.gather(captured, _configuration(client))
-        return Cluster(objects, client.namespace, text)
-
-    return ask(place, seen)
-
-
-async def _configuration(client: Client) -> str:
-    """The policy of the cluster's scheduler; empty where there is none to be seen."""
-    from optsched.kube.errors import Forbidden, NotFound
-
-    try:
-        found = await client.read(CONFIGURATION)
-    except (Forbidden, NotFound):
-        return ""
-    return str((found.get("data") or {}).get(CONFIGURATION_FILE) or "")
-
-
-def _policy(cluster: Cluster, options: Options) -> Policy:
-    screen, text = remarks(), cluster.configuration
-    if options.model or not text:
-        model = options.model or MODEL
-        return policy_of(screen, model, options.solver, options.plugins_dir)
-    source = f"{CONFIGURATION.namespace}/{CONFIGURATION.name}"
-    return policy_from(
-        screen, options.solver, options.plugins_dir, lambda shelf: parse_policy(text, source, shelf)
-    )
-
-
 # --- what is added -------------------------------------------------------------------------------
 
 
@@ -201,7 +139,7 @@ def _added(
 ) -> tuple[Added, dict[str, tuple[str, ...]]]:
     """What is to be added, and by gang the tasks whose pods come later."""
     parts = list(parts)
-    classes = _classes([*cluster.objects, *(part.value for part in parts)])
+    classes = classes_in([*cluster.objects, *(part.value for part in parts)])
     inside = namespace or cluster.namespace
     objects: list[Raw] = []
     pods_of: dict[str, Sequence[Raw]] = {}
@@ -226,11 +164,6 @@ def _added(
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
     return Added(objects, pods_of), later
-
-
-def _classes(objects: Iterable[Any]) -> dict[str, Raw]:
-    name = PRIORITY_CLASS.kind
-    return {obj["metadata"]["name"]: obj for obj in objects if obj.get("kind") == name}
 
 
 def _placed(obj: Raw, namespace: str) -> Raw:

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.domain.cluster import GangPhase
 from optsched.domain.decisions import Certificate, Enqueue, Evict, Plan
 from optsched.domain.eviction import leaving
 from optsched.domain.moves import is_successor, kept_places
 from optsched.domain.reasons import Reason, ReasonCode
+from optsched.domain.task import TaskStatus
 from optsched.engines.consolidation.stage import Means as MovingMeans
 from optsched.engines.consolidation.stage import consolidate
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.greedy.bundles import ByGang
-from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy, turns_of
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
 from optsched.engines.shuffle import once_moved, shuffle
 from optsched.engines.victims.stage import Clearing, Means, make_room
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from optsched.domain.booking import Booking
-    from optsched.domain.cluster import Snapshot
+    from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.decisions import Action
     from optsched.engines.cpsat.solver import Solver
     from optsched.policy.policy import Policy
@@ -194,6 +196,16 @@ def expected_starts(
     return expected(session._snapshot, session._policy, keys)
 
 
+def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ...]]:
+    """Keys of the gangs that wait, by queue, in the order in which the next session asks them.
+
+    Gangs of which nothing runs, whether their pods are made yet or not. Who is asked first need not
+    start first: it may not fit where a smaller one does.
+    """
+    session = _Session(snapshot, policy, Surroundings())
+    return session.lines()
+
+
 @dataclass(frozen=True, eq=False)
 class _Round:
     """One way through a session: what was decided, and what is evicted for it.
@@ -304,6 +316,19 @@ class _Session:
         plan = replace(plan, pending={**plan.pending, **told})
         named = (key for kept in keeping.values() for key in kept)
         return plan, (*flaws, *budget_flaws(named))
+
+    def lines(self) -> dict[str, tuple[str, ...]]:
+        """See `waiting_lines`."""
+        problem = compile_problem(self._snapshot, None)
+        gangs = problem.snapshot.gangs
+        waiting = [
+            i for i, gang in enumerate(gangs) if problem.queue_of[i] >= 0 and _is_waiting(gang)
+        ]
+        tiers = find_tiers(problem, self._policy).of if self._optimises else None
+        found: dict[str, list[str]] = {}
+        for i in turns_of(problem, self._rules, waiting, tiers):
+            found.setdefault(gangs[i].queue, []).append(gangs[i].key)
+        return {queue: tuple(keys) for queue, keys in found.items()}
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -578,6 +603,15 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
     """
     gangs = tuple(replace(g, is_loose=True) for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
+
+
+def _is_waiting(gang: Gang) -> bool:
+    """Whether nothing of a gang runs, and something of it is to."""
+    if any(task.status.counts_as_ready for task in gang.tasks):
+        return False
+    if gang.tasks:
+        return any(task.status is TaskStatus.PENDING for task in gang.tasks)
+    return gang.phase in (GangPhase.PENDING, GangPhase.INQUEUE)
 
 
 def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:

@@ -13,9 +13,9 @@ from optsched.api.kinds import POD, POD_GROUP, find_kind
 from optsched.domain.cluster import GangPhase
 from optsched.domain.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.formats.marks import time_text
-from optsched.formats.pods import DEFAULT_NAMESPACE
 from optsched.formats.snapshot import assemble
 from optsched.session.session import expected_starts, run_session
+from optsched.study.objects import is_pod_of, key_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,14 +24,11 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.decisions import Certificate, Plan
     from optsched.domain.reasons import Reason
-    from optsched.formats.pods import DecodeOptions
     from optsched.formats.problems import ObjectProblem
     from optsched.formats.snapshot import Assembled
-    from optsched.policy.policy import Policy
-    from optsched.session.session import Surroundings
+    from optsched.study.objects import Means
 
     Manifest = Mapping[str, Any]
-    Name = tuple[str, str]
 
 
 class Start(StrEnum):
@@ -103,15 +100,6 @@ class Answers:
     starts_too: tuple[str, ...]
     certificate: Certificate
     problems: tuple[ObjectProblem, ...] = ()
-
-
-@dataclass(frozen=True)
-class Means:
-    """How it is decided."""
-
-    policy: Policy
-    surroundings: Surroundings
-    options: DecodeOptions
 
 
 @dataclass(frozen=True)
@@ -206,19 +194,19 @@ class _Study:
         """Why gangs are not let in whose pods are made only then, by key."""
         if not self._pods_of:
             return {}
-        unmade = {_key(pod) for pod in self._all_pods}
-        _, plan = self._decided(obj for obj in self._merged if not _is_pod_of(obj, unmade))
+        unmade = {key_of(pod) for pod in self._all_pods}
+        _, plan = self._decided(obj for obj in self._merged if not is_pod_of(obj, unmade))
         let_in = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
         return {key: plan.pending.get(key) for key in self._pods_of if key not in let_in}
 
     def _with_pods(self, outside: Collection[str] = ()) -> Iterator[Manifest]:
         """The cluster once gangs have pods, but for those that are not let in."""
-        unmade = {_key(pod) for key in outside for pod in self._pods_of[key]}
+        unmade = {key_of(pod) for key in outside for pod in self._pods_of[key]}
         for obj in self._merged:
-            key = _key(obj)
+            key = key_of(obj)
             if obj.get("kind") == POD_GROUP.kind and key in self._pods_of and key not in outside:
                 yield {**obj, "status": {"phase": GangPhase.INQUEUE.value}}
-            elif not _is_pod_of(obj, unmade):
+            elif not is_pod_of(obj, unmade):
                 yield obj
 
     # --- answers ---------------------------------------------------------------------------------
@@ -268,13 +256,9 @@ class _Study:
         gangs = assemble(whole, self._means.options, self._now_ms).snapshot.gangs
         others = {task.key for gang in gangs if gang.key != key for task in gang.tasks}
         for obj in whole:
-            is_other_group = obj.get("kind") == POD_GROUP.kind and _key(obj) != key
-            if not is_other_group and not _is_pod_of(obj, others):
+            is_other_group = obj.get("kind") == POD_GROUP.kind and key_of(obj) != key
+            if not is_other_group and not is_pod_of(obj, others):
                 yield obj
-
-
-def _is_pod_of(obj: Manifest, keys: Collection[str]) -> bool:
-    return obj.get("kind") == POD.kind and _key(obj) in keys
 
 
 def _dated(obj: Manifest, now_ms: int) -> Manifest:
@@ -285,7 +269,7 @@ def _dated(obj: Manifest, now_ms: int) -> Manifest:
 def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Manifest]:
     new = {name_of(obj): obj for obj in added}
     clashes = [
-        f"{obj['kind']} {_key(obj)}"
+        f"{obj['kind']} {key_of(obj)}"
         for obj in objects
         if find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) in (POD, POD_GROUP)
         and name_of(obj) in new
@@ -295,23 +279,9 @@ def _merged(objects: Sequence[Manifest], added: Sequence[Manifest]) -> list[Mani
     return [*(obj for obj in objects if name_of(obj) not in new), *added]
 
 
-def name_of(obj: Manifest) -> Name:
-    """What tells objects apart: kind and key."""
-    return f"{obj.get('apiVersion')} {obj.get('kind')}", _key(obj)
-
-
-def _key(obj: Manifest) -> str:
-    kind = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
-    meta = obj.get("metadata") or {}
-    name = str(meta.get("name", ""))
-    if kind is not None and not kind.namespaced:
-        return name
-    return f"{meta.get('namespace') or DEFAULT_NAMESPACE}/{name}"
-
-
 def _asked(snapshot: Snapshot, added: Iterable[Manifest]) -> list[Gang]:
     """The gangs of what was added."""
-    keys = {(str(obj["kind"]), _key(obj)) for obj in added}
+    keys = {(str(obj["kind"]), key_of(obj)) for obj in added}
     return [
         gang
         for gang in snapshot.gangs
@@ -356,7 +326,7 @@ def _carried_out(objects: Iterable[Manifest], plan: Plan) -> Iterator[Manifest]:
     node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
     evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
     for obj in objects:
-        key = _key(obj) if obj.get("kind") == POD.kind else ""
+        key = key_of(obj) if obj.get("kind") == POD.kind else ""
         node = node_of.get(key) or evicted.get(key)
         if node:
             spec = {**obj["spec"], "nodeName": node}

@@ -56,11 +56,16 @@ class Asking:
             path = self._folder / f"{body['metadata']['name']}.json"
             path.write_text(json.dumps(body))
             files += ["-f", str(path)]
-        kubeconfig = ["--kubeconfig", str(self._proxy.kubeconfig), "-o", "json"]
         names = ["--scheduler-name", self.site.name]
-        result = CliRunner().invoke(main, ["what-if", *kubeconfig, *names, *files])
+        found: list[Raw] = self.optsched("what-if", *names, *files, code=code)["asked"]
+        return found
+
+    def optsched(self, *words: str, code: int) -> Raw:
+        """What a command prints in JSON that ends with a code."""
+        place = ["--kubeconfig", str(self._proxy.kubeconfig), "-o", "json"]
+        result = CliRunner().invoke(main, [*words, *place])
         assert result.exit_code == code, result.output
-        found: list[Raw] = json.loads(result.stdout)["asked"]
+        found: Raw = json.loads(result.stdout)
         return found
 
 
@@ -134,3 +139,9 @@ def test_one_that_is_not_let_in_is_told_what_its_job_is_told(site: Site, ask: As
         "the job is told the same",
     )
     assert live.pods() == {}
+
+    ask.methods.clear()
+    told = ask.optsched("job", "explain", "more", "-n", site.name, "-N", "more", code=8)
+    assert told["reason"]["code"] == "ClusterOvercommitted"
+    assert (told["queue"], told["position"], told["numWaiting"]) == ("default", 1, 1)
+    assert {method for method, _ in ask.methods} == {"GET"}

@@ -11,7 +11,8 @@ from optsched.formats.pods import DecodeOptions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings
-from optsched.study.whatif import Added, Answers, Clash, Means, Start, Victim, what_if
+from optsched.study.objects import Means
+from optsched.study.whatif import Added, Answers, Clash, Start, Victim, what_if
 from tests.formats.objects import group, node, pod, queue
 
 HOUR = "2026-11-20T09:00:00Z"

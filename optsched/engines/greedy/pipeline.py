@@ -112,6 +112,13 @@ def start_alone(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
     return pipeline.start_alone(gang)
 
 
+def turns_of(
+    problem: Problem, rules: RuleSet, gangs: Iterable[int], tier_of: I64 | None = None
+) -> list[int]:
+    """Gangs in the order in which they are asked first, before anything is placed."""
+    return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).turns(gangs))
+
+
 class _Pipeline:
     def __init__(self, problem: Problem, rules: RuleSet, options: GreedyOptions) -> None:
         self._problem = problem
@@ -138,7 +145,7 @@ class _Pipeline:
         keys = (self._faces.queue_key, self._gang_key)
         return Lines(self._problem, *keys, self._faces.queue_key_reach)
 
-    def _turns(self, gangs: Iterable[int]) -> Iterator[int]:
+    def turns(self, gangs: Iterable[int]) -> Iterator[int]:
         """Gangs in the order of their turns, each once."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
@@ -173,7 +180,7 @@ class _Pipeline:
             if not self._let_in(gang) and not is_set_aside and self._could_fit(gang):
                 self._faces.enqueued(gang)
                 is_set_aside = True
-        for gang in self._turns(gang for gang in waiting if gang not in late):
+        for gang in self.turns(gang for gang in waiting if gang not in late):
             self._let_in(gang)
 
     def _let_in(self, gang: int) -> bool:
@@ -334,7 +341,7 @@ class _Pipeline:
             self._may_get,
             lambda what: proposer.object(what, faults),
         )
-        gangs = list(self._turns(g for g in self._candidates() if self._has_more(g)))
+        gangs = list(self.turns(g for g in self._candidates() if self._has_more(g)))
         proposals = proposer.ask(proposing.view(gangs), faults)
         proposing.carry_out(proposer.name, gangs, proposals)
 

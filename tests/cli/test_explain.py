@@ -1,0 +1,120 @@
+"""`optsched job explain` and `job list --position`; a real cluster is in tests/e2e."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.api.kinds import JOB, POD, POD_GROUP, Ref
+from tests.cli.clusters import CONTEXT, FakeCluster, answer, cluster, job, optsched
+from tests.formats.objects import group, node, pod
+from tests.formats.objects import queue as bare_queue
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+__all__ = ["cluster"]
+
+KEYS = {
+    *("apiVersion", "kind", "name", "namespace", "phase", "queue", "pods", "running"),
+    *("minAvailable", "reason", "waitingSince", "position", "numWaiting", "ahead"),
+    *("expectedStart", "isEarliest"),
+}
+MESSAGE = "room for 0 of 4 pods"
+
+
+def explain(*arguments: object) -> Result:
+    return optsched("job", "explain", *arguments)
+
+
+def waits(cluster: FakeCluster, name: str, minute: int, code: str = "NotEnoughResources") -> None:
+    """A job that waits, whose pods are not made yet."""
+    made = f"2026-11-20T09:{minute:02}:00Z"
+    body = job(name, phase="Pending")
+    body["metadata"] |= {"uid": f"{name}-uid", "creationTimestamp": made}
+    cluster.objects[Ref(JOB, CONTEXT, name)] = body
+    condition = {"type": "Unschedulable", "status": "True", "reason": code, "message": MESSAGE}
+    where = {"namespace": CONTEXT, "creationTimestamp": made}
+    whole = group(f"{name}-{name}-uid", {"minMember": 3, "queue": "default"}, **where)
+    status = {"phase": "Pending", "conditions": [condition] if code else []}
+    key = Ref(POD_GROUP, CONTEXT, whole["metadata"]["name"])
+    cluster.objects[key] = {**whole, "status": status}
+
+
+@pytest.fixture
+def full(cluster: FakeCluster) -> FakeCluster:
+    """A cluster whose only node is in use for two hours more."""
+    cluster.put(node("n1"))
+    cluster.put(bare_queue("default", weight=1))
+    marks = {"optsched.io/running-estimate": "2h"}
+    spec: dict[str, Any] = {"nodeName": "n1", "containers": [{"name": "c"}]}
+    spec["containers"][0]["resources"] = {"requests": {"cpu": "8", "pods": "10"}}
+    busy = pod("busy", spec, {"phase": "Running"}, namespace=CONTEXT, annotations=marks)
+    cluster.objects[Ref(POD, CONTEXT, "busy")] = busy
+    return cluster
+
+
+def test_it_says_why_where_and_when(full: FakeCluster) -> None:
+    waits(full, "first", 1)
+    waits(full, "train", 2)
+    result = explain("train")
+    assert result.exit_code == 8
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{CONTEXT}/train is Pending: 0 of 4 pods run, 3 have to start together"
+    assert lines[1] == f"Reason:    NotEnoughResources: {MESSAGE}"
+    assert lines[2].startswith("Waiting:   for ")
+    ahead = f"{CONTEXT}/first-first-uid"
+    assert lines[3] == f"Position:  2 of 2 that wait in queue default, behind {ahead}"
+    assert lines[4].startswith("Expected:  ")
+    assert full.writes == []
+
+
+def test_programs_find_the_same_keys_always(full: FakeCluster) -> None:
+    waits(full, "train", 2)
+    running = job("done", phase="Completed")
+    running["metadata"]["uid"] = "done-uid"
+    full.objects[Ref(JOB, CONTEXT, "done")] = running
+    import json
+
+    waiting = json.loads(explain("train", "-o", "json").stdout)
+    done = answer(explain("done", "-o", "json"))
+    assert set(waiting) == set(done) == KEYS
+    assert (waiting["position"], waiting["numWaiting"], waiting["ahead"]) == (1, 1, [])
+    assert waiting["reason"] == {"code": "NotEnoughResources", "message": MESSAGE}
+    assert waiting["waitingSince"] == "2026-11-20T09:02:00Z"
+    assert (done["phase"], done["position"], done["reason"]) == ("Completed", None, None)
+
+
+def test_one_that_is_impossible_has_a_code_of_its_own(full: FakeCluster) -> None:
+    waits(full, "huge", 1, code="Impossible")
+    assert explain("huge").exit_code == 9
+
+
+def test_a_scheduler_that_says_nothing_is_told(full: FakeCluster) -> None:
+    waits(full, "new", 1, code="")
+    result = explain("new")
+    assert result.exit_code == 8
+    assert "the scheduler has said nothing about it yet" in result.stdout
+
+
+def test_what_is_not_there(full: FakeCluster) -> None:
+    assert full.objects
+    assert explain("nobody").exit_code == 3
+
+
+def test_jobs_are_listed_with_their_places(full: FakeCluster) -> None:
+    waits(full, "first", 1)
+    waits(full, "second", 2)
+    full.objects[Ref(JOB, CONTEXT, "runs")] = job("runs", phase="Running")
+    result = optsched("job", "list", "--position")
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines()]
+    at = rows[0].index("Position")
+    assert rows[0][at - 1] == "Phase"
+    assert {row[0]: row[at] for row in rows[1:]} == {
+        "first": "1/2",
+        "second": "2/2",
+        "runs": "<none>",
+    }
+    assert "Position" not in optsched("job", "list").stdout
