@@ -6,16 +6,24 @@ it, and what a job waits for. Jobs of one test live side by side.
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
 from optsched.local.nodes import node_manifest
+from tests.support.api import Refused
 from tests.support.jobs import documents
 from tests.support.live import FAIL
 from tests.support.rooms import Room
@@ -590,3 +598,92 @@ def test_the_service_of_a_job_lets_in_its_own(room: Room) -> None:
         assert service is not None
         assert service["spec"]["clusterIP"] == "None"
         assert service["spec"].get("publishNotReadyAddresses") is is_open
+
+
+# --- plugins -------------------------------------------------------------------------------------
+
+
+def variables(pod: dict[str, Any]) -> dict[str, Any]:
+    """What the first container of a pod finds in its environment."""
+    return {
+        each["name"]: each.get("value") or each.get("valueFrom")
+        for each in pod["spec"]["containers"][0].get("env", ())
+    }
+
+
+def mounts(pod: dict[str, Any]) -> dict[str, str]:
+    """The volumes of the first container of a pod, by where they are seen."""
+    found = pod["spec"]["containers"][0]["volumeMounts"]
+    return {mount["mountPath"]: mount["name"] for mount in found}
+
+
+def test_a_job_has_keys_hosts_and_numbers_and_takes_them_along(room: Room) -> None:
+    tasks = (task("master"), task("worker", 2))
+    one = room.job(job(*tasks, name="full", plugins={"ssh": [], "env": [], "svc": []}))
+    one.await_count(running=3)
+    pod = one.pods()["worker-1"]
+    numbers = {"VK_TASK_INDEX": "1", "VC_TASK_INDEX": "1", "VK_TASK_NUM": "2", "VC_TASK_NUM": "2"}
+    assert numbers.items() <= variables(pod).items()
+    assert variables(pod)["VC_MASTER_HOST"] == "full-master-0.full"
+    hosts = {"configMapKeyRef": {"name": "full-svc", "key": "VC_WORKER_HOSTS"}}
+    assert variables(pod)["VC_WORKER_HOSTS"] == hosts
+    assert {"/etc/volcano": "full-svc", "/root/.ssh": "full-ssh"}.items() <= mounts(pod).items()
+
+    keys = room.find(kinds.SECRET, "full-ssh")
+    assert keys is not None
+    data = {name: b64decode(text) for name, text in keys["data"].items()}
+    assert data.keys() == {"id_rsa", "id_rsa.pub", "authorized_keys", "config"}
+    private = load_pem_private_key(data["id_rsa"], password=None)
+    shown = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    assert data["authorized_keys"].split()[:2] == data["id_rsa.pub"].split()[:2] == shown.split()
+    assert b"full-worker-1.full" in data["config"]
+    hosts_file = room.find(kinds.CONFIG_MAP, "full-svc")
+    assert hosts_file is not None
+    assert hosts_file["data"] == {
+        "master.host": "full-master-0.full",
+        "worker.host": "full-worker-0.full\nfull-worker-1.full",
+        "VC_MASTER_HOSTS": "full-master-0.full",
+        "VC_MASTER_NUM": "1",
+        "VC_WORKER_HOSTS": "full-worker-0.full,full-worker-1.full",
+        "VC_WORKER_NUM": "2",
+    }
+
+    room.api.delete(f"{one.jobs}/full")
+    for plural, group in (
+        *(("pods", ""), ("services", ""), ("configmaps", ""), ("secrets", "")),
+        ("networkpolicies", "networking.k8s.io/v1"),
+        ("podgroups", kinds.POD_GROUP.api_version),
+    ):
+        room.await_(lambda p=plural, g=group: not one.owned(p, g), f"its {plural} are gone")
+
+
+def test_frameworks_find_each_other(room: Room) -> None:
+    """The webhook adds the plugins that others need."""
+    flow = room.job(job(task("ps"), task("worker", 2), name="flow", plugins={"tensorflow": []}))
+    mpi = room.job(job(task("master"), task("worker", 2), name="mpi", plugins={"mpi": []}))
+    torch = room.job(job(task("master"), task("worker", 2), name="torch", plugins={"pytorch": []}))
+    assert flow.raw["spec"]["plugins"] == {"tensorflow": [], "svc": []}
+    assert mpi.raw["spec"]["plugins"] == {"mpi": [], "svc": [], "ssh": []}
+    for one in (flow, mpi, torch):
+        one.await_count(running=3)
+    config = json.loads(variables(flow.pods()["worker-1"])["TF_CONFIG"])
+    assert config == {
+        "cluster": {
+            "ps": ["flow-ps-0.flow:2222"],
+            "worker": ["flow-worker-0.flow:2222", "flow-worker-1.flow:2222"],
+        },
+        "task": {"type": "worker", "index": 1},
+    }
+    assert variables(mpi.pods()["master-0"])["MPI_HOST"] == "mpi-worker-0.mpi,mpi-worker-1.mpi"
+    assert mpi.owned("secrets") == ["mpi-ssh"]
+    found = variables(torch.pods()["worker-1"])
+    assert {name: found[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")} == {
+        "MASTER_ADDR": "torch-master-0.torch",
+        "MASTER_PORT": "23456",
+        "WORLD_SIZE": "3",
+        "RANK": "2",
+    }
+    with pytest.raises(
+        Refused, match=r"unable to find job plugin: x: spec\.plugins; known are env"
+    ):
+        room.job(job(task("a"), name="odd", plugins={"x": []}))
