@@ -59,6 +59,12 @@ _ENDED: Final = {
 }
 """Phases of jobs that have ended, and whether they ended well."""
 
+FAR_AHEAD_MS: Final = 3_600_000
+"""A last time so far ahead was written while a clock was wrong; it is not waited for."""
+
+BEHIND_MS: Final = 60_000
+"""How far is looked back where the last time means nothing."""
+
 _PREFIXES: Final = ("CRON_TZ=", "TZ=")
 
 
@@ -173,6 +179,8 @@ def _due(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
     """The last time that was missed, if any, and a warning if they were too many."""
     cron, now_ms = case.cron, case.now_ms
     since_ms = cron.meta.creation_ms if cron.last_schedule_ms is None else cron.last_schedule_ms
+    if since_ms - now_ms > FAR_AHEAD_MS:
+        since_ms = now_ms - BEHIND_MS
     if cron.starting_deadline_s is not None:
         since_ms = max(since_ms, now_ms - cron.starting_deadline_s * 1000)
     due_ms = last_due_ms(clock.table, since_ms, now_ms, clock.zone)

@@ -7,6 +7,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optsched.api.kinds import CRON_JOB, JOB, Ref
 from optsched.controllers.cronjob import CronJobs
@@ -193,6 +195,38 @@ def test_a_job_is_made_once_wherever_it_crashes() -> None:
     settle(world)
     assert jobs(world) == [ELEVEN]
     assert world.refused == []
+
+
+@given(st.lists(st.integers(-110, 110), max_size=30))
+def test_a_clock_that_jumps_makes_no_job_twice_and_none_early(jumps: list[int]) -> None:
+    world = play(schedule="* * * * *", successfulJobsHistoryLimit=0)
+    settle(world)
+    made: list[str] = []
+    for jump in jumps:
+        world.now_ms += jump * 1000
+        settle(world)
+        made += jobs(world)
+        assert all(int(name.rpartition("-")[2]) * 60_000 <= world.now_ms for name in jobs(world))
+        for name in jobs(world):
+            end(world, name)
+        settle(world)
+        assert jobs(world) == []
+    assert len(made) == len(set(made))
+    assert world.refused == []
+
+
+def test_a_clock_that_was_a_year_ahead_costs_no_year() -> None:
+    world = play()
+    settle(world)
+    at(world, "2027-11-21T11:00:00Z")
+    [ahead] = jobs(world)
+    at(world, "2026-11-21T10:30:00Z")
+    assert jobs(world) == [ahead]
+    at(world, "2026-11-21T11:00:10Z")
+    assert jobs(world) == sorted([ahead, ELEVEN])
+    assert status(world)["lastScheduleTime"] == "2026-11-21T11:00:00Z"
+    at(world, "2026-11-21T12:00:10Z")
+    assert TWELVE in jobs(world)
 
 
 def test_the_job_of_somebody_else_is_left_alone() -> None:
