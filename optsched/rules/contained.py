@@ -424,6 +424,8 @@ _CHECKS: dict[str, tuple[Callable[[_Watched, Any], Any], Callable[[_Watched, Any
     "enqueue_vote": (lambda _, v: _vote(v), lambda *_: 0),
     "enqueued": (lambda _, v: None, lambda *_: None),
     "live_mask": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
+    "later_mask": (lambda w, v: w.live_mask(v), lambda w, _: w.no_node()),
+    "leaves": (lambda _, v: None, lambda *_: None),
     "task_runs": (lambda _, v: v, lambda *_: None),
     "live_scorer": (lambda w, v: w.live_scorer(v), lambda *_: None),
     "placed": (lambda _, v: None, lambda *_: None),

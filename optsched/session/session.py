@@ -27,6 +27,7 @@ from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy, turns_of
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
 from optsched.engines.shuffle import once_moved, shuffle
 from optsched.engines.victims.stage import Clearing, Means, make_room
+from optsched.engines.victims.trial import has_foreign
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
@@ -456,7 +457,13 @@ class _Session:
             if not unseated:
                 yield again
                 return
-            means = replace(means, passed_over=means.passed_over | unseated)
+            # Where models do not know why, verifiers may, before a gang is given up.
+            fresh = unseated - means.on_trial if has_foreign(self._rules) else frozenset()
+            means = replace(
+                means,
+                on_trial=means.on_trial | fresh,
+                passed_over=means.passed_over | (unseated - fresh),
+            )
 
     def _left_ms(self) -> int | None:
         if self._limits.budget_ms is None or self._around.clock is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optsched.problem.arrays import UNLIMITED
+from optsched.problem.later import once_gone
 from optsched.rules.base import Greedy, KeyReach
 from optsched.rules.faces import Face
 
@@ -50,9 +51,11 @@ class Faces:
         self._may_start: list[Callable[[int], bool]] = self._having("may_start")
         self._holds: list[Callable[[int], bool]] = self._having("holds")
         self._masks: list[Callable[[int], Bool | None]] = self._having("live_mask")
-        self._later_masks: list[Callable[[int], Bool | None]] = self._having(
-            "later_mask", "live_mask"
-        )
+        self._ahead = self._looking_ahead(problem, ledger)
+        self._later_masks: list[Callable[[int], Bool | None]] = [
+            self._ahead[mask.__self__].live_mask if mask.__self__ in self._ahead else mask
+            for mask in self._having("later_mask", "live_mask")
+        ]
         self._leaving: list[Callable[[int, int], None]] = self._having("leaves")
         self._scorers: list[Callable[[int, int], LiveScorer | None]] = self._having("live_scorer")
         self._live: dict[tuple[int, int], list[LiveScorer]] = {}
@@ -61,6 +64,8 @@ class Faces:
         )
         self._placed: list[Callable[[int, int, I64, I64], None]] = self._having("placed")
         self._filled: list[Callable[[int, int, I64, I64], None]] = self._having("filled")
+        self._placed += [ahead.placed for ahead in self._ahead.values() if _has(ahead, "placed")]
+        self._filled += [ahead.filled for ahead in self._ahead.values() if _has(ahead, "filled")]
         self._promised: list[Callable[[int, I64, I64], None]] = self._having("promised")
         self._enqueued: list[Callable[[int], None]] = self._having("enqueued")
         self._votes = self._tiers("enqueue_vote", Face.JOB_ENQUEUED)
@@ -86,13 +91,19 @@ class Faces:
             and (switch is None or switch in active.faces)
         ]
 
-    def _having_later(self) -> list[Callable[[int], Bool | None]]:
-        """Live masks for room that is being freed, where rules have one of their own."""
-        return [
-            greedy.live_mask if type(greedy).later_mask is Greedy.later_mask else greedy.later_mask
-            for active, greedy in self._open
-            if type(greedy).live_mask is not Greedy.live_mask and Face.PREDICATE in active.faces
-        ]
+    def _looking_ahead(self, problem: Problem, ledger: Ledger) -> dict[Greedy, Greedy]:
+        """Faces of rules of users, opened once more as if all who leave had left.
+
+        They stand for `later_mask` where a face has none of its own.
+        """
+        found: dict[Greedy, Greedy] = {}
+        for active, greedy in self._open:
+            if active.origin and _has(greedy, "live_mask") and not _has(greedy, "later_mask"):
+                gone = once_gone(problem, ())
+                ahead = None if gone is problem else active.rule.open(gone, ledger)
+                if ahead is not None:
+                    found[greedy] = ahead
+        return found
 
     def _tiers(self, method: str, switch: Face, other: str = "") -> list[list[Any]]:
         """The methods of rules that have one, or another, and are switched on, tier by tier."""
@@ -237,6 +248,10 @@ class Faces:
         """Tell every rule that a gang has been enqueued."""
         for note in self._enqueued:
             note(gang)
+
+
+def _has(greedy: Greedy, method: str) -> bool:
+    return getattr(type(greedy), method) is not getattr(Greedy, method)
 
 
 def _overridden(greedy: Greedy, *methods: str) -> str:

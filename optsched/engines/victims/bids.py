@@ -49,7 +49,7 @@ class Bidding:
         self.bars = Bars(self.facts)
         self._grouping = Grouping(self.facts)
         self._limits = Limits(self.facts)
-        self._rules = rules
+        self.rules = self._rules = rules
         self._reach = reach
         first = preferred_nodes(problem)
         self._second = np.zeros(problem.num_nodes, np.bool_) if first is None else ~first
@@ -232,6 +232,10 @@ class Bidding:
                     claims |= {(a, r): most for a, r, most in rows}
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
         return _Candidates(found | reclaimed, reclaimed, rows)
+
+    def may_leave(self, gang: int, state: State) -> Bool:
+        """(V,) running tasks that may be asked to leave for a gang."""
+        return self._candidates(gang, state).leave
 
     def keepers(self, gang: int, state: State) -> Iterator[tuple[int, int, int, int]]:
         """Queues that would have to give something back to a gang, were they reclaimable.

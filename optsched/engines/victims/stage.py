@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from optsched.domain.decisions import Evict, LevelResult, LevelStatus, Sense
+from optsched.domain.decisions import Allocate, Evict, LevelResult, LevelStatus, Nominate, Sense
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.sound import solve_soundly
 from optsched.engines.victims.bid import State
@@ -19,13 +19,15 @@ from optsched.engines.victims.bids import Bidding
 from optsched.engines.victims.encode import START, TASKS, VICTIMS, encode_bid
 from optsched.engines.victims.packing import Packed, narrowed, pack
 from optsched.engines.victims.refusal import refusal, withheld
+from optsched.engines.victims.trial import has_foreign, try_out
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.rules.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from optsched.domain.decisions import Action
     from optsched.domain.reasons import Reason
     from optsched.engines.cpsat.solver import Solver
     from optsched.engines.victims.bid import Bid
@@ -51,6 +53,8 @@ class Means:
         What one solve may spend.
     passed_over
         Gangs that no room is made for.
+    on_trial
+        Gangs that can not sit where models would have them.
 
     """
 
@@ -58,6 +62,7 @@ class Means:
     left_ms: Callable[[], int | None]
     limits: Limits
     passed_over: frozenset[int] = frozenset()
+    on_trial: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +162,7 @@ class _Stage:
             spent=np.zeros(len(problem.snapshot.budgets), np.int64),
         )
         self._tier = -1
+        self._foreign = has_foreign(bidding.rules)
         placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
         self._served = set(problem.gang_of[placed].tolist())
 
@@ -215,6 +221,8 @@ class _Stage:
 
     def _clear(self, gang: int) -> bool:
         """Evict for one gang; False when it stays out."""
+        if gang in self._means.on_trial:
+            return self._try_out(gang)
         tried, are_all = self._answers(gang, self._bidding.bid)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is None or best.found is None:
@@ -225,8 +233,41 @@ class _Stage:
                 self._withheld(gang)
             elif tried or not are_all:
                 self._all_known = False
-            return False
+            return self._foreign and not tried and self._try_out(gang)
+        if self._foreign and not best.found.evicted.any():
+            return self._try_out(gang)
         return self._accept(tried, best, are_all=are_all)
+
+    def _try_out(self, gang: int) -> bool:
+        """Evict for a gang that rules keep out of which no model knows."""
+        before = self._decided()
+        is_over = lambda: self._left_ms() <= 0  # noqa: E731
+        found = try_out(self._bidding, gang, self._state, before, is_over)
+        self._all_known = False
+        if found is None:
+            return False
+        entry, node, counts = (np.array(c, np.int64) for c in zip(*found.seats, strict=True))
+        classes = self._bidding.facts.classes_of(gang)[entry]
+        self._evict(gang, found.victims)
+        self._come(gang, (classes, node, counts), self._problem.classes.request[classes])
+        self._seats[gang] = found.seats
+        return True
+
+    def _decided(self) -> list[Action]:
+        """What has been decided so far, as a plan would say it."""
+        problem, nodes = self._problem, self._problem.snapshot.nodes
+        actions: list[Action] = list(self._evictions)
+        for gang, seats in self._seats.items():
+            actions += _nominations(problem, gang, seats)
+        for answer, kind in (
+            (self._decisions.node_of, Allocate),
+            (self._decisions.nominated, Nominate),
+        ):
+            for t in np.flatnonzero(answer >= 0).tolist():
+                if self._tiers.of[problem.gang_of[t]] <= self._tier:
+                    task = problem.tasks[t]
+                    actions.append(kind(task.key, nodes[answer[t]].name, task.gang))
+        return actions
 
     def _clear_inside(self, gang: int) -> None:
         """Let the most important tasks of a gang that runs take the place of lesser ones."""
@@ -301,27 +342,36 @@ class _Stage:
         return found, victims.bound
 
     def _take(self, bid: Bid, found: Packed) -> None:
-        problem, running, state = self._problem, self._bidding.running, self._state
         gang = bid.gang
         chosen = _choose(self._bidding, bid, found.evicted)
+        self._evict(gang, chosen)
+        entry, node = np.nonzero(found.placed)
+        counts = found.placed[entry, node]
+        self._come(gang, (bid.task_class[entry], node, counts), bid.request[entry])
+        seats = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
+        self._seats[gang] = tuple(seats)
+
+    def _evict(self, gang: int, chosen: I64) -> None:
+        """Some running tasks leave for a gang."""
+        problem, running, state = self._problem, self._bidding.running, self._state
         state.evicted[chosen] = True
         state.spent += self._bidding.facts.covered(chosen)
         np.add.at(state.room, running.node_of[chosen], running.request[chosen])
         np.subtract.at(state.used, running.queue_of[chosen], running.request[chosen])
-        entry, node = np.nonzero(found.placed)
-        counts = found.placed[entry, node]
-        state.came.append((bid.task_class[entry], node, counts))
-        taken = counts[:, None] * bid.request[entry]
-        np.subtract.at(state.room, node, taken)
-        state.used[problem.queue_of[gang]] += taken.sum(axis=0)
-        self._served.add(gang)
-        seats = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
-        self._seats[gang] = tuple(seats)
         own = running.queue_of[chosen] == problem.queue_of[gang]
         for v, is_own in zip(chosen.tolist(), own.tolist(), strict=True):
             task, action = running.tasks[v], PREEMPT if is_own else RECLAIM
             key = problem.snapshot.gangs[gang].key
             self._evictions.append(Evict(task.key, task.node, action, key))
+
+    def _come(self, gang: int, came: tuple[I64, I64, I64], request: I64) -> None:
+        """Tasks (m,) of a class come to a node, so many each, that ask for (m, R)."""
+        state = self._state
+        state.came.append(came)
+        taken = came[2][:, None] * request
+        np.subtract.at(state.room, came[1], taken)
+        state.used[self._problem.queue_of[gang]] += taken.sum(axis=0)
+        self._served.add(gang)
 
     def _results(self) -> tuple[LevelResult, ...]:
         """How many leave, against the fewest that could; no level where nobody does."""
@@ -330,6 +380,18 @@ class _Stage:
         value, least = len(self._evictions), self._least if self._all_known else 0
         status = LevelStatus.OPTIMAL if value == least else LevelStatus.FEASIBLE
         return (LevelResult(VICTIMS, "tasks", Sense.MIN, value, least, status),)
+
+
+def _nominations(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
+    """The tasks of a gang on its seats."""
+    first = int(problem.shapes.start[problem.shape_of[gang]])
+    taken: dict[int, int] = {}
+    for entry, node, number in seats:
+        start = int(problem.task_start[gang] + problem.shapes.offset[first + entry])
+        start += taken.get(entry, 0)
+        taken[entry] = taken.get(entry, 0) + number
+        for task in problem.tasks[start : start + number]:
+            yield Nominate(task.key, problem.snapshot.nodes[node].name, task.gang)
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
