@@ -208,6 +208,7 @@ STORAGE_CLASS: Final = Kind(
     ("sc",),
     namespaced=False,
 )
+CSI_NODE: Final = Kind("storage.k8s.io", "v1", "CSINode", "csinodes", "csinode", namespaced=False)
 POD_DISRUPTION_BUDGET: Final = Kind(
     "policy",
     "v1",
@@ -311,6 +312,7 @@ KINDS: Final = (
     PERSISTENT_VOLUME_CLAIM,
     PERSISTENT_VOLUME,
     STORAGE_CLASS,
+    CSI_NODE,
     POD_DISRUPTION_BUDGET,
     RESOURCE_QUOTA,
     *DEVICE_KINDS,

@@ -18,7 +18,7 @@ from optsched.domain.topology import NO_TOPOLOGY
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.booking import Booking
@@ -91,6 +91,9 @@ class Node:
         What it is inside; None where nobody says.
     store
         Images and data sets that it holds.
+    attach_limits
+        Most volumes that may be attached to it, by CSI driver; a driver that is missing here may
+        attach any number.
     """
 
     name: str
@@ -106,6 +109,7 @@ class Node:
     card_problem: str = ""
     numa: Numa | None = None
     store: Store = EMPTY_STORE
+    attach_limits: Amounts = ()
 
     @property
     def offers(self) -> dict[str, int]:
@@ -365,6 +369,11 @@ class Claim:
         The node for which its volume is being made (`volume.kubernetes.io/selected-node`).
     volumes
         Volumes that it could be bound to while it waits, the smallest first.
+    driver, handle
+        The CSI driver of its volume and what the driver calls it. The handle is empty until there
+        is a volume; both are where no CSI driver has to do with it.
+    zones
+        (label, values) of its volume: zones and regions from which it can be reached.
     """
 
     key: str
@@ -375,6 +384,9 @@ class Claim:
     provisions: bool = True
     selected_node: str = ""
     volumes: tuple[Volume, ...] = ()
+    driver: str = ""
+    handle: str = ""
+    zones: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def is_scarce(self) -> bool:
@@ -390,6 +402,11 @@ class Claim:
         may_be_made = self.nodes is None or self.nodes.matches(node, labels)
         there = (v.nodes is None or v.nodes.matches(node, labels) for v in self.volumes)
         return (self.provisions and may_be_made) or any(there)
+
+    @property
+    def attachment(self) -> tuple[str, str] | None:
+        """What nodes attach for it: a driver, and what tells the volume from others of it."""
+        return (self.driver, self.handle or f"claim {self.key}") if self.driver else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +532,31 @@ class Snapshot:
     def queue_by_name(self) -> Mapping[str, Queue]:
         """Queues by name."""
         return {q.name: q for q in self.queues}
+
+    @cached_property
+    def attached(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]]:
+        """By driver, volume and position of a node how many residents have the volume there.
+
+        Only of nodes that limit the driver.
+        """
+        found: dict[str, dict[tuple[str, str], dict[int, int]]] = {}
+        for n, node in enumerate(self.nodes):
+            limited = {driver: found.setdefault(driver, {}) for driver, _ in node.attach_limits}
+            for task in node.residents if limited else ():
+                for volume in volumes_of(self.claims, task.shape.claims):
+                    of_driver = limited.get(volume[0])
+                    if of_driver is not None:
+                        users = of_driver.setdefault(volume, {})
+                        users[n] = users.get(n, 0) + 1
+        return found
+
+
+def volumes_of(claims: Mapping[str, Claim], keys: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """What nodes attach for some claims, by key, each volume once."""
+    if not keys:
+        return ()
+    found = [c.attachment for key in keys if (c := claims.get(key)) is not None and c.driver]
+    return tuple(dict.fromkeys(v for v in found if v is not None))
 
 
 def _check_order(what: str, names: list[str]) -> None:

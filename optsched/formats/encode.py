@@ -8,6 +8,7 @@ Containers and whatever else no scheduler looks at are made up.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
@@ -38,7 +39,7 @@ from optsched.formats.stores import image_fields, store_marks
 from optsched.formats.text import write_yaml
 from optsched.formats.upstream import group_name, is_upstream, scheduling_group_spec
 from optsched.formats.usage import USAGE, usage_text
-from optsched.formats.volumes import NO_PROVISIONER, SELECTED_NODE, WAITS
+from optsched.formats.volumes import BETWEEN_ZONES, NO_PROVISIONER, SELECTED_NODE, WAITS
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
         *(_queue(queue, snapshot.usage.get(queue.name)) for queue in snapshot.queues),
         *(node_manifest(node) for node in snapshot.nodes),
         *(_numatopology(node.name, node.numa) for node in snapshot.nodes if node.numa),
+        *(_csi_node(node) for node in snapshot.nodes if node.attach_limits),
         *_claims(snapshot.claims.values()),
         *(_budget(budget) for budget in snapshot.budgets),
         *(_quota(quota) for quota in snapshot.quotas),
@@ -330,6 +332,14 @@ def _group(gang: Gang) -> Manifest:
     )
 
 
+def _csi_node(node: Node) -> Manifest:
+    drivers = [
+        {"name": driver, "nodeID": node.name, "allocatable": {"count": most}}
+        for driver, most in node.attach_limits
+    ]
+    return _manifest(kinds.CSI_NODE, {"name": node.name}, spec={"drivers": drivers})
+
+
 def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
     """Every task once, in key order."""
     of_gangs = ((task, gang) for gang in snapshot.gangs for task in gang.tasks)
@@ -349,19 +359,20 @@ def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
     yield from _offers(waiting)
     classes: dict[tuple[object, ...], str] = {}
     for claim in claims:
-        if claim.problem:
-            yield _claim(claim.key, {}, "Pending", {PROBLEM: claim.problem})
-        elif claim.waits_for_consumer:
-            kind = (claim.nodes, claim.provisions)
+        marks = {PROBLEM: claim.problem} if claim.problem else {}
+        if claim.waits_for_consumer or (claim.driver and not claim.handle):
+            kind = (claim.nodes, claim.provisions, claim.driver)
             if not claim.volumes and kind not in classes:
                 classes[kind] = f"waits-{len(classes)}"
-                yield _class(classes[kind], claim.nodes, provisions=claim.provisions)
+                yield _class(classes[kind], claim)
             name = claim.volumes[0].storage_class if claim.volumes else classes[kind]
-            yield _waiting(claim, name)
+            yield _waiting(claim, name, marks)
+        elif claim.problem and not claim.driver:
+            yield _claim(claim.key, {}, "Pending", marks)
         else:
             volume = claim.key.replace("/", ".")
-            yield _volume(volume, claim.nodes)
-            yield _claim(claim.key, {"volumeName": volume}, "Bound", {})
+            yield _bound_volume(volume, claim)
+            yield _claim(claim.key, {"volumeName": volume}, "Bound", marks)
 
 
 def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
@@ -371,8 +382,8 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
         if claim.volumes:
             by_class.setdefault(claim.volumes[0].storage_class, []).append(claim)
     for name, theirs in by_class.items():
-        provisions = any(claim.provisions for claim in theirs)
-        yield _class(name, theirs[0].nodes, provisions=provisions)
+        provisions = any(claim.provisions or claim.driver for claim in theirs)
+        yield _class(name, replace(theirs[0], provisions=provisions))
         # Where others get theirs made, who does not has one kept.
         kept = {c.volumes[0].name: c.key for c in theirs if provisions and not c.provisions}
         offered = {volume.name: volume for claim in theirs for volume in claim.volumes}
@@ -380,7 +391,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
             yield _volume(volume.name, volume.nodes, volume, kept.get(volume.name, ""))
 
 
-def _waiting(claim: Claim, storage_class: str) -> Manifest:
+def _waiting(claim: Claim, storage_class: str, marks: Mapping[str, str]) -> Manifest:
     """A claim that waits; which volumes do for it, it says by their names alone."""
     names = [volume.name for volume in claim.volumes] or [_NO_VOLUME]
     by_name = {"key": _BY_NAME, "operator": "In", "values": names}
@@ -388,8 +399,8 @@ def _waiting(claim: Claim, storage_class: str) -> Manifest:
     spec["selector"] = {"matchExpressions": [by_name]}
     if claim.size_bytes:
         spec["resources"] = {"requests": format_resource_list({"storage": claim.size_bytes})}
-    marks = {SELECTED_NODE: claim.selected_node} if claim.selected_node else {}
-    return _claim(claim.key, spec, "Pending", marks)
+    selected = {SELECTED_NODE: claim.selected_node} if claim.selected_node else {}
+    return _claim(claim.key, spec, "Pending", {**selected, **marks})
 
 
 def _claim(key: str, spec: Manifest, phase: str, annotations: Mapping[str, str]) -> Manifest:
@@ -415,8 +426,22 @@ def _volume(
     return _manifest(kinds.PERSISTENT_VOLUME, metadata, spec=spec)
 
 
-def _class(name: str, nodes: NodeSelector | None, *, provisions: bool) -> Manifest:
-    how: Manifest = {} if nodes is None else {"allowedTopologies": topology_fields(nodes)}
-    if not provisions:
-        how["provisioner"] = NO_PROVISIONER
+def _bound_volume(name: str, claim: Claim) -> Manifest:
+    made = _volume(name, claim.nodes)
+    if claim.driver:
+        made["spec"]["csi"] = {"driver": claim.driver, "volumeHandle": claim.handle}
+    if claim.zones:
+        labels = {label: BETWEEN_ZONES.join(values) for label, values in claim.zones}
+        made["metadata"]["labels"] = labels
+    return made
+
+
+def _class(name: str, claim: Claim) -> Manifest:
+    """The class of a claim that waits."""
+    made_by = claim.driver if claim.provisions else NO_PROVISIONER
+    how: Manifest = (
+        {} if claim.nodes is None else {"allowedTopologies": topology_fields(claim.nodes)}
+    )
+    if made_by:
+        how["provisioner"] = made_by
     return _manifest(kinds.STORAGE_CLASS, {"name": name}, volumeBindingMode=WAITS, **how)

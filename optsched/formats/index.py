@@ -37,6 +37,7 @@ READ_KINDS: Final = (
     kinds.PERSISTENT_VOLUME_CLAIM,
     kinds.PERSISTENT_VOLUME,
     kinds.STORAGE_CLASS,
+    kinds.CSI_NODE,
     kinds.HYPER_NODE,
     kinds.NUMATOPOLOGY,
     kinds.POD_DISRUPTION_BUDGET,

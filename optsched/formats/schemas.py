@@ -212,8 +212,19 @@ VOLUME: Final = record(
         volumeMode=text("", enum=_VOLUME_MODES, default="Filesystem"),
         claimRef=record("", namespace=text(""), name=text(""), uid=text("")),
         nodeAffinity=record("", required=NODE_SELECTOR),
+        csi=record("", driver=text(""), volumeHandle=text("")),
     ),
     status=record("", phase=text("")),
+)
+CSI_NODE: Final = record(
+    "",
+    spec=record(
+        "",
+        drivers=listing(
+            "",
+            record("", ("name",), name=text(""), allocatable=record("", count=count(""))),
+        ),
+    ),
 )
 STORAGE_CLASS: Final = record(
     "",

@@ -53,13 +53,20 @@ from optsched.formats.shuffled import shuffled_ms
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.usage import read_usage
-from optsched.formats.volumes import Storage, class_nodes, parse_claim, volume_nodes
+from optsched.formats.volumes import (
+    Storage,
+    class_nodes,
+    parse_claim,
+    parse_csi_node,
+    volume_nodes,
+)
 from optsched.units import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.api.queue import Queue as ApiQueue
+    from optsched.domain.amounts import Amounts
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Quota
     from optsched.domain.numa import Numa
     from optsched.domain.shards import Sharding
@@ -367,14 +374,18 @@ class _Assembly:
         for task in self._tasks:
             if task.status.holds_resources:
                 residents.setdefault(task.node, []).append(task)
-        numa = self._numa()
+        numa, limits = self._numa(), self._attach_limits()
         found: list[Node] = []
         for key, entry in self._index.of(kinds.NODE).items():
             node, errors = parse_node(entry.obj, table)
             self._report(kinds.NODE, key, errors, entry.where)
             if node is not None:
                 here = sorted(residents.pop(node.name, ()), key=lambda task: task.key)
-                found.append(replace(node, residents=tuple(here), numa=numa.get(node.name)))
+                name = node.name
+                most = limits.get(name, ())
+                found.append(
+                    replace(node, residents=tuple(here), numa=numa.get(name), attach_limits=most)
+                )
         self._report_homeless(residents)
         return tuple(found)
 
@@ -385,6 +396,15 @@ class _Assembly:
             self._report(kinds.NUMATOPOLOGY, key, errors, entry.where)
             if numa is not None:
                 found[name] = numa
+        return found
+
+    def _attach_limits(self) -> dict[str, Amounts]:
+        found: dict[str, Amounts] = {}
+        for key, entry in self._index.of(kinds.CSI_NODE).items():
+            name, limits, errors = parse_csi_node(entry.obj)
+            self._report(kinds.CSI_NODE, key, errors, entry.where)
+            if limits is not None:
+                found[name] = limits
         return found
 
     def _report_homeless(self, residents: Mapping[str, Sequence[Task]]) -> None:

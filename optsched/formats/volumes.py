@@ -1,27 +1,30 @@
 """Claims on persistent volumes, with the nodes from which their volumes can be reached.
 
 Upstream: the VolumeBinding plugin of kube-scheduler (`GetPodVolumeClaims`, `checkBoundClaims`),
-and what makes a volume do for a claim (`FindMatchingVolume` of component-helpers).
+and what makes a volume do for a claim (`FindMatchingVolume` of component-helpers). Zones are read
+as in VolumeZone (`getPVTopologies`), drivers as in NodeVolumeLimits (`getCSIDriverInfo`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
+from optsched.domain.amounts import amounts
 from optsched.domain.cluster import Claim
 from optsched.domain.volumes import Volume
 from optsched.formats.marks import PROBLEM
-from optsched.formats.schemas import CLAIM, STORAGE_CLASS, VOLUME
+from optsched.formats.schemas import CLAIM, CSI_NODE, STORAGE_CLASS, VOLUME
 from optsched.formats.selectors import label_selector, node_selector, topology_selector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.api.meta import ObjectMeta
+    from optsched.domain.amounts import Amounts
     from optsched.domain.selectors import LabelSelector, NodeSelector
     from optsched.units import FieldError
 
@@ -31,6 +34,16 @@ DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 WAITS: Final = "WaitForFirstConsumer"
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+
+ZONE_LABELS: Final = (
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+)
+"""Labels of a volume that say where it is, in order."""
+BETWEEN_ZONES: Final = "__"
+"""What stands between the values of such a label where a volume is in several zones."""
 
 LOST: Final = "is lost: its volume is gone"
 
@@ -118,27 +131,31 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
     whole = Fields(obj, CLAIM, "", errors)
     spec, phase = whole.record("spec"), whole.record("status").text("phase")
     volume = spec.text("volumeName")
-    if PROBLEM in meta.annotations:
-        claim = Claim(meta.key, problem=meta.annotations[PROBLEM])
-    elif phase == "Lost":
+    if phase == "Lost":
         claim = Claim(meta.key, problem=LOST)
     elif volume:
         claim = _bound(meta, volume, phase, storage)
     else:
         claim = _unbound(meta, spec, storage)
+    if PROBLEM in meta.annotations:
+        problem = meta.annotations[PROBLEM]
+        claim = Claim(meta.key, problem=problem, driver=claim.driver, handle=claim.handle)
     return claim, tuple(errors)
 
 
 def _bound(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
-    if phase not in _BOUND_PHASES and BIND_COMPLETED not in meta.annotations:
-        return Claim(meta.key, problem=f"is not bound: it waits for volume {volume}")
+    """A claim with a volume: who uses it has that attached, whatever is wrong with the claim."""
     found = storage.volumes.get(volume)
+    driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
+    claim = Claim(meta.key, driver=driver, handle=handle)
+    if phase not in _BOUND_PHASES and BIND_COMPLETED not in meta.annotations:
+        return replace(claim, problem=f"is not bound: it waits for volume {volume}")
     if found is None:
-        return Claim(meta.key, problem=f"its volume {volume} does not exist")
+        return replace(claim, problem=f"its volume {volume} does not exist")
     nodes, errors = volume_nodes(found)
     if errors:
-        return Claim(meta.key, problem=f"its volume {volume} has no reading: {errors[0]}")
-    return Claim(meta.key, nodes=nodes)
+        return replace(claim, problem=f"its volume {volume} has no reading: {errors[0]}")
+    return replace(claim, nodes=nodes, zones=tuple(_zones(found)))
 
 
 def _unbound(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
@@ -152,8 +169,10 @@ def _unbound(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
     waits, nodes, errors = class_nodes(found)
     if errors:
         return Claim(key, problem=f"its storage class {class_name} has no reading: {errors[0]}")
+    made_by = str(found.get("provisioner") or "")
+    driver = "" if made_by == NO_PROVISIONER else made_by
     if not waits:
-        return Claim(key, problem=_NOT_BOUND)
+        return Claim(key, problem=_NOT_BOUND, driver=driver)
     wish = _wish(meta, spec, class_name)
     selected = meta.annotations.get(SELECTED_NODE, "")
     volumes, is_kept = ((), False) if selected else _choice(wish, storage)
@@ -162,9 +181,10 @@ def _unbound(meta: ObjectMeta, spec: Fields, storage: Storage) -> Claim:
         nodes,
         waits_for_consumer=True,
         size_bytes=wish.size_bytes,
-        provisions=not is_kept and found.get("provisioner") != NO_PROVISIONER,
+        provisions=not is_kept and made_by != NO_PROVISIONER,
         selected_node=selected,
         volumes=volumes,
+        driver=driver,
     )
 
 
@@ -217,7 +237,46 @@ def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError,
     errors: list[FieldError] = []
     spec = Fields(volume, VOLUME, "", errors).record("spec")
     required = spec.record("nodeAffinity").optional_record("required")
-    return None if required is None else node_selector(required), tuple(errors)
+    nodes = None if required is None else node_selector(required)
+    _attachment(spec)
+    return nodes, tuple(errors)
+
+
+def _attachment(spec: Fields) -> tuple[str, str]:
+    """The CSI driver of a volume and what the driver calls it; empty where no driver has it."""
+    csi = spec.record("csi")
+    driver, handle = csi.text("driver"), csi.text("volumeHandle")
+    return (driver, handle) if driver and handle else ("", "")
+
+
+def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Zones and regions by label; one that names an empty zone says nothing (`LabelZonesToSet`)."""
+    metadata = volume.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    known = labels if isinstance(labels, dict) else {}
+    for label in ZONE_LABELS:
+        text = known.get(label)
+        values = [v.strip() for v in text.split(BETWEEN_ZONES)] if isinstance(text, str) else [""]
+        if all(values):
+            yield label, tuple(sorted(set(values)))
+
+
+def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, ...]]:
+    """The name of a node, most volumes attached to it by CSI driver, and what has no reading.
+
+    None only without a name. A number that has no reading lets no volume of its driver in; one that
+    is not there lets in all.
+    """
+    errors: list[FieldError] = []
+    meta = parse_meta(obj, errors)
+    if meta is None:
+        return "", None, tuple(errors)
+    found: dict[str, int] = {}
+    for driver in Fields(obj, CSI_NODE, "", errors).record("spec").records("drivers"):
+        allocatable = driver.record("allocatable")
+        if allocatable.raw("count") is not None and driver.text("name"):
+            found[driver.text("name")] = allocatable.integer("count")
+    return meta.name, amounts(found), tuple(errors)
 
 
 def class_nodes(

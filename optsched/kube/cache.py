@@ -43,7 +43,7 @@ from optsched.formats.shards import with_shards
 from optsched.formats.shuffled import shuffled_ms
 from optsched.formats.topology import TopologyIndex
 from optsched.formats.upstream import gang_key, gang_of_scheduling_group
-from optsched.formats.volumes import Storage, parse_claim
+from optsched.formats.volumes import Storage, parse_claim, parse_csi_node
 from optsched.kube.devices import DeviceShelf
 from optsched.kube.ordered import Ordered
 from optsched.kube.pods import PodShelf, ToBeBound, ToBeNominated, ToLeave
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
     from optsched.api.schedulinggroup import SchedulingPodGroup
+    from optsched.domain.amounts import Amounts
     from optsched.domain.cards import CardUse
     from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
     from optsched.domain.devices import DeviceClass, DeviceGrant
@@ -136,6 +137,7 @@ class ClusterCache:
         self._bare_nodes: dict[str, Node] = {}
         self._devices = DeviceShelf()
         self._numa: dict[str, Numa] = {}
+        self._attach_limits: dict[str, Amounts] = {}
         self._device_table = NO_TABLE
         self._raw: dict[Kind, dict[str, Raw]] = {
             kind: {} for kind in (kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *_STORAGE)
@@ -388,7 +390,7 @@ class ClusterCache:
             case _ if kind in self._scheduling_groups:
                 self._put_scheduling_group(kind, key, parse_scheduling_group(obj)[0])
                 return
-            case kinds.HYPER_NODE | kinds.NUMATOPOLOGY:
+            case kinds.HYPER_NODE | kinds.NUMATOPOLOGY | kinds.CSI_NODE:
                 self._put_topology(kind, key, obj)
                 return
             case _ if kind in self._plain:
@@ -410,7 +412,7 @@ class ClusterCache:
                 self._topology.drop_node(key)
                 self._pods.touched_nodes.add(key)
                 return
-            case kinds.HYPER_NODE | kinds.NUMATOPOLOGY:
+            case kinds.HYPER_NODE | kinds.NUMATOPOLOGY | kinds.CSI_NODE:
                 self._put_topology(kind, key, None)
                 return
             case kinds.POD_GROUP:
@@ -440,9 +442,15 @@ class ClusterCache:
         if kind == kinds.HYPER_NODE:
             self._put_hypernode(name, obj)
             return
-        numa = None if obj is None else parse_numa(obj)[1]
-        if self._numa.get(name) != numa:
-            _keep(self._numa, name, numa)
+        told: tuple[dict[str, Any], Callable[[Raw], tuple[str, object, object]]] = (
+            (self._numa, parse_numa)
+            if kind == kinds.NUMATOPOLOGY
+            else (self._attach_limits, parse_csi_node)
+        )
+        store, parse = told
+        value = None if obj is None else parse(obj)[1]
+        if store.get(name) != value:
+            _keep(store, name, value)
             self._pods.touched_nodes.add(name)
 
     def _put_hypernode(self, name: str, obj: Raw | None) -> None:
@@ -560,8 +568,9 @@ class ClusterCache:
                 self._nodes.remove(name)
                 continue
             here = sorted(self._pods.on_node(name), key=lambda task: task.key)
-            numa = self._numa.get(name)
-            self._nodes.set(name, replace(node, residents=tuple(here), numa=numa))
+            numa, limits = self._numa.get(name), self._attach_limits.get(name, ())
+            fresh = replace(node, residents=tuple(here), numa=numa, attach_limits=limits)
+            self._nodes.set(name, fresh)
         touched.clear()
 
     def _refresh_queues(self) -> None:

@@ -52,6 +52,8 @@ from optsched.rules.tdm import Tdm
 from optsched.rules.usage import Estimate, Usage
 from optsched.rules.victims import Budgets, Cooldown
 from optsched.rules.volume_fill import VolumeFill
+from optsched.rules.volume_limits import VolumeLimits
+from optsched.rules.volume_zone import VolumeZone
 from optsched.rules.volumes import Volumes
 from optsched.units import CPU, MEMORY, parse_amount, parse_duration_ms, parse_hours
 
@@ -149,6 +151,8 @@ _PREDICATES: tuple[tuple[str, type[Rule]], ...] = (
     ("TaintToleration", Taints),
     ("NodePorts", HostPorts),
     ("VolumeBinding", Volumes),
+    ("VolumeZone", VolumeZone),
+    ("NodeVolumeLimits", VolumeLimits),
     ("PodAffinity", PodAffinity),
     ("PodTopologySpread", Spread),
     ("DynamicResourceAllocation", DeviceClaims),
@@ -531,8 +535,6 @@ _AVAILABLE = (
         "what kube-scheduler filters nodes by",
         (
             *(_switch(_ENABLE.format(n), f"the rule {r.name}") for n, r in _PREDICATES),
-            _later(_switch("predicate.NodeVolumeLimitsEnable", "volumes a node may attach")),
-            _later(_switch("predicate.VolumeZoneEnable", "zones of volumes")),
             _switch("predicate.CacheEnable", "has no effect: masks are always kept", default=False),
             _switch("predicateErrorCacheEnable", "has no effect: failures are kept by class"),
             _weight("volumebinding.weight", 1, "weight of the score that the shape gives"),

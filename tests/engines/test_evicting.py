@@ -83,6 +83,15 @@ def test_no_plan_is_refused_where_pods_look_at_each_other(
     plan_of(snapshot, actions=actions)
 
 
+@each_way
+@examples(100)
+@given(snapshot=crowds(frozenset({"claims"}), TIGHT))
+def test_no_plan_is_refused_where_nodes_attach_few_volumes(
+    actions: tuple[str, ...], snapshot: Snapshot
+) -> None:
+    plan_of(snapshot, actions=actions)
+
+
 # --- gangs stay whole ----------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from optsched.api.wellknown import VGPU_PODGROUP_POLICY
 from optsched.domain.cards import Card, CardRequest, Geometry, Instance
-from optsched.domain.cluster import GangPhase, NodeGroups, Queue, Snapshot
+from optsched.domain.cluster import Claim, GangPhase, NodeGroups, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.devices import (
     DeviceAllocation,
@@ -51,6 +51,7 @@ from optsched.rules.priority import Priority
 from optsched.rules.ruleset import RuleSet
 from optsched.rules.spread import Spread
 from optsched.rules.verify import verify_actions
+from optsched.rules.volume_limits import VolumeLimits
 from optsched.rules.world import World
 from tests.support.effort import EFFORT
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang, node, running, shape
@@ -536,6 +537,51 @@ def random_devices(rng: np.random.Generator, name: str) -> tuple[PooledDevice, .
 def test_the_fewest_victims_are_found_where_claims_hold_devices(seed: int):
     rng = np.random.default_rng(60_000 + seed)
     compare(with_claims(rng, random_cluster(rng)), CLAIMS_GUARDED)
+
+
+# --- volumes that nodes attach -------------------------------------------------------------------
+
+ATTACHED = RuleSet.of(*ALONE, VolumeLimits())
+ATTACHED_GUARDED = ATTACHED.guarded_by(Entitled(ATTACHED))
+
+
+def with_volumes(rng: np.random.Generator, snapshot):
+    """The same cluster, with pods that have volumes, some together, on nodes that attach few."""
+    keys = [f"ns/c{i}" for i in range(6)]
+    claims = {key: Claim(key, driver=str(rng.choice(["x", "x", "y"])), handle=key) for key in keys}
+    # Those who wait are alike: they share volumes, or have one of the same driver each.
+    shared, has_own = drawn(rng, keys), bool(rng.random() < 0.5)
+    changed = []
+    for each in snapshot.gangs:
+        is_asking, tasks = each.key == "ns/want", []
+        for task in each.tasks:
+            named = shared if is_asking else drawn(rng, keys)
+            if is_asking and has_own:
+                named = [*named, f"{task.key}-own"]
+                claims[named[-1]] = Claim(named[-1], driver="x", handle=named[-1])
+            tasks.append(replace(task, shape=replace(task.shape, claims=tuple(sorted(named)))))
+        changed.append(replace(each, tasks=tuple(tasks), priority=9 if is_asking else 1))
+    bare = [replace(n, residents=()) for n in snapshot.nodes]
+    there = cluster(bare, changed, snapshot.queues)
+    nodes = []
+    for n in there.nodes:
+        held = {key for t in n.residents for key in t.shape.claims}
+        limits = []
+        for driver in "xy":
+            number = sum(claims[key].driver == driver for key in held)
+            limits.append((driver, number + int(rng.integers(0, 2))))
+        nodes.append(replace(n, attach_limits=tuple(limits) if rng.random() < 0.9 else ()))
+    return replace(there, nodes=tuple(nodes), claims=claims)
+
+
+def drawn(rng: np.random.Generator, keys: list[str]) -> list[str]:
+    return [str(key) for key in rng.choice(keys, int(rng.integers(0, 3)), replace=False)]
+
+
+@pytest.mark.parametrize("seed", range(100 * EFFORT))
+def test_the_fewest_victims_are_found_where_nodes_attach_few_volumes(seed: int):
+    rng = np.random.default_rng(70_000 + seed)
+    compare(with_volumes(rng, random_cluster(rng)), ATTACHED_GUARDED)
 
 
 # --- who has a place already ---------------------------------------------------------------------

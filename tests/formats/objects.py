@@ -138,3 +138,37 @@ def claiming(*claims: str) -> dict[str, Any]:
     return {
         "resourceClaims": [{"name": f"c{i}", "resourceClaimName": c} for i, c in enumerate(claims)]
     }
+
+
+# --- volumes -------------------------------------------------------------------------------------
+
+CSI = "csi.example.com"
+
+
+def csi_node(name: str, **limits: object) -> dict[str, Any]:
+    """The CSINode of a node; the number of volumes by name of a driver, `csi` for `CSI`."""
+    drivers = [
+        {"name": CSI if driver == "csi" else driver, "nodeID": name, "allocatable": {"count": most}}
+        for driver, most in limits.items()
+    ]
+    return thing("storage.k8s.io/v1", "CSINode", name, spec={"drivers": drivers})
+
+
+def volume(name: str, labels: dict[str, str] | None = None, handle: str = "") -> dict[str, Any]:
+    """A PersistentVolume of `CSI`."""
+    csi = {"driver": CSI, "volumeHandle": handle or name}
+    made = thing("v1", "PersistentVolume", name, spec={"csi": csi})
+    made["metadata"]["labels"] = labels or {}
+    return made
+
+
+def bound_claim(name: str, volume_name: str = "") -> dict[str, Any]:
+    """A PersistentVolumeClaim that is bound to a volume, by default to that of its name."""
+    spec = {"volumeName": volume_name or name}
+    return thing("v1", "PersistentVolumeClaim", name, "ns", spec=spec, status={"phase": "Bound"})
+
+
+def mounting(*claims: str) -> dict[str, Any]:
+    """The part of a pod's specification that names claims."""
+    mounted = ({"name": c, "persistentVolumeClaim": {"claimName": c}} for c in claims)
+    return {"volumes": list(mounted)}

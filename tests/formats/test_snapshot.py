@@ -10,7 +10,7 @@ from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.formats.pods import DecodeOptions
 from optsched.formats.snapshot import Assembled, assemble
-from tests.formats.objects import group, node, pod, queue, thing
+from tests.formats.objects import CSI, csi_node, group, node, pod, queue, thing
 
 GROUP = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
 
@@ -131,6 +131,11 @@ def test_claims():
     }
 
 
+def test_how_many_volumes_a_node_attaches():
+    found = snapshot(node("n1"), node("n2"), csi_node("n1", csi=2), csi_node("n3", csi=1))
+    assert [n.attach_limits for n in found.nodes] == [((CSI, 2),), ()]
+
+
 def test_age_without_a_creation_time_is_the_place_in_the_order():
     dated = pod("old", creationTimestamp="1970-01-01T00:00:30Z")
     found = snapshot(queue("q"), group("z"), group("a"), dated)
@@ -213,7 +218,12 @@ anything = st.recursive(
 
 
 @given(
-    st.sampled_from(["Pod", "Node", "Namespace", "PersistentVolume", "PersistentVolumeClaim"]),
+    st.sampled_from(
+        [
+            *("Pod", "Node", "Namespace", "PersistentVolume", "PersistentVolumeClaim"),
+            *("CSINode", "StorageClass"),
+        ]
+    ),
     st.fixed_dictionaries(
         {"name": st.just("x") | anything},
         optional={
@@ -225,5 +235,12 @@ anything = st.recursive(
     anything,
 )
 def test_nothing_that_json_can_hold_raises(kind: str, metadata: Any, spec: Any, status: Any):
-    made = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec, "status": status}
+    version = "storage.k8s.io/v1" if kind in ("CSINode", "StorageClass") else "v1"
+    made = {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": metadata,
+        "spec": spec,
+        "status": status,
+    }
     assert assemble([made, pod("good")]).snapshot.gang_by_key["ns/pod:good"].problem is None

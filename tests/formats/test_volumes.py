@@ -6,8 +6,8 @@ import pytest
 
 from optsched.domain.cluster import Claim
 from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.formats.volumes import Storage, parse_claim
-from tests.formats.objects import thing
+from optsched.formats.volumes import Storage, parse_claim, parse_csi_node
+from tests.formats.objects import CSI, csi_node, thing, volume
 
 ZONE_A = NodeSelector((NodeTerm((Requirement("zone", Operator.IN, ("a",)),)),))
 IN_ZONE_A = {"key": "zone", "operator": "In", "values": ["a"]}
@@ -192,3 +192,76 @@ def test_who_has_a_node_gets_a_volume_made_there():
     assert (found.selected_node, found.volumes, found.provisions) == ("n1", (), True)
     assert found.is_reachable("n1", {})
     assert not found.is_reachable("n2", {})
+
+
+# --- drivers, zones and limits -------------------------------------------------------------------
+
+ZONE, OLD_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
+
+
+def with_volume(made: dict[str, Any]) -> Storage:
+    return Storage({made["metadata"]["name"]: made}, {})
+
+
+def test_a_volume_is_known_by_its_driver_and_handle():
+    where = with_volume(volume("pv", handle="h"))
+    assert claim({"volumeName": "pv"}, "Bound", where) == Claim("ns/c", driver=CSI, handle="h")
+
+
+@pytest.mark.parametrize("csi", [None, {}, {"driver": CSI}, {"volumeHandle": "h"}])
+def test_what_no_driver_knows_is_attached_by_none(csi: Any):
+    where = with_volume(thing("v1", "PersistentVolume", "pv", spec={"csi": csi}))
+    assert claim({"volumeName": "pv"}, "Bound", where).attachment is None
+
+
+def test_a_volume_is_attached_for_those_who_have_it_whatever_is_wrong_with_the_claim():
+    found = claim({"volumeName": "pv"}, "Pending", with_volume(volume("pv", {ZONE: "a"})))
+    assert found.problem
+    assert (found.attachment, found.zones) == ((CSI, "pv"), ())
+
+
+def test_an_unbound_claim_counts_for_the_provisioner_of_its_class():
+    where = storage(late={**LATE, "provisioner": CSI}, now={"provisioner": CSI})
+    late = claim({"storageClassName": "late"}, "Pending", where)
+    now = claim({"storageClassName": "now"}, "Pending", where)
+    assert late == Claim("ns/c", waits_for_consumer=True, driver=CSI)
+    assert now == Claim("ns/c", problem="is not bound", driver=CSI)
+    assert late.attachment == now.attachment == (CSI, "claim ns/c")
+
+
+@pytest.mark.parametrize(
+    ("labels", "zones"),
+    [
+        ({ZONE: "a"}, ((ZONE, ("a",)),)),
+        ({ZONE: "b__a__b"}, ((ZONE, ("a", "b")),)),
+        ({ZONE: "a", OLD_ZONE: " b "}, ((OLD_ZONE, ("b",)), (ZONE, ("a",)))),
+        ({ZONE: "a____b", "zone": "x"}, ()),
+        ({ZONE: 7}, ()),
+        (7, ()),
+        (None, ()),
+    ],
+)
+def test_zones_of_a_volume(labels: Any, zones: Any):
+    where = with_volume(volume("pv", labels))
+    assert claim({"volumeName": "pv"}, "Bound", where).zones == zones
+
+
+def test_how_many_volumes_a_node_attaches():
+    made = csi_node("n1", csi=3, b=0, c=None)
+    made["spec"]["drivers"].append({"name": "d"})
+    assert parse_csi_node(made) == ("n1", (("b", 0), (CSI, 3)), ())
+    assert parse_csi_node(csi_node("n1")) == ("n1", (), ())
+
+
+@pytest.mark.parametrize("count", ["many", "3", -1, 1.5, True])
+def test_a_number_without_a_reading_lets_none_in_and_is_named(count: Any):
+    name, limits, (error,) = parse_csi_node(csi_node("n1", csi=count, other=2))
+    assert (name, limits) == ("n1", ((CSI, 0), ("other", 2)))
+    assert error.path == "spec.drivers[0].allocatable.count"
+
+
+def test_a_driver_without_a_name_is_named():
+    made = thing("storage.k8s.io/v1", "CSINode", "n1", spec={"drivers": [{}, 7]})
+    _, limits, errors = parse_csi_node(made)
+    assert limits == ()
+    assert {e.path for e in errors} >= {"spec.drivers[0].name", "spec.drivers[1]"}

@@ -16,8 +16,10 @@ from optsched.formats.snapshot import assemble
 from optsched.kube.cache import ClusterCache
 from optsched.kube.watch import Changed, Deleted, Listed
 from tests.formats.objects import (
+    CSI,
     allocated,
     claiming,
+    csi_node,
     device_claim,
     device_class,
     device_slice,
@@ -26,6 +28,7 @@ from tests.formats.objects import (
     pod,
     queue,
     thing,
+    volume,
 )
 from tests.kube.cluster import Objects, key_of, kind_of
 from tests.support.effort import EFFORT
@@ -235,12 +238,19 @@ others = st.one_of(
         namespaces,
         spec=claim_specs,
     ),
-    st.builds(thing, st.just("v1"), st.just("PersistentVolume"), st.just("v"), spec=st.just({})),
+    st.builds(
+        volume,
+        st.just("v"),
+        st.sampled_from([{}, {"topology.kubernetes.io/zone": "a__b"}]),
+        st.sampled_from(["h", "i"]),
+    ),
+    st.builds(csi_node, node_names, csi=st.sampled_from([0, 2, None, "many"])),
     st.builds(
         thing,
         st.just("storage.k8s.io/v1"),
         st.just("StorageClass"),
         st.just("fast"),
+        provisioner=st.sampled_from(["", CSI]),
         volumeBindingMode=st.sampled_from(["Immediate", "WaitForFirstConsumer"]),
     ),
     st.builds(

@@ -117,6 +117,8 @@ ABOUT: dict[str, frozenset[str]] = {
     "node-affinity": frozenset({"node_selector", "node_affinity"}),
     "taints": frozenset({"tolerations"}),
     "volumes": frozenset({"claims"}),
+    "volume-zone": frozenset({"claims"}),
+    "volume-limits": frozenset({"claims"}),
     "device-claims": frozenset({"devices"}),
     "deviceshare": frozenset({"cards"}),
     "host-ports": frozenset({"host_ports"}),

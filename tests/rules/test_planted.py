@@ -295,6 +295,59 @@ def test_a_claim_that_can_not_be_used(key: str) -> None:
     assert violation.detail.startswith(f"claim {key}")
 
 
+TOPOLOGY = "topology.kubernetes.io/zone"
+
+
+@pytest.mark.parametrize(
+    ("label", "labels", "fits"),
+    [
+        (TOPOLOGY, {TOPOLOGY: "a"}, True),
+        (TOPOLOGY, {TOPOLOGY: "b"}, True),
+        (TOPOLOGY, {TOPOLOGY: "c"}, False),
+        (TOPOLOGY, {"topology.kubernetes.io/region": "a"}, False),
+        (TOPOLOGY, {}, True),
+        ("failure-domain.beta.kubernetes.io/zone", {TOPOLOGY: "a"}, True),
+        (TOPOLOGY, {"failure-domain.beta.kubernetes.io/zone": "a"}, False),
+    ],
+)
+def test_a_volume_in_another_zone(label: str, labels: Mapping[str, str], fits: bool) -> None:
+    made = cluster([node("n0", labels=labels)], [many("g", 1, shape(1, claims=("ns/c",)))])
+    snapshot = replace(made, claims={"ns/c": Claim("ns/c", zones=((label, ("a", "b")),))})
+    expected = set() if fits else {("volume-zone", "task ns/g-w-0")}
+    assert binding(snapshot, {"g-w-0": "n0"}) == expected
+
+
+def with_disks(most: int, *claims: str, resident: tuple[str, ...] = ()) -> Snapshot:
+    """A node that attaches some disks, and a task for each of some claims, named by their disk."""
+    held = Task("ns/r", shape(1, claims=resident), TaskStatus.RUNNING, node="n0")
+    there = node("n0", attach_limits=(("d", most),), residents=(held,))
+    gangs = [many(f"g{i}", 1, shape(1, claims=(key,))) for i, key in enumerate(claims)]
+    keys = {*claims, *resident}
+    known = {key: Claim(key, driver="d", handle=key[-1]) for key in keys}
+    return replace(cluster([there], gangs), claims=known)
+
+
+@pytest.mark.parametrize(
+    ("most", "resident", "claims", "fits"),
+    [
+        (2, (), ("ns/a", "ns/b"), True),
+        (1, (), ("ns/a", "ns/b"), False),
+        (1, (), ("ns/a", "ns/other-a"), True),
+        (2, ("ns/a",), ("ns/b", "ns/c"), False),
+        (2, ("ns/a",), ("ns/a", "ns/c"), True),
+        (0, ("ns/a",), ("ns/a",), True),
+        (0, ("ns/a",), ("ns/b",), False),
+    ],
+)
+def test_more_volumes_than_a_node_attaches(
+    most: int, resident: tuple[str, ...], claims: tuple[str, ...], fits: bool
+) -> None:
+    snapshot = with_disks(most, *claims, resident=resident)
+    plan = {f"g{i}-w-0": "n0" for i in range(len(claims))}
+    assert binding(snapshot, plan) == (set() if fits else {("volume-limits", "node n0")})
+    judge(snapshot, allocations(snapshot, {f"ns/{t}": n for t, n in plan.items()}))
+
+
 def test_a_port_bound_twice() -> None:
     snapshot = cluster([node("n0"), node("n1")], [many("g", 2, shape(1, host_ports=WEB))])
     assert binding(snapshot, {"g-w-0": "n0", "g-w-1": "n1"}) == set()

@@ -21,7 +21,20 @@ from optsched.formats.text import write_yaml
 from optsched.policy import PolicyError
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from tests.formats.objects import claiming, device_claim, group, node, pod, queue, thing
+from tests.formats.objects import (
+    CSI,
+    bound_claim,
+    claiming,
+    csi_node,
+    device_claim,
+    group,
+    mounting,
+    node,
+    pod,
+    queue,
+    thing,
+    volume,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -353,6 +366,28 @@ def test_a_claim_that_is_not_there(tmp_path: Path, usual: Plan) -> None:
     assert waiting(plan, usual) == {
         "pod:bad": "VolumeUnavailable: persistent volume claim ns/data does not exist"
     }
+    assert_as_usual(plan, usual)
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [("many", "is not a whole number"), (-1, "is out of range: write 0 to 2147483647")],
+)
+def test_a_limit_of_volumes_that_is_no_number(
+    tmp_path: Path, usual: Plan, count: Any, message: str
+) -> None:
+    names = [f"n{i}" for i in range(3)]
+    limits = [csi_node(name, csi=count) for name in names]
+    claimed = {"containers": [{"name": "c"}], **mounting("data")}
+    objects = [*limits, pod("bad", claimed), volume("data"), bound_claim("data")]
+    found, plan = decide(tmp_path, *objects)
+    path = "spec.drivers[0].allocatable.count"
+    assert [(p.kind, p.key, p.path) for p in found.problems] == [
+        ("CSINode", name, path) for name in names
+    ]
+    assert all(p.message.endswith(message) for p in found.problems)
+    told = waiting(plan, usual)["pod:bad"]
+    assert f"can not attach 1 more volume of driver {CSI} (limit 0)" in told
     assert_as_usual(plan, usual)
 
 

@@ -489,6 +489,40 @@ class Checker:
         found = ([v for v in way if v] for way in product(*ways))
         return any(len(volumes) == len(set(volumes)) for volumes in found)
 
+    # volume_zone.md
+    def is_in_zones(self) -> bool:
+        old, new = "failure-domain.beta.kubernetes.io", "topology.kubernetes.io"
+        for put in self.new:
+            node = {
+                part: {kind: put.node.labels.get(f"{kind}/{part}") for kind in (old, new)}
+                for part in ("zone", "region")
+            }
+            if not any(value for each in node.values() for value in each.values()):
+                continue
+            claims = (self.snapshot.claims.get(key) for key in put.task.shape.claims)
+            for label, values in (zone for claim in claims if claim for zone in claim.zones):
+                kind, part = label.split("/")
+                mine = node[part][kind]
+                if mine is None and kind == old:
+                    mine = node[part][new]
+                if mine not in values:
+                    return False
+        return True
+
+    # volume_limits.md
+    def keeps_volume_limits(self) -> bool:
+        for node, held, come in self.filled():
+            for driver, most in node.attach_limits:
+                before, after = self._attached(driver, held), self._attached(driver, held + come)
+                if after != before and len(after) > most:
+                    return False
+        return True
+
+    def _attached(self, driver: str, tasks: Iterable[Task]) -> set[str]:
+        found = [self.snapshot.claims.get(key) for task in tasks for key in task.shape.claims]
+        mine = [claim for claim in found if claim is not None and claim.driver == driver]
+        return {f"volume {c.handle}" if c.handle else f"claim {c.key}" for c in mine}
+
     # host_ports.md
     def keeps_ports(self) -> bool:
         return not any(
@@ -783,6 +817,8 @@ CHECKS: dict[str, Callable[[Checker], bool]] = {
     "node-affinity": Checker.is_selected,
     "taints": Checker.tolerates,
     "volumes": Checker.reaches_volumes,
+    "volume-zone": Checker.is_in_zones,
+    "volume-limits": Checker.keeps_volume_limits,
     "device-claims": Checker.gets_devices,
     "host-ports": Checker.keeps_ports,
     "pod-affinity": Checker.keeps_relations,

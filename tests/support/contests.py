@@ -98,6 +98,20 @@ _STATUSES = (
     TaskStatus.RELEASING,
 )
 _CLAIMS = tuple(f"{namespace}/c{i}" for namespace in NAMESPACES for i in range(2))
+_CSI = ("csi.x", "csi.y")
+_AT, _OLD_AT = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
+_VOLUME_ZONES = (
+    ((_AT, ("x",)),),
+    ((_AT, ("x", "y")),),
+    ((_OLD_AT, ("y",)), (_AT, ("x", "y"))),
+)
+_PLACES_OF_NODES = (
+    (),
+    (_AT, "x"),
+    (_AT, "y"),
+    (_OLD_AT, "x"),
+    ("topology.kubernetes.io/region", "r"),
+)
 _OPEN = (*[QueueState.OPEN] * 19, QueueState.CLOSED)
 _ZONES = ((ZONE, "x"), (ZONE, "y"), (ZONE, "x"), (ZONE, "y"), ())
 _POLICIES = ("", "", "", *Alignment)
@@ -405,7 +419,10 @@ class _Contest:
         if self._from(0, 0, 0, 1):
             return Claim(key, problem="is lost")
         if self._from(False, True):
-            return Claim(key, nodes=self._draw(_REACH))
+            driver = self._from("", *_CSI, *_CSI)
+            handle = self._from("v0", "v1", "v2") if driver else ""
+            zones = self._from((), (), *_VOLUME_ZONES)
+            return Claim(key, self._draw(_REACH), driver=driver, handle=handle, zones=zones)
         made = bool(self._from(False, False, True))
         volumes = [v for v in VOLUMES if self._from(True, True, False)]
         return Claim(
@@ -416,6 +433,7 @@ class _Contest:
             provisions=made,
             selected_node="" if volumes else self._from("", "n0"),
             volumes=tuple(volumes),
+            driver=self._from("", *_CSI) if made and not volumes else "",
         )
 
     # --- gangs -----------------------------------------------------------------------------------
@@ -476,7 +494,10 @@ class _Contest:
         room[PODS] = self._from(*self.pods)
         offered = {r: held.get(r, 0) + room.get(r, 0) for r in held.keys() | room.keys()}
         numa = self._numa(here) if "numa" in self._about else None
-        labels = [pair for pair in (self._from(*_ZONES), self._from(*_MARKS)) if pair]
+        marks = [self._from(*_ZONES), self._from(*_MARKS)]
+        if "claims" in self._about:
+            marks.append(self._from(*_PLACES_OF_NODES))
+        labels = [pair for pair in marks if pair]
         return Node(
             name,
             amounts({r: amount for r, amount in offered.items() if amount or r == PODS}),
@@ -486,8 +507,14 @@ class _Contest:
             unschedulable=bool(self._from(*[0] * 19, 1)),
             residents=tuple(sorted(here, key=lambda task: task.key)),
             numa=numa,
+            attach_limits=self._attach_limits() if "claims" in self._about else (),
             cards=self._cards() if "cards" in self._about else (),
         )
+
+    def _attach_limits(self) -> Amounts:
+        """Volumes of drivers that may be attached; it may well be that more are already."""
+        found = {driver: self._from(None, 0, 1, 1, 2) for driver in _CSI}
+        return amounts({driver: most for driver, most in found.items() if most is not None})
 
     def _cards(self) -> tuple[Card, ...]:
         """vGPUs, some of which MIG cuts, and NPUs."""

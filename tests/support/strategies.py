@@ -319,19 +319,39 @@ def _at_least(floor: Amounts) -> SearchStrategy[Amounts]:
 @st.composite
 def claims(draw: DrawFn, key: str) -> Claim:
     """A claim that is bound, waits for its consumer, or cannot be used."""
-    kind = draw(st.integers(0, 2))
+    kind, driver = draw(st.integers(0, 2)), draw(st.sampled_from(["", "csi.x", "csi.y"]))
+    handle = draw(st.sampled_from(["v0", "v1"])) if driver else ""
     if kind == 0:
-        return Claim(key, nodes=draw(st.none() | node_selectors()))
+        nodes, zones = draw(st.none() | node_selectors()), draw(st.sampled_from(_VOLUME_ZONES))
+        return Claim(key, nodes=nodes, driver=driver, handle=handle, zones=zones)
     if kind == 1 and draw(st.booleans()):
         return draw(_scarce(key))
     if kind == 1:
         allowed = st.lists(requirements(Operator.IN), max_size=2).map(lambda r: NodeTerm(tuple(r)))
         terms = draw(st.lists(allowed, max_size=2))
         nodes = NodeSelector(tuple(terms)) if terms else None
-        selected = draw(st.sampled_from(["", "", "n0"]))
-        made = draw(st.booleans())
-        return Claim(key, nodes, waits_for_consumer=True, provisions=made, selected_node=selected)
-    return Claim(key, problem=draw(st.sampled_from(["is not bound", "is lost"])))
+        selected, made = draw(st.sampled_from(["", "", "n0"])), draw(st.booleans())
+        return Claim(
+            key,
+            nodes,
+            waits_for_consumer=True,
+            provisions=made,
+            selected_node=selected,
+            driver=driver if made else "",
+        )
+    problem = draw(st.sampled_from(["is not bound", "is lost"]))
+    return Claim(key, problem=problem, driver=driver, handle=draw(st.sampled_from(["", handle])))
+
+
+_ATTACH_LIMITS = ((), (), (("csi.x", 1),), (("csi.x", 0), ("csi.y", 2)))
+_VOLUME_ZONES = (
+    (),
+    (("topology.kubernetes.io/zone", ("x",)),),
+    (
+        ("failure-domain.beta.kubernetes.io/zone", ("x", "y")),
+        ("topology.kubernetes.io/zone", ("y",)),
+    ),
+)
 
 
 VOLUMES = tuple(
@@ -557,6 +577,7 @@ class _Cluster:
             residents=tuple(here),
             load=self._draw(st.none() | loads()),
             store=self._draw(st.sampled_from(_STORES)),
+            attach_limits=self._draw(st.sampled_from(_ATTACH_LIMITS)),
         )
 
 
