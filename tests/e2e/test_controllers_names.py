@@ -53,9 +53,12 @@ def put(site: Site, plural: str, name: str, **body: Any) -> None:
 
 @asynccontextmanager
 async def controllers(site: Site) -> AsyncIterator[tuple[Controllers, Recorder]]:
-    """The controller of jobs in this process, so that all that it knows can be looked at."""
+    """The controller of jobs in this process, so that all that it knows can be looked at.
+
+    It asks over plain HTTP: TLS connections end behind the back of who closes them.
+    """
     told = Recorder()
-    async with connect(str(site.kubeconfig)) as client:
+    async with connect(str(site.proxy().kubeconfig)) as client:
         own: Any = (told, ControllerMetrics(), AlwaysLeading(), SystemClock(), Waiting())
         shell = Controllers([job_controller(Options(lambda: KEYS))], Parts(client, client, *own))
         task = asyncio.create_task(shell.run())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from optsched.api.kinds import SECRET
 from optsched.controllers.effects import Fabric
@@ -15,7 +17,7 @@ from tests.kube.fakes import FakeApi, FakeClock
 from tests.support.ufm import PASSWORD, Ufm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.asyncio
@@ -29,6 +31,16 @@ def ufm(tmp_path: Path) -> Iterator[Ufm]:
     with Ufm(tmp_path) as ufm:
         ufm.links = LINKS
         yield ufm
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def ended(ufm: Ufm) -> AsyncIterator[None]:
+    """TLS connections end behind the back of who closes them."""
+    yield
+    async with asyncio.timeout(60):
+        while ufm.num_open:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
 
 
 def reader(data: dict[str, str] | None) -> FabricReader:

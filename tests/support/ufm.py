@@ -32,6 +32,7 @@ class Ufm:
         self.code = 200
         self.body = b""
         self.asked: list[str] = []
+        self.num_open = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "ufm.crt", folder / "ufm.key")
@@ -63,6 +64,14 @@ class Ufm:
         wanted = f"Basic {b64encode(f'{USERNAME}:{PASSWORD}'.encode()).decode()}"
 
         class Handler(BaseHTTPRequestHandler):
+            def setup(self) -> None:
+                ufm.num_open += 1
+                super().setup()
+
+            def finish(self) -> None:
+                super().finish()
+                ufm.num_open -= 1
+
             def do_GET(self) -> None:
                 ufm.asked.append(self.path)
                 is_known = self.headers.get("Authorization") == wanted
