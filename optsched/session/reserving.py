@@ -27,6 +27,9 @@ HOLD_MS = 600_000
 """How long nodes are first kept for a gang whose start nobody can tell, and how long others are let
 by after each time; each time they are kept for twice as long."""
 
+MOST_EXPECTED = 256
+"""How many gangs of a long line are looked at when somebody asks when one of them starts."""
+
 
 @dataclass(frozen=True, eq=False)
 class Reserved:
@@ -115,7 +118,7 @@ def expected(snapshot: Snapshot, policy: Policy, keys: Collection[str]) -> dict[
     """The bookings that gangs would get if they had waited for too long, by key.
 
     Those that have done so in truth come before them, as far as they do not matter less. A gang
-    that could not even start in an empty cluster has none.
+    that could not even start in an empty cluster has none, nor have those far back in a long line.
     """
     due_ms = snapshot.taken_ms - policy.budgets.starvation_after_ms - 1
     gangs = (
@@ -123,7 +126,7 @@ def expected(snapshot: Snapshot, policy: Policy, keys: Collection[str]) -> dict[
         for g in snapshot.gangs
     )
     aged = replace(snapshot, gangs=tuple(gangs))
-    eager = replace(policy, reservations=max(len(aged.gangs), 1))
+    eager = replace(policy, reservations=MOST_EXPECTED)
     found = reserve(aged, eager, None, is_ordered=False).bookings
     return {booking.gang: booking for booking in found if booking.gang in keys}
 

@@ -317,7 +317,7 @@ def _victims(plan: Plan, gang: Gang, snapshot: Snapshot) -> Iterator[Victim]:
 
 def _started(snapshot: Snapshot, plan: Plan) -> set[str]:
     """Keys of the gangs that start now."""
-    bound = [action.gang for action in plan.actions if isinstance(action, Allocate)]
+    bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
     return {gang.key for gang in snapshot.gangs if gang.key in bound}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import subprocess
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -57,7 +58,23 @@ def test_samples_ask_for_what_they_take(sample: Path) -> None:
     assert [c["name"] for c in containers if "requests" not in c.get("resources", {})] == []
 
 
-def containers_of(obj: object) -> list[dict[str, dict[str, object]]]:
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
+def test_scripts_of_samples_can_be_read(sample: Path) -> None:
+    """Nobody runs most of them here: what a shell or Python would stumble over is found so."""
+    containers = [c for body in documents(sample) for c in containers_of(body)]
+    for each in containers:
+        words = [*each.get("command", ()), *each.get("args", ())]
+        if "-c" not in words:
+            continue
+        interpreter, script = words[0], words[words.index("-c") + 1]
+        if interpreter.startswith("python"):
+            compile(script, str(sample), "exec")
+        else:
+            done = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
+            assert done.returncode == 0, script
+
+
+def containers_of(obj: object) -> list[dict[str, Any]]:
     """All containers below an object, init containers aside."""
     if isinstance(obj, list):
         return [found for each in obj for found in containers_of(each)]
