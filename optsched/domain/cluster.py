@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.domain.amounts import amount_of
@@ -18,7 +18,8 @@ from optsched.domain.topology import NO_TOPOLOGY
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.booking import Booking
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from optsched.domain.topology import SubGroupRule, Topology, TopologyRequest
     from optsched.domain.usage import Usage
     from optsched.domain.volumes import Volume
+
+    Derived = TypeVar("Derived")
 
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
@@ -206,6 +209,20 @@ class Gang:
     sub_groups: tuple[SubGroupRule, ...] = ()
     owner: Owner | None = None
     problem: Reason | None = None
+    _derived: dict[object, object] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def derived(self, compute: Callable[[Gang], Derived]) -> Derived:
+        """What a pure function makes of this gang, worked out once.
+
+        Most gangs are the same from one session to the next: what is asked for every gang in every
+        session costs a look then.
+        """
+        known = self._derived
+        if compute not in known:
+            known[compute] = compute(self)
+        return cast("Derived", known[compute])
 
     @property
     def namespace(self) -> str:

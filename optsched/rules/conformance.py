@@ -74,7 +74,7 @@ class _Sparing(Greedy):
 
 def _system_gangs(problem: Problem) -> list[bool]:
     """By gang; asked for by every engine of a session."""
-    return [is_system_gang(gang) for gang in problem.snapshot.gangs]
+    return [gang.derived(is_system_gang) for gang in problem.snapshot.gangs]
 
 
 def is_system(task: Task) -> bool:
@@ -94,7 +94,7 @@ def system_first(snapshot: Snapshot) -> Snapshot:
 
     The very same snapshot where all of them are.
     """
-    low = [g for g in snapshot.gangs if g.priority < SYSTEM_PRIORITY and is_system_gang(g)]
+    low = [g for g in snapshot.gangs if g.priority < SYSTEM_PRIORITY and g.derived(is_system_gang)]
     if not low:
         return snapshot
     raised = {gang.key: replace(gang, priority=SYSTEM_PRIORITY) for gang in low}

@@ -174,7 +174,8 @@ def shares_devices(problem: Problem) -> bool:
     """The same, not kept."""
     if any(part_of(s) for s in problem.classes.shapes):
         return True
-    return any(part_of(t.shape) for n in problem.snapshot.nodes for t in n.residents)
+    there = (t.shape for n in problem.snapshot.nodes for t in n.residents)
+    return any(shape.device is not None and part_of(shape) for shape in there)
 
 
 def packs(parts: Sequence[int], devices: int) -> bool:

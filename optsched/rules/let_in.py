@@ -37,9 +37,12 @@ def waits_for_room(problem: Problem) -> list[int]:
 
 
 def _least_resources(problem: Problem) -> I64:
-    named = [dict(gang.min_resources) for gang in problem.snapshot.gangs]
-    least = [[amounts.get(r, 0) for r in problem.resources] for amounts in named]
-    return table(least, len(problem.resources))
+    gangs, width = problem.snapshot.gangs, len(problem.resources)
+    naming = [g for g, gang in enumerate(gangs) if gang.min_resources]
+    named = [dict(gangs[g].min_resources) for g in naming]
+    least = np.zeros((len(gangs), width), np.int64)
+    least[naming] = table([[n.get(r, 0) for r in problem.resources] for n in named], width)
+    return least
 
 
 def _expected_by_queue(problem: Problem) -> I64:

@@ -23,7 +23,7 @@ from optsched.rules.faces import Face
 from optsched.rules.shortfall import Shortfall
 from optsched.rules.tolerances import kept_amounts, returns_first
 from optsched.rules.wording import amount_text
-from optsched.rules.world import summed, taken_by
+from optsched.rules.world import add_into, held_by, summed, taken_by
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from optsched.domain.cluster import Queue
+    from optsched.domain.cluster import Gang, Queue
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
@@ -416,14 +416,22 @@ def _asked(world: World) -> dict[str, dict[str, int]]:
     """What the tasks of each queue hold and ask for; queues without tasks are missing."""
     asked: dict[str, dict[str, int]] = {}
     for gang in world.snapshot.gangs:
-        waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+        if gang.queue not in world.snapshot.queue_by_name:
+            continue
+        held, wanted = gang.derived(held_by), gang.derived(_wanted_by)
         if gang.problem is not None or world.shut(gang.queue):
-            waiting = []
-        running = [t for t in gang.tasks if t.status.counts_for_queue]
-        if gang.queue in world.snapshot.queue_by_name and (waiting or running):
-            parts = (taken_by(t) for t in (*waiting, *running))
-            asked[gang.queue] = summed((asked.get(gang.queue, {}), *parts))
+            wanted = {}
+        if held or wanted:
+            whole = asked.setdefault(gang.queue, {})
+            add_into(whole, held)
+            add_into(whole, wanted)
     return asked
+
+
+def _wanted_by(gang: Gang) -> dict[str, int]:
+    """What the tasks of a gang that could be placed ask for."""
+    waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
+    return summed(map(taken_by, waiting))
 
 
 def _bounds(

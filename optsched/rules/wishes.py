@@ -165,10 +165,11 @@ class Standing:
 
 def find_wishes(problem: Problem) -> Wishes | None:
     """The soft terms of a problem; None where there are none."""
-    residents = [(n, t) for n, node in enumerate(problem.snapshot.nodes) for t in node.residents]
+    nodes = problem.snapshot.nodes
     shapes = dict.fromkeys(problem.classes.shapes)
     found: dict[TermKey, Term] = {t.key: t for t in _terms(problem, shapes, spread=True)}
-    carriers = dict.fromkeys(t.shape for _, t in residents if t.shape.preferred_pods)
+    there = (t.shape for node in nodes for t in node.residents)
+    carriers = dict.fromkeys(shape for shape in there if shape.preferred_pods)
     found |= {t.key: t for t in _terms(problem, carriers, spread=False)}
     if not found:
         return None
@@ -177,7 +178,7 @@ def find_wishes(problem: Problem) -> Wishes | None:
     wishes = Wishes(
         problem, terms, TermMatcher(terms), np.zeros(size, np.int64), np.zeros(size, np.int64)
     )
-    for n, task in residents:
+    for n, task in ((n, t) for n, node in enumerate(nodes) for t in node.residents):
         leaves = task.status is TaskStatus.RELEASING
         for m in wishes.matcher.selecting(task):
             # Spreading looks past pods that are about to leave, as upstream does.

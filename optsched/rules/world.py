@@ -158,21 +158,19 @@ class World:
     def _class_quotas(self) -> frozenset[str]:
         """Resources by which queues count devices of claims, as far as anybody names them."""
         snapshot = self.snapshot
-        named = [t.shape.request for g in snapshot.gangs for t in g.tasks]
-        named += [gang.min_resources for gang in snapshot.gangs]
+        named: set[str] = set().union(*(gang.derived(_class_quotas_of) for gang in snapshot.gangs))
         for queue in snapshot.queues:
-            named += [queue.capability or (), queue.deserved, queue.guarantee]
-        names = {resource for part in named for resource, _ in part}
-        return frozenset(filter(is_class_quota, names))
+            for part in (queue.capability or (), queue.deserved, queue.guarantee):
+                named.update(resource for resource, _ in part if is_class_quota(resource))
+        return frozenset(named)
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
         """What each queue's own bound, running and expected tasks take before the plan."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for gang in self.snapshot.gangs:
-            for task in gang.tasks:
-                if task.status.counts_for_queue and gang.queue in held:
-                    add_into(held[gang.queue], taken_by(task))
+            if gang.queue in held:
+                add_into(held[gang.queue], gang.derived(held_by))
         return held
 
     @cached_property
@@ -226,6 +224,17 @@ def _shut(queues: Mapping[str, Queue], name: str) -> str:
 def taken_by(task: Task) -> dict[str, int]:
     """What a task takes on a node, itself counted as one pod."""
     return {**dict(task.shape.request), PODS: 1}
+
+
+def _class_quotas_of(gang: Gang) -> frozenset[str]:
+    """Resources that count devices of claims, of those that a gang asks for."""
+    named = {gang.min_resources, *(t.shape.request for t in gang.tasks)}
+    return frozenset(r for part in named for r, _ in part if is_class_quota(r))
+
+
+def held_by(gang: Gang) -> dict[str, int]:
+    """What the bound, running and expected tasks of a gang take."""
+    return summed(taken_by(t) for t in gang.tasks if t.status.counts_for_queue)
 
 
 def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:

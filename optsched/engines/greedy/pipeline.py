@@ -294,13 +294,14 @@ class _Pipeline:
 
     def preempt(self) -> None:
         """Make room within queues; see `evicting`."""
-        if self._options.gated:
-            self._evicting.preempt(self._short())
+        # Who could be evicted takes long to find out, and nobody asks where everybody has room.
+        if self._options.gated and (short := self._short()):
+            self._evicting.preempt(short)
 
     def reclaim(self) -> None:
         """Make room between queues; see `evicting`."""
-        if self._options.gated:
-            self._evicting.reclaim(self._short(), self._faces.is_overused)
+        if self._options.gated and (short := self._short()):
+            self._evicting.reclaim(short, self._faces.is_overused)
 
     def gang_preempt(self) -> None:
         """Make room for whole gangs within queues; see `bundles`."""
