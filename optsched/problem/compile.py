@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
@@ -101,11 +102,11 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
 
 def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, ...]:
     known = {id(r.gang): r for r in previous.plain_rows} if previous is not None else {}
-    narrow = narrowing_queues(snapshot.queues)
+    narrow, bookings = narrowing_queues(snapshot.queues), snapshot.bookings
 
     def row(gang: Gang) -> GangRow:
         queue = gang.queue if gang.queue in narrow else ""
-        bound = bookings_that_bind(gang, snapshot.bookings, snapshot.taken_ms)
+        bound = bookings_that_bind(gang, bookings, snapshot.taken_ms) if bookings else ()
         # Identity is safe as a key: the previous problem keeps its gangs alive.
         same = known.get(id(gang))
         if same is not None and same.queue == queue and same.bound == bound:
@@ -273,10 +274,15 @@ def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str
     shape = (len(snapshot.queues), len(resources))
 
     def by_queue(parts: Iterable[Mapping[str, int]]) -> I64:
-        held = table([[p.get(r, 0) for r in resources] for p in parts], len(resources))[known]
+        # Gangs of few kinds make up most of a queue.
+        numbers = Counter(zip(queue_of.tolist(), (tuple(p.items()) for p in parts), strict=True))
+        kinds = [(q, dict(part), number) for (q, part), number in numbers.items() if q >= 0]
+        held = table([[p.get(r, 0) for r in resources] for _, p, _ in kinds], len(resources))
+        times = np.array([number for _, _, number in kinds], np.int64)[:, None]
+        at = np.array([q for q, _, _ in kinds], np.int64)
         sums, rough = np.zeros(shape, np.int64), np.zeros(shape)
-        np.add.at(sums, queue_of[known], held)
-        np.add.at(rough, queue_of[known], held)
+        np.add.at(sums, at, held * times)
+        np.add.at(rough, at, held.astype(np.float64) * times)
         return np.where(rough < LARGEST, sums, LARGEST)
 
     busy = np.array([bool(r.requested) for r in rows], np.bool_)

@@ -8,6 +8,7 @@ the term, or if it is the single domain in which pods that want their own kind m
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -386,12 +387,18 @@ class _Standing:
     """Where every task stands once the plan is carried out."""
 
     def __init__(self, world: World) -> None:
-        self._node_of = {t.key: n for n in world.snapshot.nodes for t in n.residents}
-        self._node_of.update({p.task.key: p.node for p in world.placements})
+        self._world = world
         self._tasks = [t for n in world.snapshot.nodes for t in n.residents]
         self._tasks += [p.task for p in world.placements]
         self._by_domain: dict[str, dict[str, list[Task]]] = {}
-        self.anti_terms = [(t, term) for t in self._tasks for term in t.shape.pod_anti_affinity]
+        disliking = (t for t in self._tasks if t.shape.pod_anti_affinity)
+        self.anti_terms = [(t, term) for t in disliking for term in t.shape.pod_anti_affinity]
+
+    @cached_property
+    def _node_of(self) -> dict[str, Node]:
+        world = self._world
+        found = {t.key: n for n in world.snapshot.nodes for t in n.residents}
+        return {**found, **{p.task.key: p.node for p in world.placements}}
 
     def domain(self, task: Task, key: str) -> str | None:
         """The value of a node label where a task stands."""

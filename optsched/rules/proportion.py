@@ -7,11 +7,13 @@ gives two queues half a GPU each, neither can ever use it.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from optsched.domain.amounts import amounts
 from optsched.domain.cluster import ROOT_QUEUE
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from optsched.domain.amounts import Amounts
     from optsched.domain.cluster import Gang, Queue
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
@@ -414,24 +417,30 @@ def _covered(asked: Mapping[str, int], share: Mapping[str, int]) -> bool:
 
 def _asked(world: World) -> dict[str, dict[str, int]]:
     """What the tasks of each queue hold and ask for; queues without tasks are missing."""
+    known = world.snapshot.queue_by_name
+    closed = {name for name in known if world.shut(name)}
     asked: dict[str, dict[str, int]] = {}
-    for gang in world.snapshot.gangs:
-        if gang.queue not in world.snapshot.queue_by_name:
-            continue
-        held, wanted = gang.derived(held_by), gang.derived(_wanted_by)
-        if gang.problem is not None or world.shut(gang.queue):
-            wanted = {}
-        if held or wanted:
-            whole = asked.setdefault(gang.queue, {})
-            add_into(whole, held)
-            add_into(whole, wanted)
+    numbers = Counter(
+        (
+            gang.queue,
+            gang.derived(held_by),
+            () if gang.queue in closed else gang.derived(_wanted_by),
+        )
+        for gang in world.snapshot.gangs
+        if gang.queue in known
+    )
+    for (queue, held, wanted), number in numbers.items():
+        for part in (held, wanted) if held or wanted else ():
+            add_into(asked.setdefault(queue, {}), {r: a * number for r, a in part})
     return asked
 
 
-def _wanted_by(gang: Gang) -> dict[str, int]:
+def _wanted_by(gang: Gang) -> Amounts:
     """What the tasks of a gang that could be placed ask for."""
+    if gang.problem is not None:
+        return ()
     waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
-    return summed(map(taken_by, waiting))
+    return amounts(summed(map(taken_by, waiting)))
 
 
 def _bounds(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from optsched.domain.amounts import amounts
 from optsched.domain.cluster import NO_POD_LIMIT, ROOT_QUEUE, QueueState
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.devices import is_class_quota
@@ -17,6 +19,7 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from optsched.domain.amounts import Amounts
     from optsched.domain.cluster import Gang, Node, Queue, Snapshot
     from optsched.domain.decisions import Action
     from optsched.domain.task import Task
@@ -148,7 +151,13 @@ class World:
     @cached_property
     def total(self) -> Mapping[str, int]:
         """What ready nodes offer together."""
-        return summed(self.offers(n) for n in self.snapshot.nodes if n.ready)
+        ready = [n for n in self.snapshot.nodes if n.ready]
+        kinds = {n.allocatable: n for n in ready}
+        numbers = Counter(n.allocatable for n in ready)
+        return summed(
+            {r: amount * numbers[kind] for r, amount in self.offers(node).items()}
+            for kind, node in kinds.items()
+        )
 
     def offers(self, node: Node) -> dict[str, int]:
         """What a node offers, what devices count for in queues included."""
@@ -168,9 +177,10 @@ class World:
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
         """What each queue's own bound, running and expected tasks take before the plan."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
-        for gang in self.snapshot.gangs:
-            if gang.queue in held:
-                add_into(held[gang.queue], gang.derived(held_by))
+        numbers = Counter((gang.queue, gang.derived(held_by)) for gang in self.snapshot.gangs)
+        for (queue, part), number in numbers.items():
+            if queue in held:
+                add_into(held[queue], {r: amount * number for r, amount in part})
         return held
 
     @cached_property
@@ -232,9 +242,9 @@ def _class_quotas_of(gang: Gang) -> frozenset[str]:
     return frozenset(r for part in named for r, _ in part if is_class_quota(r))
 
 
-def held_by(gang: Gang) -> dict[str, int]:
+def held_by(gang: Gang) -> Amounts:
     """What the bound, running and expected tasks of a gang take."""
-    return summed(taken_by(t) for t in gang.tasks if t.status.counts_for_queue)
+    return amounts(summed(taken_by(t) for t in gang.tasks if t.status.counts_for_queue))
 
 
 def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:

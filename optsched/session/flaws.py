@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Queue, Snapshot
+    from optsched.domain.cluster import Gang, Queue, Snapshot
     from optsched.domain.topology import TopologyRequest
     from optsched.session.guarantees import Unheld
 
@@ -217,14 +217,19 @@ def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
     It stands for all others: what is to be done about it is done once.
     """
     for gang in snapshot.gangs:
-        asked = (gang.topology, *(rule.topology for rule in gang.sub_groups))
-        if gang.uid and any(request is not None and request.is_hard for request in asked):
+        if gang.uid and gang.derived(_stays_together):
             message = (
                 "it has to stay together in the network, but the policy lacks the plugin "
                 "network-topology-aware: this gang, and any other that asks for it, may go anywhere"
             )
             yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.UNREAD, message)
             return
+
+
+def _stays_together(gang: Gang) -> bool:
+    """Whether a gang, or a group in it, has to stay together in the network."""
+    asked = (gang.topology, *(rule.topology for rule in gang.sub_groups))
+    return any(request is not None and request.is_hard for request in asked)
 
 
 def _tier_of(request: TopologyRequest | None) -> int | None:
