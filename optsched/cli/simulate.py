@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import sys
@@ -144,6 +145,7 @@ def _simulate(trace: str, asked: Asked) -> None:
         raise click.UsageError("--resume goes on from what is in a folder: name it with --out")
     policy = _policy(screen, asked)
     given = _given(screen, trace, asked)
+    _settle()
     run = _Run(given, policy, asked)
     try:
         with _solver(policy) as solver, screen.status("playing") as status:
@@ -167,6 +169,13 @@ def _simulate(trace: str, asked: Asked) -> None:
             "yellow",
         )
         sys.exit(STOPPED)
+
+
+def _settle() -> None:
+    """What has been read stays: the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
 
 
 # --- what is given -------------------------------------------------------------------------------

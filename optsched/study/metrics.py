@@ -233,7 +233,7 @@ class _Job:
 class Measuring:
     """Goes through a record once, event by event."""
 
-    def __init__(self, trace: Trace, warm_up_ms: int) -> None:
+    def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._warm_up_ms = warm_up_ms
         last_ms = trace.arrivals[-1].at_ms if trace.arrivals else 0
         self._until_ms = last_ms if last_ms > warm_up_ms else None
