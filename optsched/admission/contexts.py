@@ -22,7 +22,7 @@ _LOCALHOST: Final = "Localhost"
 _PROFILES: Final = (_LOCALHOST, "RuntimeDefault", "Unconfined")
 
 
-def check_pod_context(context: Part, spec: Part) -> None:
+def check_pod_context(context: Part) -> None:
     """What holds for all containers of a pod."""
     _check_ids(context)
     context.within("fsGroup", 0, _MAX_ID)
@@ -38,8 +38,6 @@ def check_pod_context(context: Part, spec: Part) -> None:
     ):
         context.choose(name, *choices, is_required=context.has(name))
     _check_profiles(context)
-    if spec.raw.get("shareProcessNamespace") and spec.raw.get("hostPID"):
-        spec.invalid("shareProcessNamespace", "cannot be true together with hostPID: keep one")
 
 
 def check_container_context(context: Part, *, has_own_users: bool) -> None:

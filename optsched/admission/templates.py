@@ -85,16 +85,17 @@ def _is_int32(text: str) -> bool:
 
 
 def _check_spec(spec: Part) -> None:
-    for name, choices in _CHOICES.items():
-        spec.choose(name, *choices)
-    for name in _SUBDOMAINS:
+    # Most pods name few of these.
+    for name in [name for name in _CHOICES if name in spec.raw]:
+        spec.choose(name, *_CHOICES[name])
+    for name in [name for name in _SUBDOMAINS if name in spec.raw]:
         spec.fits(name, names.is_subdomain, names.SUBDOMAIN_RULE)
+    for name in [name for name in _LABELS if name in spec.raw]:
+        spec.fits(name, names.is_label, names.LABEL_RULE)
     if not spec.text("serviceAccountName"):
         spec.fits("serviceAccount", names.is_subdomain, names.SUBDOMAIN_RULE)
     if spec.raw.get("runtimeClassName") == "":
         spec.invalid("runtimeClassName", "name a RuntimeClass, or leave it out")
-    for name in _LABELS:
-        spec.fits(name, names.is_label, names.LABEL_RULE)
     deadline = spec.raw.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= _MAX_INT32:
         spec.invalid("activeDeadlineSeconds", f"write 1 to {_MAX_INT32}")
@@ -104,7 +105,10 @@ def _check_spec(spec: Part) -> None:
     _check_host(spec)
     _check_dns(spec)
     context = spec.part("securityContext")
-    check_pod_context(context or Part({}, f"{spec.path}.securityContext", spec.findings), spec)
+    if context is not None:
+        check_pod_context(context)
+    if spec.raw.get("shareProcessNamespace") and spec.raw.get("hostPID"):
+        spec.invalid("shareProcessNamespace", "cannot be true together with hostPID: keep one")
     check_placement(spec)
     check_containers(spec, check_volumes(spec))
     check_claims(spec, list(parts_of_containers(spec)))
