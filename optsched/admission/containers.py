@@ -220,7 +220,8 @@ def _check_env_from(container: Part) -> None:
 
 def _is_object_name(name: str) -> bool:
     """Whether an object may be called so; a '-' at the end is let pass, as the server does."""
-    return names.is_subdomain(f"{name[:-1]}a" if name.endswith("-") else name)
+    is_prefix = len(name) > 1 and name.endswith("-")
+    return names.is_subdomain(f"{name[:-2]}a" if is_prefix else name)
 
 
 # --- volumes --------------------------------------------------------------------------------------

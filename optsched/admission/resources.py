@@ -55,8 +55,11 @@ def _check_pages(resources: set[str], path: str, findings: Findings) -> None:
         )
 
 
-def check_pod_resources(spec: Part) -> None:
-    """What a pod costs, and asks for as a whole: no less than what its containers ask for."""
+def check_pod_resources(spec: Part, containers: list[Part]) -> None:
+    """What a pod costs, and asks for as a whole: no less than what its containers ask for.
+
+    containers: all of them, those that start it too.
+    """
     overhead = spec.raw.get("overhead") or {}
     for name, value in overhead.items():
         _check_amount(name, value, f"{spec.path}.overhead[{name}]", spec.findings)
@@ -71,30 +74,40 @@ def check_pod_resources(spec: Part) -> None:
                 resources.findings.invalid(path, name, "write cpu, memory or hugepages-<size>")
             else:
                 _check_amount(name, value, path, resources.findings)
-    named = {*(resources.raw.get("requests") or {}), *(resources.raw.get("limits") or {})}
-    _check_pages(named, resources.path, resources.findings)
     if resources.has("claims"):
         resources.forbidden("claims", "may not be set for a pod as a whole: leave them out")
-    if resources.findings.has_problems:
-        return
-    held = {
-        part: {name: resources.raw[part][name] for name in _OF_PODS if name in resources.raw[part]}
-        for part in resources.present("requests", "limits")
-    }
-    check_resources({"resources": held}, spec.path, spec.findings)
-    _check_sums(resources, [*spec.parts("containers")])
+    if not resources.findings.has_problems:
+        _check_whole(resources, containers)
+        _check_sums(resources, list(spec.parts("containers")))
+
+
+def _check_whole(resources: Part, containers: list[Part]) -> None:
+    requests = resources.raw.get("requests") or {}
+    limits = resources.raw.get("limits") or {}
+    for name, value in requests.items():
+        _check_against_limit(name, value, limits, resources.path, resources.findings)
+    named = {*requests, *limits}
+    if limits:
+        # Where a pod has limits, what its containers ask for counts as asked for by it.
+        for container in containers:
+            named |= _asked(container.raw.get("resources") or {}).keys()
+    _check_pages(named, resources.path, resources.findings)
 
 
 def _check_sums(resources: Part, containers: list[Part]) -> None:
-    requests, limits = (_nanos(resources.raw.get(part)) for part in ("requests", "limits"))
+    limits = _nanos(resources.raw.get("limits"))
+    requests = _nanos(resources.raw.get("requests"))
     held = [_asked(each.raw.get("resources") or {}) for each in containers]
-    for name, amount in requests.items():
-        if sum(each.get(name, 0) for each in held) > amount:
-            resources.findings.invalid(
-                f"{resources.path}.requests[{name}]",
-                resources.raw["requests"][name],
-                "must be greater than or equal to what the containers ask for together",
-            )
+    for part, amounts in (("requests", requests), ("limits", limits)):
+        for name, amount in amounts.items():
+            if part == "limits" and (name in requests or name not in _OF_PODS):
+                continue
+            if sum(each.get(name, 0) for each in held) > amount:
+                resources.findings.invalid(
+                    f"{resources.path}.{part}[{name}]",
+                    resources.raw[part][name],
+                    "must be greater than or equal to what the containers ask for together",
+                )
     for container in containers:
         own = (container.raw.get("resources") or {}).get("limits") or {}
         for name, amount in _nanos(own).items():

@@ -111,8 +111,9 @@ def _check_spec(spec: Part) -> None:
         spec.invalid("shareProcessNamespace", "cannot be true together with hostPID: keep one")
     check_placement(spec)
     check_containers(spec, check_volumes(spec))
-    check_claims(spec, list(parts_of_containers(spec)))
-    check_pod_resources(spec)
+    containers = list(parts_of_containers(spec))
+    check_claims(spec, containers)
+    check_pod_resources(spec, containers)
 
 
 def _check_gates(spec: Part) -> None:

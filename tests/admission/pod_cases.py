@@ -985,7 +985,8 @@ REFUSED: list[tuple[Any, list[str]]] = [
             resources={"limits": {"memory": "1Gi"}},
         ),
         [
-            't.spec.containers[0].resources.limits[memory]: Invalid value: "2Gi": must be at most 1Gi, as the pod'
+            't.spec.resources.limits[memory]: Invalid value: "1Gi": must be greater than or equal to what the containers ask for together',
+            't.spec.containers[0].resources.limits[memory]: Invalid value: "2Gi": must be at most 1Gi, as the pod',
         ],
     ),
     (
@@ -1451,6 +1452,32 @@ REFUSED: list[tuple[Any, list[str]]] = [
             't.spec.containers[0].resources.claims[1].name: Duplicate value: "g": use each claim, or each of its requests, once'
         ],
     ),
+    (
+        template(container(envFrom=[{"secretRef": {"name": "-"}}])),
+        [
+            "t.spec.containers[0].envFrom[0].secretRef.name: Invalid value: \"-\": write at most 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
+        ],
+    ),
+    (
+        template(container(), resources={"limits": {"hugepages-2Mi": "2Mi"}}),
+        ["t.spec.resources: Forbidden: HugePages require cpu or memory: ask for one of them too"],
+    ),
+    (
+        template(container(resources={"requests": {"cpu": 2}}), resources={"limits": {"cpu": 1}}),
+        [
+            "t.spec.resources.limits[cpu]: Invalid value: 1: must be greater than or equal to what the containers ask for together"
+        ],
+    ),
+    (
+        template(
+            container(resources={"requests": {"cpu": 2}}),
+            resources={"requests": {"hugepages-2Mi": "2Mi"}},
+        ),
+        [
+            "t.spec.resources.limits: Required value: Limit must be set for non overcommitable resources: write limits[hugepages-2Mi] as in requests",
+            "t.spec.resources: Forbidden: HugePages require cpu or memory: ask for one of them too",
+        ],
+    ),
 ]
 
 TAKEN: list[Any] = [
@@ -1635,6 +1662,10 @@ TAKEN: list[Any] = [
     asks({}, {"hugepages-2Mi": "0", "memory": None}),
     asks({"kubernetes.io/batch-cpu": "1500m"}, {}),
     asks({GPU: "2"}, {GPU: "2000m"}),
+    template(
+        container(resources={"requests": {"cpu": 1}}),
+        resources={"limits": {"hugepages-2Mi": "1Gi"}},
+    ),
     template(
         container(resources={"requests": {"cpu": 1}}),
         resources={"requests": {"cpu": 1}, "limits": {"cpu": 2}},
