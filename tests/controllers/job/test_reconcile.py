@@ -333,6 +333,21 @@ def test_containers_that_were_started_too_often_fail_their_task() -> None:
         assert play.phase == phase
 
 
+@pytest.mark.parametrize(("max_retry", "phase"), [(None, "Terminating"), (-1, "Running")])
+def test_three_starts_are_too_many_unless_any_number_may_be(
+    max_retry: int | None, phase: str
+) -> None:
+    more = {} if max_retry is None else {"maxRetry": max_retry}
+    play = Play(job(task("a", 2, **more), policies=[policy("TaskFailed", "TerminateJob")]))
+    play.run()
+    for name, restarts in (("j-a-0", 1), ("j-a-1", 2)):
+        assert play.phase == "Running"
+        status = [{"name": "main", "ready": True, "restartCount": restarts}]
+        play.world.phase(name, "Running", containerStatuses=status)
+        play.settle()
+    assert play.phase == phase
+
+
 def test_a_gang_that_is_broken_is_unknown() -> None:
     play = Play(job(task("a", 2), policies=[policy("JobUnknown", "RestartJob")]))
     play.run()
