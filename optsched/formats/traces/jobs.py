@@ -129,8 +129,9 @@ def played(
     if not nodes:
         raise InstanceError(f"{name}: there are no nodes to play it on", ())
     told = list(problems)
-    makers = _Maker(nodes)
-    arrivals = [found for job in jobs if (found := makers.arrival(job, told)) is not None]
+    listed = list(jobs)
+    makers = _Maker(nodes, _start_ms(listed))
+    arrivals = [found for job in listed if (found := makers.arrival(job, told)) is not None]
     if makers.num_idle:
         message = f"{makers.num_idle} jobs that ask for nothing that the nodes offer are left out"
         told.append(TraceProblem("Job", "", "", None, message, name))
@@ -140,8 +141,16 @@ def played(
     return _from_zero(sound), (*told, *more)
 
 
+def _start_ms(jobs: Sequence[TracedJob]) -> int:
+    """The time of the first job, if nothing is before it; else the clock may have jumped there."""
+    first = jobs[0].at_ms if jobs else 0
+    return first if all(job.at_ms >= first for job in jobs) else 0
+
+
 def _from_zero(trace: Trace) -> Trace:
     first = trace.arrivals[0].at_ms if trace.arrivals else 0
+    if not first:
+        return trace
     return replace(trace, arrivals=tuple(_earlier(a, first) for a in trace.arrivals))
 
 
@@ -155,7 +164,8 @@ def _earlier(arrival: Arrival, by_ms: int) -> Arrival:
 class _Maker:
     """Makes arrivals of jobs; alike tasks get the very same shape."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], start_ms: int) -> None:
+        self._start_ms = start_ms
         self._offered = {resource for node in nodes for resource, amount in node.allocatable}
         self._shapes: dict[tuple[object, ...], TaskShape] = {}
         self.num_idle = 0
@@ -169,17 +179,33 @@ class _Maker:
             self.num_idle += 1
             return None
         key = f"{DEFAULT_NAMESPACE}/{job.name}"
-        tasks = tuple(self._tasks(key, shaped))
-        gang = Gang(key=key, queue=job.queue, min_member=len(tasks), tasks=tasks)
-        return Arrival(job.at_ms, gang, job.duration_ms, where=job.where)
+        at_ms = job.at_ms - self._start_ms
+        tasks = tuple(self._tasks(key, at_ms, shaped))
+        gang = Gang(
+            key=key,
+            queue=job.queue,
+            min_member=len(tasks),
+            created_ms=at_ms,
+            waiting_since_ms=at_ms,
+            tasks=tasks,
+        )
+        return Arrival(at_ms, gang, job.duration_ms, where=job.where)
 
     @staticmethod
-    def _tasks(key: str, shaped: Iterable[tuple[Part, TaskShape]]) -> Iterable[Task]:
+    def _tasks(key: str, at_ms: int, shaped: Iterable[tuple[Part, TaskShape]]) -> Iterable[Task]:
         index = 0
         for part, shape in shaped:
             for _ in range(part.number):
                 name = f"{key}-{part.role}-{index}" if part.role else f"{key}-{index}"
-                yield Task(name, shape, TaskStatus.PENDING, gang=key, role=part.role, index=index)
+                yield Task(
+                    name,
+                    shape,
+                    TaskStatus.PENDING,
+                    gang=key,
+                    role=part.role,
+                    index=index,
+                    created_ms=at_ms,
+                )
                 index += 1
 
     def _shape(self, part: Part) -> TaskShape:

@@ -223,21 +223,23 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
 def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int]:
     """Draw further pods, or take some away, until demand is what is wanted.
 
-    A drawn pod that is one too many is recognised by one GPU of it.
+    A drawn pod that is one too many is recognised by one GPU of it. Drawing goes on until there is
+    one, also where demand has come out even.
     """
     total, milli = workload.asked.total.tolist(), workload.asked.milli.tolist()
     demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli
-    while demand > wanted:
-        demand -= total[classes.pop(random.intn(len(classes)))]
-        if demand <= wanted:
-            return classes
+    if demand == wanted:
+        return classes
+    if demand > wanted:
+        while demand > wanted:
+            demand -= total[classes.pop(random.intn(len(classes)))]
+        return classes
     pods = workload.pod_class.tolist()
-    while demand != wanted:
-        drawn = pods[random.intn(len(pods))]
-        if demand + milli[drawn] > wanted:
-            break
+    drawn = pods[random.intn(len(pods))]
+    while demand + milli[drawn] <= wanted:
         demand += total[drawn]
         classes.append(drawn)
+        drawn = pods[random.intn(len(pods))]
     return classes
 
 
