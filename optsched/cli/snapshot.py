@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +32,33 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write to this file, in YAML or JSON by its ending, and not to the standard output.",
 )
-def snapshot(kubeconfig: str, out: Path | None) -> None:
+@click.option(
+    "--record",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write one picture after the other into this folder, for `optsched simulate`.",
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two pictures of --record.",
+)
+@click.option("--times", type=click.IntRange(min=1), help="Pictures of --record; without end.")
+def snapshot(
+    kubeconfig: str, out: Path | None, folder: Path | None, every: float, times: int | None
+) -> None:
     """Write a cluster's nodes, pods, PodGroups, queues and whatever else decides about pods.
 
-    Nothing is changed. Secrets are not read, and what containers run is left out.
+    Nothing is changed. Secrets are not read, and what containers run is left out. With --record
+    a picture is taken again and again, until it is interrupted.
     """
+    if folder is not None:
+        if out is not None:
+            raise click.UsageError("--out is for one picture, --record for many: give one of them")
+        _record(kubeconfig, folder, every, times)
+        return
     try:
         write = yaml_bundle if out is None else bundle_writer(out)
     except ValueError as e:
@@ -46,6 +70,27 @@ def snapshot(kubeconfig: str, out: Path | None) -> None:
     except OSError as e:
         raise click.ClickException(f"{out or 'standard output'}: {e.strerror}") from e
     say(remarks(), f"{out or 'written'}: {_counts(objects)}", "dim")
+
+
+def _record(kubeconfig: str, folder: Path, every_s: float, times: int | None) -> None:
+    """Take pictures; each is there as a whole or not at all."""
+    taken = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = len(list(folder.glob("snapshot-*.yaml")))
+        for taken in count(1) if times is None else range(1, times + 1):
+            objects = _captured(kubeconfig)
+            target = folder / f"snapshot-{before + taken:06d}.yaml"
+            fresh = target.with_suffix(".new")
+            fresh.write_text("".join(yaml_bundle(objects)), encoding="utf-8")
+            fresh.replace(target)
+            say(remarks(), f"{target}: {_counts(objects)}", "dim")
+            if taken != times:
+                time.sleep(every_s)
+    except OSError as e:
+        raise click.ClickException(f"{e.filename or folder}: {e.strerror}") from e
+    except KeyboardInterrupt:
+        say(remarks(), f"stopped after {taken} pictures in {folder}", "dim")
 
 
 def _captured(kubeconfig: str) -> list[Raw]:

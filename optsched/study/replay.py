@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from platform import python_version
 from typing import TYPE_CHECKING, Any
 
 from optsched import __version__
+from optsched.domain.trace import sound_trace
 from optsched.formats.instances import read_instance
 from optsched.formats.problems import InstanceError
 from optsched.formats.traces.own import is_own, read_own
@@ -17,12 +19,13 @@ from optsched.formats.traces.read import read_published_trace
 from optsched.policy.policy import describe
 from optsched.study.metrics import Measuring, as_json
 from optsched.study.simulation.record import lines
+from optsched.study.simulation.recorded import trace_of_record
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.traces import trace_of
 from optsched.study.synthetic import synthetic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from optsched.domain.cluster import Node
     from optsched.domain.trace import Trace, TraceProblem
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
     from optsched.study.metrics import Metrics
+
+PICTURES = "snapshot-*.yaml"
+"""Files of a folder that are one picture each of a cluster that was watched, in name order."""
 
 SYNTHETIC = "gavel:"
 """How the names of synthetic traces begin."""
@@ -79,9 +85,23 @@ def read_given(source: str, trace_format: str | None = None, nodes: Path | None 
     if path.is_file() and is_own(path):
         trace, problems = read_own(path)
         return Given(trace, source, _sha256(path), problems)
+    if path.is_dir() and (pictures := sorted(path.glob(PICTURES))):
+        return _recorded(path, source, pictures)
     instance = read_instance(path)
     trace = trace_of(instance.snapshot, path.stem)
     return Given(trace, source, _sha256(path), instance.problems)
+
+
+def _recorded(path: Path, source: str, pictures: Sequence[Path]) -> Given:
+    """The trace of a cluster that was watched."""
+    read = [read_instance(picture) for picture in pictures]
+    back = next((b for a, b in pairwise(read) if b.snapshot.taken_ms < a.snapshot.taken_ms), None)
+    if back is not None:
+        raise InstanceError(f"{back.path}: was taken before the one before it: name them in order")
+    sound, found = sound_trace(trace_of_record([each.snapshot for each in read], path.name))
+    unread: list[TraceProblem | ObjectProblem] = [p for each in read for p in each.problems]
+    problems = (*unread, *found)
+    return Given(sound, source, _sha256(path), problems)
 
 
 def _nodes_of(path: Path) -> tuple[Node, ...]:

@@ -93,3 +93,21 @@ def test_without_a_cluster_it_says_so(tmp_path: Path) -> None:
     result = snapshot("--kubeconfig", path)
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: {path} can not be used: ")
+
+
+@pytest.mark.usefixtures("api")
+def test_pictures_of_a_cluster_are_replayed(tmp_path: Path) -> None:
+    folder = tmp_path / "watched"
+    arguments = ("--kubeconfig", "cluster.conf", "--record", folder, "--every", "0.001")
+    result = snapshot(*arguments, "--times", "2")
+    assert result.exit_code == 0
+    again = snapshot(*arguments, "--times", "1")
+    assert again.exit_code == 0
+    assert sorted(p.name for p in folder.iterdir()) == [
+        f"snapshot-00000{i}.yaml" for i in (1, 2, 3)
+    ]
+    played = CliRunner().invoke(main, ["simulate", str(folder), "--solver", "none", "-o", "json"])
+    assert played.exit_code == 0
+    assert json.loads(played.stdout)["trace"]["name"] == "watched"
+    both = snapshot("--record", folder, "--out", tmp_path / "a.yaml")
+    assert both.exit_code == 2

@@ -1,0 +1,129 @@
+"""Traces of a cluster that was watched: pictures, one after the other, become what happened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.domain.cluster import GangPhase
+from optsched.domain.task import TaskStatus
+from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.domain.cluster import Gang, Node, Queue, Snapshot
+    from optsched.domain.task import Task
+
+_OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
+
+
+def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
+    """What happened between pictures of a cluster, in the order in which they were taken.
+
+    Gangs arrive when they were made, and run from when their first task was bound until the first
+    picture in which they are over or gone; what is still there in the last one runs for ever. Who
+    runs in the first picture goes on where it is. Gangs that left without having run are left out.
+    Nodes fail and come back with the pictures that show it. ValueError where there is no picture.
+    """
+    if not snapshots:
+        raise ValueError("there is no picture to begin with")
+    first = snapshots[0]
+    found = [_arrival(key, snapshots) for key in sorted(_keys(snapshots))]
+    arrivals = sorted((a for a in found if a is not None), key=lambda a: (a.at_ms, a.gang.key))
+    return Trace(
+        name=name,
+        nodes=tuple(_nodes(snapshots)),
+        queues=tuple(_queues(snapshots)),
+        arrivals=tuple(arrivals),
+        node_events=tuple(sorted(_node_events(snapshots), key=lambda e: (e.at_ms, e.node))),
+        topology=first.topology,
+        start_ms=first.taken_ms,
+        rest=first,
+    )
+
+
+def _keys(snapshots: Sequence[Snapshot]) -> set[str]:
+    return {gang.key for snapshot in snapshots for gang in snapshot.gangs}
+
+
+def _queues(snapshots: Sequence[Snapshot]) -> Iterator[Queue]:
+    """Every queue there ever was, as it was in the end."""
+    found = {q.name: q for snapshot in snapshots for q in snapshot.queues}
+    for name in sorted(found):
+        yield found[name]
+
+
+def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
+    """One gang through all pictures; None where it left without having run."""
+    seen = [(i, g) for i, s in enumerate(snapshots) if (g := s.gang_by_key.get(key)) is not None]
+    start_ms = snapshots[0].taken_ms
+    came, gang = seen[0]
+    ran = [(i, g) for i, g in seen if _stands(g)]
+    ended = _end_ms(seen, snapshots)
+    if not ran and ended is not None:
+        return None
+    full = max((g for _, g in seen), key=lambda g: len(g.tasks))
+    at_ms = 0
+    if came:
+        at_ms = min(max(gang.created_ms, snapshots[came - 1].taken_ms), snapshots[came].taken_ms)
+        at_ms -= start_ms
+    stays = {t.key: t for t in gang.tasks if t.status.is_standing} if not came else {}
+    duration_ms = None
+    if ran and ended is not None:
+        began_ms = start_ms if stays else _began_ms(ran[0][1], snapshots[ran[0][0]].taken_ms)
+        duration_ms = max(ended - began_ms, 0)
+    tasks = tuple(stays.get(t.key) or _fresh(t) for t in full.tasks)
+    phase = gang.phase if stays else GangPhase.PENDING
+    return Arrival(at_ms, replace(full, tasks=tasks, phase=phase), duration_ms)
+
+
+def _stands(gang: Gang) -> bool:
+    standing = sum(t.status.counts_as_ready for t in gang.tasks)
+    return standing >= max(gang.min_member, 1)
+
+
+def _began_ms(gang: Gang, seen_ms: int) -> int:
+    """When the first of its tasks was bound, or was seen to be."""
+    return min((t.started_ms for t in gang.tasks if t.started_ms), default=seen_ms)
+
+
+def _end_ms(seen: Sequence[tuple[int, Gang]], snapshots: Sequence[Snapshot]) -> int | None:
+    """When it was over or gone; None where the last picture still has it."""
+    over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
+    gone = seen[-1][0] + 1
+    at = next(over, gone if gone < len(snapshots) else None)
+    return None if at is None else snapshots[at].taken_ms
+
+
+def _fresh(task: Task) -> Task:
+    status = TaskStatus.GATED if task.status is TaskStatus.GATED else TaskStatus.PENDING
+    return replace(
+        task, status=status, node="", nominated_node="", started_ms=0, saved_ms=0, cards=(), numa=()
+    )
+
+
+def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
+    """Every node there ever was, with the tasks of others that it had when it was first seen."""
+    found: dict[str, Node] = {}
+    for snapshot in snapshots:
+        for node in snapshot.nodes:
+            found.setdefault(node.name, node)
+    ours = _keys(snapshots)
+    for name in sorted(found):
+        others = tuple(t for t in found[name].residents if t.gang not in ours)
+        yield replace(found[name], ready=True, residents=others)
+
+
+def _node_events(snapshots: Sequence[Snapshot]) -> Iterator[NodeEvent]:
+    """Nodes as they come and go; all are up before the first picture."""
+    names = {node.name for snapshot in snapshots for node in snapshot.nodes}
+    for name in names:
+        was_up = True
+        for snapshot in snapshots:
+            node = snapshot.node_by_name.get(name)
+            is_up = node is not None and node.ready
+            if is_up is not was_up:
+                change = NodeChange.UP if is_up else NodeChange.DOWN
+                yield NodeEvent(snapshot.taken_ms - snapshots[0].taken_ms, name, change)
+            was_up = is_up
