@@ -13,7 +13,7 @@ from optsched.admission.services import GATE_ASKED, SERVICE_OF
 from optsched.api.kinds import MUTATING_WEBHOOK_CONFIGURATION, collection_path
 from tests.support.api import until
 from tests.support.story import GROUP_NAME
-from tests.support.webhooks import SYSTEM, Webhook, free_port, make_namespace
+from tests.support.webhooks import Webhook, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,12 +37,11 @@ tiers:
 @contextmanager
 def gating(site: Site, folder: Path) -> Iterator[None]:
     """A webhook that is asked about pods which want to be held back."""
-    make_namespace(site.api, SYSTEM)
     asked = configuration(replace(SERVICE_OF["/pods/mutate"], condition=GATE_ASKED))
     path = collection_path(MUTATING_WEBHOOK_CONFIGURATION)
     site.api.post(path, asked)
     flags = ("--feature-gates=SchedulingGatesQueueAdmission=true", "--scheduler-name", site.name)
-    only = ("--enabled-admission", "/pods/mutate")
+    only = ("--enabled-admission", "/pods/mutate", "--webhook-namespace", site.name)
     webhook = Webhook(site.kubeconfig, folder / "webhook.log", free_port(), *flags, *only)
     try:
         webhook.begin()

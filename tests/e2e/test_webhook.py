@@ -461,13 +461,13 @@ def test_the_largest_jobs_can_be_made_and_changed(webhook: Webhook, api: Api, sp
 
 
 def test_resource_groups_follow_their_file(
-    control_plane: ControlPlane, api: Api, tmp_path: Path, space: str
+    control_plane: ControlPlane, tmp_path: Path, space: str
 ) -> None:
     """No API server asks: what a server with a file of its own answers is enough to see."""
     conf = tmp_path / "conf"
     conf.write_text("resourceGroups: [{resourceGroup: a, labels: {kind: first}}]")
-    make_namespace(api, SYSTEM)
-    log, flags = tmp_path / "log", ("--admission-conf", str(conf))
+    log = tmp_path / "log"
+    flags = ("--admission-conf", str(conf), "--webhook-namespace", space)
     webhook = Webhook(control_plane.kubeconfig, log, free_port(), *flags).begin()
     marks = {"name": "p", "namespace": space, "annotations": {"volcano.sh/resource-group": "a"}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": marks, "spec": {"containers": []}}
