@@ -20,6 +20,7 @@ TOOLS = (
     "optsched/deploy/crds/render.py",
     "optsched/deploy/manifests/render.py",
     "optsched/deploy/helm/",
+    "optsched/deploy/samples/",
     "optsched/deploy/Dockerfile",
     "optsched/deploy/volcano-development.yaml",
 )
