@@ -10,6 +10,7 @@ import click
 from optsched import __version__
 
 COMMANDS: Final = {
+    "compare": "optsched.cli.compare",
     "completion": "optsched.cli.version",
     "controllers": "optsched.cli.controllers",
     "demo": "optsched.cli.demo",

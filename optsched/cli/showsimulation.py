@@ -42,7 +42,9 @@ def _show_spreads(console: Console, metrics: Mapping[str, Any]) -> None:
         table.add_column(heading, justify="right")
     for name, key in (("completion time", "jct_s"), ("queueing delay", "queueing_s")):
         if metrics[key] is not None:
-            table.add_row(name, *(_time(metrics[key][k]) for k in ("mean", "p50", "p95", "p99")))
+            table.add_row(
+                name, *(duration_text(metrics[key][k]) for k in ("mean", "p50", "p95", "p99"))
+            )
     if table.row_count:
         console.print()
         console.print(table)
@@ -51,7 +53,7 @@ def _show_spreads(console: Console, metrics: Mapping[str, Any]) -> None:
 def _figures(m: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "jobs finished", f"{m['finished']} of {m['jobs']}"
     if m["makespan_s"] is not None:
-        yield "makespan", _time(m["makespan_s"])
+        yield "makespan", duration_text(m["makespan_s"])
     shares = (
         ("allocation", "allocation"),
         ("utilisation", "utilisation"),
@@ -75,7 +77,7 @@ def _figures(m: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "sessions", str(m["sessions"])
 
 
-def _time(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A duration with three figures or so: 950ms, 12.5s, 1h30m, 3d4h."""
     if seconds < 60:
         return f"{seconds:.1f}s"

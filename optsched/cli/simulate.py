@@ -46,7 +46,7 @@ RECORD, RESULT, CHECKPOINT = "record.jsonl", "result.json", "checkpoint.json"
 _EVERY: Final = 20_000
 
 
-class _Span(click.ParamType[int]):
+class Span(click.ParamType[int]):
     """A duration, in milliseconds."""
 
     name = "duration"
@@ -104,9 +104,9 @@ class Asked:
     type=click.Path(exists=True, path_type=Path),
     help="Play it on the nodes of this trace or of these manifests.",
 )
-@click.option("--period", type=_Span(), help="From session to session; the model's if not given.")
-@click.option("--until", type=_Span(), help="Stop at this instant of the trace.")
-@click.option("--warm-up", type=_Span(), default="0s", help="What happens before does not count.")
+@click.option("--period", type=Span(), help="From session to session; the model's if not given.")
+@click.option("--until", type=Span(), help="Stop at this instant of the trace.")
+@click.option("--warm-up", type=Span(), default="0s", help="What happens before does not count.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
 @click.option(
     "--out",

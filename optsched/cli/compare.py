@@ -1,0 +1,309 @@
+"""`optsched compare`: the same traces under several models, and what differs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.cli.plugins import shelf_of
+from optsched.cli.screen import output, remarks, say
+from optsched.cli.showcomparison import show_comparison
+from optsched.cli.simulate import BAD_INPUT, STOPPED, Span
+from optsched.formats.problems import InstanceError
+from optsched.formats.traces.read import TRACE_FORMATS
+from optsched.kube.clock import SystemClock
+from optsched.policy.load import load_policy
+from optsched.policy.policy import without_solver
+from optsched.policy.problem import PolicyError
+from optsched.study.comparison.grid import Cell, read_traces
+from optsched.study.comparison.keep import Keep
+from optsched.study.comparison.places import (
+    Here,
+    PlaceError,
+    Tls,
+    local_cluster,
+    remote_cluster,
+)
+from optsched.study.comparison.table import Comparison, Row
+from optsched.study.simulation.simulator import Options
+from optsched.study.synthetic import SyntheticError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rich.console import Console
+
+    from optsched.policy.policy import Policy
+    from optsched.study.comparison.places import Place
+
+JSON, CSV = "comparison.json", "comparison.csv"
+FAILED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for; see the help of `compare`."""
+
+    traces: tuple[str, ...]
+    models: tuple[str, ...]
+    seeds: tuple[int, ...]
+    solver: str | None
+    trace_format: str | None
+    nodes: Path | None
+    period: int | None
+    until: int | None
+    warm_up: int
+    out: Path | None
+    workers: int | None
+    dask: str | None
+    dask_ca: Path | None
+    dask_cert: Path | None
+    dask_key: Path | None
+    form: str
+    plugins_dir: Path | None
+
+
+class _Seeds(click.ParamType[tuple[int, ...]]):
+    """Numbers and ranges with commas between them."""
+
+    name = "seeds"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The seeds of a text such as 0-4,7, in order, each once."""
+        found: dict[int, None] = {}
+        for part in str(value).split(","):
+            first, dash, last = part.strip().partition("-")
+            if not first.isdecimal() or (dash and not last.isdecimal()):
+                self.fail(f"{part!r}: write numbers or ranges, such as 0-4,7", param, ctx)
+            numbers = range(int(first), int(last or first) + 1)
+            if not numbers:
+                self.fail(f"{part!r}: the end of a range comes after its beginning", param, ctx)
+            found |= dict.fromkeys(numbers)
+        return tuple(found)
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("traces", type=str, nargs=-1, required=True)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    required=True,
+    help="Name of a model, or a file; give several. Others are compared with the first.",
+)
+@click.option("--seeds", type=_Seeds(), default="0", show_default=True, help="Such as 0-4,7.")
+@click.option("--solver", type=click.Choice(["none"]), help="none: the greedy pipeline alone.")
+@click.option(
+    "--format",
+    "trace_format",
+    type=click.Choice(TRACE_FORMATS),
+    help="TRACES were published in this format.",
+)
+@click.option(
+    "--nodes",
+    type=click.Path(exists=True, path_type=Path),
+    help="Play them on the nodes of this trace or of these manifests.",
+)
+@click.option("--period", type=Span(), help="From session to session; the model's if not given.")
+@click.option("--until", type=Span(), help="Stop at this instant of each trace.")
+@click.option("--warm-up", type=Span(), default="0s", help="What happens before does not count.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help=f"Write {JSON} and {CSV} into this folder, and keep what was played there.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    help="Processes on this machine, as many as it has cores if not given; 0: in this process.",
+)
+@click.option("--dask", metavar="ADDRESS", help="Play on the cluster of this scheduler of Dask.")
+@click.option("--dask-ca", type=_FILE, help="Who signs its certificates.")
+@click.option("--dask-cert", type=_FILE, help="Our certificate for it.")
+@click.option("--dask-key", type=_FILE, help="The key of our certificate.")
+@click.option(
+    "-o", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True
+)
+@click.option(
+    "--plugins-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Python files in this folder are plugins that the models may name.",
+)
+def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
+    """Play TRACES under several models, and tell what differs.
+
+    Every model plays every trace with every seed; a synthetic trace is made anew for each seed.
+    Differences to the first model are paired by trace and seed. With --out, what has been played
+    there already is not played again. Ends with 0 when all was played, 1 when a cell could not
+    be, 2 for bad input, 130 when it was stopped.
+    """
+    _compare(Asked(**asked))
+
+
+def _compare(asked: Asked) -> None:
+    screen = remarks()
+    try:
+        cells = _cells(screen, asked)
+        with _place(asked, len(cells)) as place:
+            comparison, is_stopped = _Run(cells, Keep(asked.out), screen).play(place)
+    except (InstanceError, SyntheticError, PolicyError, PlaceError) as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    except OSError as e:
+        raise click.ClickException(f"{e.filename or asked.out}: {e.strerror}") from e
+    _write(comparison, asked.out)
+    _show(comparison, asked.form)
+    for name, fault in comparison.failures.items():
+        say(screen, f"{name}: {fault}", "red")
+    if is_stopped:
+        say(screen, "stopped; the same command goes on from what was kept", "yellow")
+        sys.exit(STOPPED)
+    if comparison.failures:
+        sys.exit(FAILED)
+
+
+# --- the grid ------------------------------------------------------------------------------------
+
+
+def _cells(screen: Console, asked: Asked) -> list[Cell]:
+    policies = _policies(screen, asked)
+    given = read_traces(asked.traces, asked.seeds, asked.trace_format, asked.nodes)
+    for problem in {str(p): None for each in given.values() for p in each.problems}:
+        say(screen, problem, "yellow")
+    return [
+        Cell(
+            model,
+            trace,
+            seed,
+            given[trace, seed],
+            policy,
+            Options(period_ms=asked.period, until_ms=asked.until, seed=seed),
+            asked.warm_up,
+        )
+        for model, policy in policies.items()
+        for trace in dict.fromkeys(asked.traces)
+        for seed in asked.seeds
+    ]
+
+
+def _policies(screen: Console, asked: Asked) -> dict[str, Policy]:
+    """The policies by the names under which they are compared."""
+    shelf = shelf_of(asked.plugins_dir)
+    found = {}
+    for name in asked.models:
+        policy = load_policy(name, lambda path: path.read_text(), shelf)
+        for warning in policy.warnings:
+            say(screen, f"{name}: {warning}", "yellow")
+        found[name] = without_solver(policy) if asked.solver == "none" else policy
+    return found
+
+
+@contextmanager
+def _place(asked: Asked, num_cells: int) -> Iterator[Place]:
+    """Where it is to be played."""
+    clock = SystemClock()
+    if asked.dask is not None:
+        with remote_cluster(
+            asked.dask, Tls(asked.dask_ca, asked.dask_cert, asked.dask_key), clock
+        ) as cluster:
+            yield cluster
+        return
+    workers = os.cpu_count() or 1 if asked.workers is None else asked.workers
+    workers = min(workers, num_cells)
+    if workers == 0:
+        yield Here(clock)
+        return
+    with local_cluster(workers, clock) as local:
+        yield local
+
+
+# --- playing -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Plays what has not been played yet."""
+
+    cells: list[Cell]
+    keep: Keep
+    screen: Console
+
+    def play(self, place: Place) -> tuple[Comparison, bool]:
+        """The comparison, and whether it was stopped before it was whole."""
+        results: dict[str, Mapping[str, Any]] = {}
+        failures: dict[str, str] = {}
+        for cell in self.cells:
+            known = self.keep.find(cell)
+            if known is not None:
+                results[cell.key] = known
+        if results:
+            say(self.screen, f"{len(results)} of {len(self.cells)} were played before", "dim")
+        is_stopped = False
+        try:
+            self._play(place, results, failures)
+        except KeyboardInterrupt:
+            is_stopped = True
+        return self._comparison(results, failures), is_stopped
+
+    def _play(
+        self, place: Place, results: dict[str, Mapping[str, Any]], failures: dict[str, str]
+    ) -> None:
+        left = {cell.key: cell for cell in self.cells if cell.key not in results}
+        with self.screen.status("playing") as status:
+            for done in place.play(left.values()):
+                if done.result is None:
+                    failures[done.cell.name] = done.fault
+                    continue
+                results[done.cell.key] = done.result
+                self.keep.put(done.cell, done.result)
+                status.update(f"played {len(results)} of {len(self.cells)}")
+
+    def _comparison(
+        self, results: Mapping[str, Mapping[str, Any]], failures: Mapping[str, str]
+    ) -> Comparison:
+        rows = [
+            Row(cell.model, cell.trace, cell.seed, results[cell.key])
+            for cell in self.cells
+            if cell.key in results
+        ]
+        models = tuple(dict.fromkeys(cell.model for cell in self.cells))
+        return Comparison(models, rows, failures, len(rows) == len(self.cells))
+
+
+# --- what comes of it ----------------------------------------------------------------------------
+
+
+def _write(comparison: Comparison, out: Path | None) -> None:
+    if out is None:
+        return
+    for name, text in ((JSON, _as_text(comparison)), (CSV, comparison.as_csv())):
+        try:
+            (out / name).write_text(text, encoding="utf-8")
+        except OSError as e:
+            kept = "what was played is kept beside it"
+            raise click.ClickException(f"{out / name}: {e.strerror}; {kept}") from e
+
+
+def _as_text(comparison: Comparison) -> str:
+    return json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _show(comparison: Comparison, form: str) -> None:
+    if form == "json":
+        click.echo(_as_text(comparison), nl=False)
+    elif form == "csv":
+        click.echo(comparison.as_csv(), nl=False)
+    else:
+        show_comparison(output(), comparison)

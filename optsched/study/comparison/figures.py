@@ -1,0 +1,73 @@
+"""The figures by which models are compared, and how they are read from results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of `study.metrics.Metrics`.
+
+    Attributes
+    ----------
+    name
+        Its column in tables and files.
+    path
+        Where it is in the figures of a result.
+    unit
+        `s`, `part` of one, `hours`, or empty for a plain number.
+    is_better_low
+        Whether less is better; None where neither is.
+
+    """
+
+    name: str
+    path: tuple[str, ...]
+    unit: str = ""
+    is_better_low: bool | None = True
+
+    def of(self, metrics: Mapping[str, Any]) -> float | None:
+        """The figure of a replay; None where there was nothing to measure."""
+        found: Any = metrics
+        for step in self.path:
+            found = None if found is None else found[step]
+        return None if found is None else float(found)
+
+
+def _spread(name: str, key: str) -> tuple[Figure, ...]:
+    return tuple(Figure(f"{name} {k}", (key, k), "s") for k in ("mean", "p50", "p95", "p99"))
+
+
+FIGURES: Final = (
+    Figure("finished", ("finished",), is_better_low=False),
+    Figure("makespan", ("makespan_s",), "s"),
+    *_spread("JCT", "jct_s"),
+    *_spread("queueing", "queueing_s"),
+    Figure("allocation", ("allocation",), "part", is_better_low=False),
+    Figure("utilisation", ("utilisation",), "part", is_better_low=False),
+    Figure("fragmentation", ("fragmentation",), "part"),
+    Figure("DRF distance", ("drf_distance",), "part"),
+    Figure("Jain index", ("jain",), is_better_low=False),
+    Figure("ρ mean", ("ftf_mean",)),
+    Figure("ρ worst", ("ftf_worst",)),
+    Figure("unfair", ("ftf_unfair",), "part"),
+    Figure("preemptions", ("preemptions",)),
+    Figure("lost", ("wasted_gpu_hours",), "hours"),
+    Figure("topology tier", ("topology_tier",)),
+    Figure("SLA misses", ("sla_misses",)),
+    Figure("sessions", ("sessions",), is_better_low=None),
+    Figure("session mean", ("session_s", "mean"), "s"),
+    Figure("session p99", ("session_s", "p99"), "s"),
+    Figure("gap", ("gap",), "part"),
+)
+
+SHOWN: Final = (
+    *("JCT mean", "JCT p95", "queueing mean", "makespan", "allocation", "fragmentation"),
+    *("DRF distance", "ρ worst", "preemptions", "lost"),
+)
+"""Those that are worth a column on a screen."""

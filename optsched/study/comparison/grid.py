@@ -1,0 +1,106 @@
+"""A grid of replays: models × traces × seeds. Each cell can be played by itself, anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optsched import __version__
+from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.policy.policy import SolverKind
+from optsched.study.replay import SYNTHETIC, as_result, fingerprint, play, read_given
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from optsched.policy.policy import Policy
+    from optsched.session.ports import Clock
+    from optsched.study.replay import Given
+    from optsched.study.simulation.simulator import Options
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One replay of a grid.
+
+    Attributes
+    ----------
+    trace
+        What the trace is called in the grid; that of a synthetic one without its seed.
+    seed
+        Of a synthetic trace and of the solver.
+
+    """
+
+    model: str
+    trace: str
+    seed: int
+    given: Given
+    policy: Policy
+    options: Options
+    warm_up_ms: int
+
+    @property
+    def key(self) -> str:
+        """What tells it apart from every other replay: a digest of all that it is made of."""
+        options = self.options
+        parts = [
+            __version__,
+            self.given.sha256,
+            fingerprint(self.policy),
+            options.seed,
+            options.period_ms,
+            options.until_ms,
+            self.warm_up_ms,
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.model} on {self.trace}, seed {self.seed}"
+
+    def played(self, clock: Clock) -> dict[str, Any]:
+        """Play it; the result as JSON."""
+        if self.policy.solver is SolverKind.NONE:
+            return self._result(None, clock)
+        worker = WorkerProcess()
+        try:
+            worker.wait_until_ready()
+            return self._result(worker, clock)
+        finally:
+            worker.close()
+
+    def _result(self, solver: WorkerProcess | None, clock: Clock) -> dict[str, Any]:
+        given, policy, options, warm_up_ms = self.given, self.policy, self.options, self.warm_up_ms
+        played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
+        return as_result(given, policy, options, warm_up_ms, played)
+
+
+def seeded(source: str, seed: int) -> str:
+    """The name of a synthetic trace with a seed, where it does not have one of its own."""
+    if not source.startswith(SYNTHETIC) or "seed=" in source:
+        return source
+    comma = "" if source == SYNTHETIC else ","
+    return f"{source}{comma}seed={seed}"
+
+
+def read_traces(
+    sources: Sequence[str], seeds: Sequence[int], trace_format: str | None, nodes: Path | None
+) -> dict[tuple[str, int], Given]:
+    """The traces of a grid by source and seed; one that takes no seed is read once.
+
+    Raises `InstanceError` or `SyntheticError` for one that can not be read.
+    """
+    by_name: dict[str, Given] = {}
+    found = {}
+    for source in sources:
+        for seed in seeds:
+            name = seeded(source, seed)
+            if name not in by_name:
+                by_name[name] = read_given(name, trace_format, nodes)
+            found[source, seed] = by_name[name]
+    return found

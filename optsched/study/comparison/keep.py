@@ -1,0 +1,47 @@
+"""Cells that were played are kept in a folder, so that no cell is played twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from optsched.study.comparison.grid import Cell
+
+CELLS: Final = "cells"
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """A folder with one file for each cell, by its key; None keeps nothing."""
+
+    folder: Path | None
+
+    def find(self, cell: Cell) -> Mapping[str, Any] | None:
+        """The result of a cell, if it was played to the end; anything else there is none."""
+        if self.folder is None:
+            return None
+        try:
+            found = json.loads(self._path(self.folder, cell).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        whole = isinstance(found, dict) and found.get("complete") is True and "metrics" in found
+        return found if whole else None
+
+    def put(self, cell: Cell, result: Mapping[str, Any]) -> None:
+        """Keep a result. Raises OSError where it can not be written; what was there stays."""
+        if self.folder is None:
+            return
+        path = self._path(self.folder, cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(result, ensure_ascii=False, indent=1), encoding="utf-8")
+        fresh.replace(path)
+
+    @staticmethod
+    def _path(folder: Path, cell: Cell) -> Path:
+        return folder / CELLS / f"{cell.key}.json"

@@ -1,0 +1,181 @@
+"""Where the cells of a grid are played: in this process, or on a cluster of Dask.
+
+Dask moves pickled code between processes: whoever reaches a scheduler of Dask can run anything on
+its workers. Clusters that are made here listen on the loopback interface alone, and one elsewhere
+is spoken to over TLS only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from distributed import Client
+
+    from optsched.session.ports import Clock
+    from optsched.study.comparison.grid import Cell
+
+INSTALL = "Dask is not installed: `pip install 'optsched[study]'`, or --workers 0 to do without"
+CONNECT_S = 10
+
+
+class PlaceError(Exception):
+    """Cells can not be played there; says why and what would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A cell that was played: its result, or why there is none."""
+
+    cell: Cell
+    result: Mapping[str, Any] | None
+    fault: str = ""
+
+
+class Place(Protocol):
+    """Plays cells, in any order."""
+
+    def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
+        """Every cell once, as they get done."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """Plays one cell after the other in this process."""
+
+    clock: Clock
+
+    def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
+        """See `Place`."""
+        for cell in cells:
+            try:
+                yield Done(cell, cell.played(self.clock))
+            except Exception as e:
+                yield Done(cell, None, f"{type(e).__name__}: {e}")
+
+
+@dataclass(frozen=True)
+class OnDask:
+    """Plays cells on the workers of a cluster; those of a worker that dies go to another one."""
+
+    client: Client
+    clock: Clock
+
+    def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
+        """See `Place`."""
+        from distributed import as_completed
+
+        cell_of = {
+            self.client.submit(_played, cell, self.clock, key=f"cell-{cell.key}"): cell
+            for cell in cells
+        }
+        for future in as_completed(list(cell_of)):
+            if future.status == "finished":
+                yield Done(cell_of[future], future.result())
+            else:
+                error = future.exception()
+                yield Done(cell_of[future], None, f"{type(error).__name__}: {error}")
+            future.release()
+
+
+def _played(cell: Cell, clock: Clock) -> dict[str, Any]:
+    return cell.played(clock)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of a connection to a scheduler of Dask: who signs, who we are, and our key."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all are there."""
+        return None not in (self.ca, self.cert, self.key)
+
+
+@contextmanager
+def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
+    """Workers of our own, one thread each, that nobody else can reach over the network.
+
+    Raises `PlaceError` where Dask is not installed.
+    """
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as e:
+        raise PlaceError(INSTALL) from e
+    with (
+        LocalCluster(
+            n_workers=num_workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            silence_logs="CRITICAL",
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield OnDask(client, clock)
+
+
+@contextmanager
+def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
+    """The cluster of a scheduler of Dask.
+
+    Raises `PlaceError` where Dask is not installed, the address is none, it would be spoken to
+    over the network without TLS, or nobody answers there.
+    """
+    check_address(address, tls)
+    try:
+        from distributed import Client, Security
+    except ImportError as e:
+        raise PlaceError(INSTALL) from e
+    security = None
+    if tls.is_whole:
+        security = Security(
+            tls_ca_file=str(tls.ca),
+            tls_client_cert=str(tls.cert),
+            tls_client_key=str(tls.key),
+            require_encryption=True,
+        )
+    try:
+        client = Client(address, security=security, timeout=CONNECT_S)
+    except (OSError, TimeoutError, ValueError) as e:
+        raise PlaceError(f"{address}: no scheduler of Dask answers: {e}") from e
+    with client:
+        yield OnDask(client, clock)
+
+
+def check_address(address: str, tls: Tls) -> None:
+    """Refuse addresses that are none, and those beyond this machine without TLS."""
+    parts = urlsplit(address)
+    try:
+        is_whole = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise PlaceError(f"{address}: is no address of Dask: write tls://HOST:PORT")
+    if parts.scheme == "tls" and not tls.is_whole:
+        raise PlaceError(f"{address}: needs --dask-ca, --dask-cert and --dask-key")
+    if parts.scheme == "tcp" and not _is_loopback(parts.hostname or ""):
+        raise PlaceError(
+            f"{address}: is beyond this machine and without TLS, whoever is in between could run "
+            "code here: write tls://, with --dask-ca, --dask-cert and --dask-key"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,182 @@
+"""`optsched compare`: what it prints, keeps and ends with, here and on Dask."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from optsched.cli.main import main
+from optsched.study.comparison.grid import Cell
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+ROOT = Path(__file__).parents[2]
+FAILURES = ROOT / "instances" / "traces" / "failures.yaml"
+SMALL = "gavel:jobs=8,nodes=1,load=1.2,estimated=1"
+TWO = ("--model", "volcano-compatible", "--model", "shortest-remaining", "--solver", "none")
+
+
+def compare(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["compare", *map(str, arguments)])
+
+
+def here(*arguments: object) -> Result:
+    return compare(*arguments, *TWO, "--workers", 0)
+
+
+def rows_of(result: Result) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(result.stdout)))
+
+
+def test_models_are_compared_on_every_trace_and_seed() -> None:
+    result = here(SMALL, FAILURES, "--seeds", "0-1", "-o", "csv")
+    assert result.exit_code == 0, result.output
+    assert [(r["model"], r["trace"], r["seed"]) for r in rows_of(result)] == [
+        (model, trace, seed)
+        for model in ("volcano-compatible", "shortest-remaining")
+        for trace in (SMALL, str(FAILURES))
+        for seed in "01"
+    ]
+
+
+def test_a_synthetic_trace_is_another_one_for_each_seed() -> None:
+    result = here(SMALL, "--seeds", "0,1", "-o", "json")
+    cells = json.loads(result.stdout)["cells"]
+    assert len({cell["result"]["trace"]["sha256"] for cell in cells}) == 2
+    fixed = here(SMALL + ",seed=5", "--seeds", "0,1", "-o", "json")
+    cells = json.loads(fixed.stdout)["cells"]
+    assert len({cell["result"]["trace"]["sha256"] for cell in cells}) == 1
+
+
+def test_people_see_means_and_differences() -> None:
+    result = here("gavel:jobs=60,nodes=3,load=1.2,estimated=1")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "means over 1 replay of each model"
+    assert "against volcano-compatible: paired, 95 % interval" in lines
+    assert any(line.split()[:3] == ["shortest-remaining", "JCT", "mean"] for line in lines)
+
+
+def test_where_nothing_differs_that_is_said() -> None:
+    lines = here(FAILURES).stdout.splitlines()
+    assert lines[-1] == "against volcano-compatible: nothing differs"
+
+
+def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatch) -> None:
+    first = here(SMALL, "--out", tmp_path, "-o", "json")
+    assert first.exit_code == 0, first.output
+    assert json.loads((tmp_path / "comparison.json").read_text()) == json.loads(first.stdout)
+    assert (tmp_path / "comparison.csv").read_text().count("\n") == 3
+    played: list[str] = []
+    play = Cell.played
+
+    def counted(cell: Cell, clock: Any) -> dict[str, Any]:
+        played.append(cell.name)
+        return play(cell, clock)
+
+    monkeypatch.setattr(Cell, "played", counted)
+    again = here(SMALL, "--out", tmp_path, "-o", "json")
+    assert (again.exit_code, again.stdout, played) == (0, first.stdout, [])
+    assert "2 of 2 were played before" in again.stderr
+    cells = sorted((tmp_path / "cells").iterdir())
+    cells[0].write_text(cells[0].read_text()[:100])
+    cells[1].write_text('{"complete": false, "metrics": {}}')
+    assert here(SMALL, "--out", tmp_path, "-o", "json").exit_code == 0
+    assert len(played) == 2
+    # Another warm-up is another replay.
+    assert here(SMALL, "--out", tmp_path, "--warm-up", "1h", "-o", "json").exit_code == 0
+    assert len(played) == 4
+
+
+def test_a_cell_that_fails_costs_no_other(tmp_path: Path, monkeypatch) -> None:
+    play = Cell.played
+
+    def fails(cell: Cell, clock: Any) -> dict[str, Any]:
+        if cell.model == "shortest-remaining":
+            raise RuntimeError("it broke")
+        return play(cell, clock)
+
+    monkeypatch.setattr(Cell, "played", fails)
+    result = here(SMALL, "--out", tmp_path)
+    assert result.exit_code == 1
+    assert f"shortest-remaining on {SMALL}, seed 0: RuntimeError: it broke" in result.stderr
+    found = json.loads((tmp_path / "comparison.json").read_text())
+    assert (found["complete"], len(found["cells"]), len(found["failures"])) == (False, 1, 1)
+
+
+def test_who_stops_it_keeps_what_was_played(tmp_path: Path, monkeypatch) -> None:
+    play = Cell.played
+
+    def stops(cell: Cell, clock: Any) -> dict[str, Any]:
+        if cell.model == "shortest-remaining":
+            raise KeyboardInterrupt
+        return play(cell, clock)
+
+    monkeypatch.setattr(Cell, "played", stops)
+    result = here(SMALL, "--out", tmp_path)
+    assert result.exit_code == 130
+    assert "the same command goes on from what was kept" in result.stderr
+    assert len(list((tmp_path / "cells").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["gone.yaml", *TWO], 2, "gone.yaml: there is no such file or folder"),
+        (["gavel:jobs=0", *TWO], 2, "jobs"),
+        ([SMALL, "--model", "voclano-default"], 2, "did you mean `volcano-default`"),
+        ([SMALL, *TWO, "--seeds", "1-x"], 2, "'1-x': write numbers or ranges, such as 0-4,7"),
+        ([SMALL, *TWO, "--seeds", "4-1"], 2, "the end of a range comes after its beginning"),
+        ([SMALL, *TWO, "--dask", "tcp://10.0.0.1:8786"], 2, "without TLS"),
+        ([SMALL], 2, "Missing option '--model'"),
+        ([*TWO], 2, "Missing argument"),
+    ],
+)
+def test_bad_input_is_told(arguments: list[str], code: int, said: str) -> None:
+    result = compare(*arguments)
+    assert (result.exit_code, said in result.output) == (code, True), result.output
+
+
+def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cells").write_text("in the way")
+    result = here(SMALL, "--out", tmp_path)
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'cells'}" in result.stderr
+
+
+# --- on Dask -------------------------------------------------------------------------------------
+
+
+def test_nobody_who_answers_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        result = compare(SMALL, *TWO, "--dask", address)
+    assert result.exit_code == 2
+    assert f"{address}: no scheduler of Dask answers" in result.stderr
+
+
+def without_times(text: str) -> dict[str, Any]:
+    """A comparison without what the clock of the machine says."""
+    found = json.loads(text)
+    for cell in found["cells"]:
+        cell["result"]["wall_seconds"] = cell["result"]["metrics"]["session_s"] = None
+    for model in found["models"]:
+        for part in (model["means"], model["differences"]):
+            part.pop("session mean"), part.pop("session p99")
+    return found
+
+
+def test_workers_give_what_one_process_gives() -> None:
+    grid = (SMALL, FAILURES, *TWO, "--seeds", "0-1", "-o", "json")
+    alone, spread = compare(*grid, "--workers", 0), compare(*grid, "--workers", 2)
+    assert (alone.exit_code, spread.exit_code) == (0, 0), spread.output
+    assert without_times(spread.stdout) == without_times(alone.stdout)
