@@ -63,6 +63,7 @@ POD_MARKS: Final = frozenset(
         wellknown.CHECKPOINTED_AT,
         wellknown.MOVABLE,
         wellknown.RUNNING_ESTIMATE,
+        wellknown.QUEUE_ALLOCATION_GATE,
         PROBLEM,
         WAITING_SINCE,
         CARDS,
