@@ -56,13 +56,13 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A PersistentVolume that nobody has yet, and for whom it is kept."""
+    """A PersistentVolume that nobody has yet, and the uid of the claim that it is kept for."""
 
     volume: Volume
     modes: frozenset[str]
     volume_mode: str
     labels: Mapping[str, str]
-    kept_for: tuple[str, str]
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,10 @@ class _Wish:
         )
 
     def owns(self, offer: _Offer) -> bool:
-        """Whether a volume is kept for it."""
-        key, uid = offer.kept_for
-        return key == self.key and (not uid or not self.uid or uid == self.uid)
+        """Whether a volume that names it is kept for it, and large enough."""
+        is_this = not offer.uid or not self.uid or offer.uid == self.uid
+        is_alike = offer.volume.storage_class == self.storage_class
+        return is_this and is_alike and self.size_bytes <= offer.volume.capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,31 @@ class Storage:
         """Volumes that nobody has yet, by their class, the smallest first."""
         found: dict[str, list[_Offer]] = {}
         for volume in self.volumes.values():
-            offer = _offer(volume)
+            offer = None if _kept_for(volume) else _offer(volume)
             if offer is not None:
                 found.setdefault(offer.volume.storage_class, []).append(offer)
         for offers in found.values():
             offers.sort(key=lambda each: (each.volume.capacity_bytes, each.volume.name))
         return found
+
+    @cached_property
+    def kept(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Volumes that are kept for a claim or bound to it, by its key."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for volume in self.volumes.values():
+            key = _kept_for(volume)
+            if key:
+                found.setdefault(key, []).append(volume)
+        return found
+
+
+def _kept_for(volume: Mapping[str, Any]) -> str:
+    """The claim that a volume names; most of them are bound, and nobody reads more of those."""
+    spec = volume.get("spec")
+    ref = spec.get("claimRef") if isinstance(spec, dict) else None
+    if not isinstance(ref, dict) or not ref.get("name"):
+        return ""
+    return f"{ref.get('namespace')}/{ref['name']}"
 
 
 def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
@@ -202,12 +222,12 @@ def _wish(meta: ObjectMeta, spec: Fields, class_name: str) -> _Wish:
 
 def _choice(wish: _Wish, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
     """Volumes that do for a claim, and whether one is kept for it: then it gets no other."""
+    kept = (_offer(volume) for volume in storage.kept.get(wish.key, ()))
+    mine = [o.volume for o in kept if o is not None and wish.owns(o)]
+    if mine:
+        return (min(mine, key=lambda each: (each.capacity_bytes, each.name)),), True
     offers = storage.offers.get(wish.storage_class, ())
-    kept = [o for o in offers if wish.owns(o) and wish.size_bytes <= o.volume.capacity_bytes]
-    if kept:
-        return (kept[0].volume,), True
-    open_to_all = (offer for offer in offers if not offer.kept_for[0])
-    return tuple(offer.volume for offer in open_to_all if wish.is_met_by(offer)), False
+    return tuple(offer.volume for offer in offers if wish.is_met_by(offer)), False
 
 
 def _offer(volume: Mapping[str, Any]) -> _Offer | None:
@@ -218,9 +238,8 @@ def _offer(volume: Mapping[str, Any]) -> _Offer | None:
     if meta is None or meta.deletion_ms is not None:
         return None
     spec, phase = whole.record("spec"), whole.record("status").text("phase")
-    ref = spec.record("claimRef")
-    kept_for = f"{ref.text('namespace')}/{ref.text('name')}" if ref.text("name") else ""
-    if phase not in _FREE_PHASES and not kept_for:
+    uid = spec.record("claimRef").text("uid")
+    if phase not in _FREE_PHASES and not _kept_for(volume):
         return None
     capacity = spec.amounts("capacity").get(_STORAGE, 0)
     old = meta.annotations.get(_CLASS_ANNOTATION, "")
@@ -229,7 +248,7 @@ def _offer(volume: Mapping[str, Any]) -> _Offer | None:
     modes, mode = frozenset(spec.texts("accessModes")), spec.text("volumeMode")
     if errors or unreadable:
         return None
-    return _Offer(offered, modes, mode, meta.labels, (kept_for, ref.text("uid")))
+    return _Offer(offered, modes, mode, meta.labels, uid)
 
 
 def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError, ...]]:

@@ -9,6 +9,7 @@ import pytest
 
 from optsched.local.files import shipped
 from optsched.local.kubectl import Kubectl, KubectlError
+from tests.e2e.test_scheduler_volumes import claim, mounting, provide, storage_class, volume
 from tests.formats.objects import claiming, device_claim, device_class, device_slice
 from tests.support.api import until
 
@@ -71,6 +72,21 @@ def test_it_gives_claims_their_devices(site: Site, kubeconfig: Path) -> None:
     site.pod("p", **claiming("c"))
     until(lambda: site.events("p", "Scheduled"), "the pod is bound")
     assert site.api.get(f"{claims}/c")["status"]["reservedFor"]
+    scheduler.stop()
+    assert "403 Forbidden" not in scheduler.log
+
+
+def test_it_gets_claims_their_volumes(site: Site, kubeconfig: Path) -> None:
+    (node,) = site.nodes(1)
+    local = storage_class(site, "kubernetes.io/no-provisioner")
+    volume(site, f"{site.name}-there", local, node)
+    made = storage_class(site)
+    for name, kind in (("there", local), ("made", made)):
+        claim(site, name, kind)
+    scheduler = site.scheduler(kubeconfig=kubeconfig)
+    site.pod("p", volumes=mounting("there", "made"))
+    provide(site, "made", made)
+    until(lambda: site.events("p", "Scheduled"), "the pod is bound")
     scheduler.stop()
     assert "403 Forbidden" not in scheduler.log
 
