@@ -101,6 +101,7 @@ OTHER_VALUE = {
     "devices": (DeviceNeed("r", "gpu"),),
     "notes": (("volcano.sh/revocable-zone", "*"),),
     "preempts": False,
+    "burst": (("cpu", 500),),
     "numa": (NumaNeed(1),),
     "wants": Wants(datasets=("x",)),
 }
