@@ -9,29 +9,8 @@ from __future__ import annotations
 from optsched.rules.plugins import Argument, Kind
 from optsched.rules.proposals import Action
 
-AVAILABLE_ACTIONS = frozenset(
-    {
-        "enqueue",
-        "allocate",
-        "backfill",
-        "preempt",
-        "reclaim",
-        "gangpreempt",
-        "gangreclaim",
-        "consolidation",
-        "shuffle",
-    }
-)
-"""Those that do something; the others are accepted with a warning."""
-
-
 NEED_SOLVER = frozenset({"consolidation"})
 """Those that do nothing without a solver."""
-
-
-def has_effect(action: Action) -> bool:
-    """Whether an action does anything."""
-    return action.build is not None or action.name in AVAILABLE_ACTIONS
 
 
 _CACHE = Argument(

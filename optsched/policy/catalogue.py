@@ -253,7 +253,7 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
 
     def built(given: Mapping[str, Value]) -> tuple[Rule, ...]:
         mine = _mine(given, plugin.arguments)
-        rules: object = build({**defaults, **mine}) if build is not None else ()
+        rules: object = build({**defaults, **mine})
         return (rules,) if isinstance(rules, Rule) else tuple(rules)  # type: ignore[arg-type]
 
     return replace(plugin, build=built, origin=origin)
@@ -365,8 +365,6 @@ def rules_of(
 
     taken: the plugins of users by the names of their rules, as far as a policy has named them.
     """
-    if plugin.build is None:
-        return ()
     try:
         rules = plugin.build(arguments)
     except HARMFUL as e:
@@ -404,7 +402,7 @@ def _wrong_rule(rule: object) -> str:
 
 def _rule_names() -> frozenset[str]:
     """Names of the rules that come along, however their plugins are switched."""
-    built = [p.build for p in PLUGINS.values() if p.build is not None]
+    built = [p.build for p in PLUGINS.values()]
     every: dict[str, Value] = {Face.HIERARCHY.value: True, "proportional.enable": True}
     rules = [rule for build in built for given in ({}, every) for rule in build(given)]
     return frozenset(r.name for r in (*rules, *RuleSet.of().hard))

@@ -23,7 +23,7 @@ from optsched.policy.access import (
     unquoted,
     whole_of,
 )
-from optsched.policy.actions import NEED_SOLVER, has_effect
+from optsched.policy.actions import NEED_SOLVER
 from optsched.policy.catalogue import BUILT_IN, proposer_of, rules_of
 from optsched.policy.policy import SolverKind, TierPlugin
 from optsched.policy.problem import nearest
@@ -67,8 +67,6 @@ class ActionReader:
         action = self.find(word, spot)
         if action is None:
             return None
-        if not has_effect(action):
-            self.findings.warn(spot, f"action {word} is not available yet and has no effect")
         if action.origin:
             self.named.setdefault(word, (action, spot))
         return word
@@ -175,8 +173,6 @@ def read_arguments(
             continue
         read = _READ.get(argument.kind)
         value = None if read is None else read(argument, node, findings)
-        if not argument.is_available and (value or argument.kind is Kind.ANY):
-            findings.warn(key, "is not available yet and has no effect")
         if value is not None:
             found.append((name, value))
     return tuple(found)
@@ -304,9 +300,6 @@ class TierReader:
             self.findings.error(node.spot, f"{self.word} {name} comes twice; first in line {first}")
             return None
         self.spots[name] = node.spot
-        if plugin.build is None:
-            message = f"{self.word} {name} is not available yet and has no effect"
-            self.findings.warn(node.spot, message)
         return plugin
 
     def _faces(self, fields: Mapping[str, Field]) -> frozenset[Face]:

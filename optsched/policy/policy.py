@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from optsched.policy.actions import ACTIONS, has_effect
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.levels import LEVELS
 from optsched.rules.plugins import PLUGINS
@@ -95,7 +94,7 @@ class Policy:
     meaning
         What it is for, in a sentence; empty where its author does not say.
     actions
-        In the order in which they run; those that are not available yet are among them.
+        In the order in which they run.
     tiers
         The plugins as they were named; `rules` is made from them.
     rules
@@ -148,7 +147,7 @@ def build_rules(
 ) -> RuleSet:
     """The rules that plugins bring, in their order; tiers count from 1.
 
-    Plugins without an implementation bring none. Arguments have been checked before. `metrics` says
+    Arguments have been checked before. `metrics` says
     where measured load comes from.
     """
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
@@ -157,8 +156,7 @@ def build_rules(
             ActiveRule(rule, plugin.name, number, plugin.faces, plugin.meant.origin)
             for number, tier in enumerate(tiers, 1)
             for plugin in tier
-            if (build := plugin.meant.build) is not None
-            for rule in build({**_arguments(plugin), **delays})
+            for rule in plugin.meant.build({**_arguments(plugin), **delays})
         )
     )
 
@@ -184,7 +182,7 @@ def describe(policy: Policy) -> str:
             f"{policy.name} ({policy.source})",
             *([policy.meaning] if policy.meaning else []),
             "",
-            *_table([("actions", ", ".join(map(_action_text, policy.actions)), "")]),
+            *_table([("actions", ", ".join(policy.actions), "")]),
             *_table(_tier_rows(policy)),
             *_table(_level_rows(policy)),
             *_table(_budget_rows(policy)),
@@ -200,11 +198,6 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
         yield f"{head:<11}{name:<{width}}  {meaning}".rstrip()
 
 
-def _action_text(name: str) -> str:
-    is_idle = name in ACTIONS and not has_effect(ACTIONS[name])
-    return f"{name} (not available yet)" if is_idle else name
-
-
 def _tier_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
     for number, tier in enumerate(policy.tiers, 1):
         for i, plugin in enumerate(tier):
@@ -213,7 +206,7 @@ def _tier_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
 
 def _plugin_text(plugin: TierPlugin) -> str:
     known = plugin.meant
-    words = [known.meaning if known.build else f"{known.meaning} (not available yet)"]
+    words = [known.meaning]
     words += [f"from {known.origin}"] if known.origin else []
     words += [f"{name} = {value}" for name, value in plugin.arguments]
     words += [f"{face.value}: false" for face in Face if face in DEFAULT_FACES - plugin.faces]

@@ -6,7 +6,7 @@ A plugin may bring several rules: `predicates` is one per kind of predicate, `pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -80,7 +80,6 @@ class Kind(Enum):
     CHOICE = "one of some words"
     MAPPING = "a mapping of further arguments"
     LIST = "a list of such mappings"
-    ANY = "anything: it is not read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +90,6 @@ class Argument:
     ----------
     least
         The smallest number that is accepted; None without one.
-    is_available
-        Whether it has an effect already.
     fields
         Of a mapping. What it holds is told by dotted names: `sra.enable`. Of a list, those of each
         entry: `strategies.0.name`.
@@ -106,7 +103,6 @@ class Argument:
     default: Value
     meaning: str
     least: float | None = 0
-    is_available: bool = True
     fields: tuple[Argument, ...] = ()
     choices: tuple[str, ...] = ()
 
@@ -131,8 +127,7 @@ class Plugin:
         What a configuration may tell it; everything else is refused there with its line.
     build
         Makes its rules from checked arguments, among them whether `enableHierarchy` and
-        `enableReclaimable` are on; None
-        where the plugin is known but not there yet.
+        `enableReclaimable` are on.
     origin
         The file or package that it comes from; empty for those that come along.
 
@@ -141,7 +136,7 @@ class Plugin:
     name: str
     meaning: str
     arguments: tuple[Argument, ...]
-    build: Callable[[Mapping[str, Value]], tuple[Rule, ...]] | None
+    build: Callable[[Mapping[str, Value]], tuple[Rule, ...]]
     origin: str = ""
 
 
@@ -391,10 +386,6 @@ def _percents(name: str, meaning: str) -> Argument:
     return _mapping(name, meaning, *parts)
 
 
-def _later(argument: Argument) -> Argument:
-    return replace(argument, is_available=False)
-
-
 def _topology(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     prefix = "hypernode.binpack"
     weights = {CPU: _whole(arguments, f"{prefix}.cpu", 1)}
@@ -498,7 +489,7 @@ _STRATEGY = (
     ),
 )
 
-_AVAILABLE = (
+_ALL = (
     Plugin("gang", "gangs start together or not at all", (), lambda _: (Gang(), SubGroups())),
     Plugin("priority", "more important gangs first", (), lambda _: (Priority(),)),
     Plugin(
@@ -818,15 +809,7 @@ _AVAILABLE = (
     ),
 )
 
-_NOT_YET: dict[str, str] = {}
-
-PLUGINS: dict[str, Plugin] = {
-    **{p.name: p for p in _AVAILABLE},
-    **{
-        name: Plugin(name, meaning, (Argument("*", Kind.ANY, "", "not read yet"),), None)
-        for name, meaning in _NOT_YET.items()
-    },
-}
+PLUGINS: dict[str, Plugin] = {p.name: p for p in _ALL}
 
 ALIASES = {"numaaware": "numa-aware", "networktopologyaware": "network-topology-aware"}
 """Other spellings that Volcano's documentation uses (users.md, G27)."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.policy import PolicyError, SolverKind, parse_policy, shipped_models
-from optsched.policy.actions import ACTIONS, has_effect
+from optsched.policy.actions import ACTIONS
 from optsched.policy.model import FIELDS
 from optsched.policy.volcano import FIELDS as VOLCANO_FIELDS
 from optsched.rules.faces import Face
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.M | re.S)
 EXAMPLES = [text for kind, text in BLOCKS if kind == "yaml"]
-LATER = " (not available yet)"
 
 
 def test_examples_load() -> None:
@@ -51,13 +50,12 @@ def rows() -> Iterator[str]:
     for model in shipped_models():
         yield f"| `{model.name}` | {model.meaning} |"
     for action in ACTIONS.values():
-        yield f"| `{action.name}` | {action.meaning}{'' if has_effect(action) else LATER} |"
+        yield f"| `{action.name}` | {action.meaning} |"
     for level in LEVELS.values():
         yield f"| `{level.name}` | {level.meaning} |"
     for plugin in PLUGINS.values():
-        if plugin.build is not None:
-            yield f"| `{plugin.name}` | {plugin.meaning} |"
-            yield from (row(plugin.name, a) for a in flat(plugin.arguments))
+        yield f"| `{plugin.name}` | {plugin.meaning} |"
+        yield from (row(plugin.name, a) for a in flat(plugin.arguments))
     for action in ACTIONS.values():
         yield from (row(action.name, a) for a in flat(action.arguments))
 
@@ -73,8 +71,7 @@ def flat(arguments: Iterable[Argument]) -> Iterator[Argument]:
 def row(owner: str, argument: Argument) -> str:
     default = str(argument.default)
     default = {"True": "true", "False": "false", "": "none"}.get(default, default)
-    later = "" if argument.is_available else LATER
-    return f"| `{owner}` | `{argument.name}` | {default} | {argument.meaning}{later} |"
+    return f"| `{owner}` | `{argument.name}` | {default} | {argument.meaning} |"
 
 
 @pytest.mark.parametrize("line", list(rows()))
@@ -83,7 +80,6 @@ def test_tables_say_what_the_code_says(line: str) -> None:
 
 
 def test_every_name_is_mentioned() -> None:
-    later = [p.name for p in PLUGINS.values() if p.build is None]
-    names = [*later, *ALIASES, *FIELDS, *VOLCANO_FIELDS, *(f.value for f in Face)]
+    names = [*ALIASES, *FIELDS, *VOLCANO_FIELDS, *(f.value for f in Face)]
     flat = TEXT.replace("`admission.by`", "`admission`")
     assert [n for n in names if f"`{n}`" not in flat] == []

@@ -198,15 +198,8 @@ NAMED = {"proportional.resourceProportion.*": "proportional.resourceProportion.e
 EFFECTIVE = [
     (plugin.name, argument)
     for plugin in PLUGINS.values()
-    if plugin.build is not None
     for argument in flat(plugin.arguments)
-    if argument.is_available and not argument.meaning.startswith(("has no effect", "an error"))
-]
-LATER = [
-    (plugin.name, argument)
-    for plugin in PLUGINS.values()
-    for argument in flat(plugin.arguments)
-    if not argument.is_available and "*" not in argument.name
+    if not argument.meaning.startswith(("has no effect", "an error"))
 ]
 
 
@@ -236,16 +229,3 @@ def test_an_argument_makes_a_difference(plugin, argument) -> None:
     given = {**besides, name: OTHER[argument.kind](argument)}
     assert built(plugin, besides) == built(plugin, besides)
     assert built(plugin, given) != built(plugin, besides)
-
-
-@pytest.mark.parametrize(("plugin", "argument"), LATER, ids=[f"{p}:{a.name}" for p, a in LATER])
-def test_an_argument_without_an_effect_is_told(plugin, argument) -> None:
-    *above, name = argument.name.split(".") if "estimator" in argument.name else [argument.name]
-    text = f"{name}: {str(OTHER[argument.kind](argument)).lower()}"
-    for outer in reversed(above):
-        text = f"{outer}: {{{text}}}"
-    plugins = f"plugins:\n  - name: {plugin}\n    arguments:\n      {text}\n"
-    policy = parse_policy(f"actions: allocate\ntiers:\n- {plugins}", "a.conf")
-    # To turn off what is not there is what happens anyway.
-    is_told = any("no effect" in str(w) for w in policy.warnings)
-    assert is_told == (argument.default is not True)

@@ -44,12 +44,7 @@ if TYPE_CHECKING:
     from optsched.domain.decisions import Action
     from optsched.domain.task import TaskShape
 
-OF_PLUGINS = {
-    rule.name: rule
-    for plugin in PLUGINS.values()
-    if plugin.build is not None
-    for rule in plugin.build({})
-}
+OF_PLUGINS = {rule.name: rule for plugin in PLUGINS.values() for rule in plugin.build({})}
 RULES = RuleSet.of(*(OF_PLUGINS[name] for name in CHECKS if name in OF_PLUGINS))
 
 

@@ -70,7 +70,6 @@ def test_the_model_node_by_node_allows_what_the_verifier_allows(nodes: list[Node
 
 def test_arguments_become_the_rule() -> None:
     build = PLUGINS["resource-strategy-fit"].build
-    assert build is not None
     _, rule = build(
         {
             "proportional.enable": True,

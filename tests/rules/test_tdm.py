@@ -189,7 +189,6 @@ def test_a_gang_gets_its_minimum_or_nobody_goes() -> None:
 
 def test_arguments_become_the_rule() -> None:
     build = PLUGINS["tdm"].build
-    assert build is not None
     assert build({"tdm.revocable-zone.day": "8:00-18:00", "tdm.evict.period": "1m"}) == (
         Tdm({"day": Hours(8 * 3600, 18 * 3600)}),
     )

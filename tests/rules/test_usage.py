@@ -204,7 +204,6 @@ def estimated(rule: Usage, shape: TaskShape, used: np.ndarray) -> np.ndarray:
 
 def test_arguments_become_the_rule() -> None:
     build = PLUGINS["usage"].build
-    assert build is not None
     assert build({}) == (Usage(),)
     given = {
         "usage.weight": 2,
