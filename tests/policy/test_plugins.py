@@ -173,7 +173,6 @@ OTHER = {
     Kind.TEXT: lambda _: "elsewhere",
     Kind.URL: lambda _: "http://elsewhere",
     Kind.CHOICE: lambda a: next(c for c in a.choices if c != a.default),
-    Kind.ANY: lambda _: "anything",
 }
 """A value that is not the default, by kind."""
 
