@@ -1,3 +1,48 @@
-"""A batch scheduler for Kubernetes that decides each session as one optimisation problem."""
+"""A batch scheduler for Kubernetes that decides each session as one optimisation problem.
+
+For programs: every name of `optsched.library` is also one of `optsched`, loaded when it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optsched.library import (  # noqa: F401
+        Comparison,
+        Gang,
+        Given,
+        Node,
+        Plan,
+        Played,
+        Policy,
+        Problem,
+        Queue,
+        Snapshot,
+        Trace,
+        arrival,
+        compare,
+        compile_problem,
+        explain,
+        gang,
+        load_policy,
+        node,
+        queue,
+        read,
+        read_trace,
+        simulate,
+        snapshot,
+        solve,
+        trace,
+    )
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  whatever the library has
+    # Commands that need no solver should not pay for loading it.
+    library = import_module("optsched.library") if not name.startswith("_") else None
+    if library is None or name not in library.__all__:
+        raise AttributeError(f"module 'optsched' has no attribute {name!r}")
+    return getattr(library, name)

@@ -1,0 +1,473 @@
+"""What a program does with optsched: build or read a cluster, decide, replay, compare, explain.
+
+Everything in `__all__` is also there as a name of `optsched` itself. Functions take and give plain
+values; none of them touches a live cluster.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optsched.domain.cluster import DEFAULT_QUEUE, Gang, GangPhase, Node, Queue, Snapshot
+from optsched.domain.decisions import Allocate, Plan
+from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.domain.trace import Arrival, Trace, sound_trace
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.formats.groups import with_builtin_queues
+from optsched.formats.instances import read_instance
+from optsched.formats.pods import DEFAULT_NAMESPACE
+from optsched.kube.clock import SystemClock
+from optsched.policy.load import load_policy
+from optsched.policy.policy import Policy, SolverKind
+from optsched.problem.compile import compile_problem
+from optsched.problem.problem import Problem
+from optsched.session.session import Surroundings, run_session
+from optsched.study.comparison.grid import Cell, read_traces
+from optsched.study.comparison.places import Here, local_cluster
+from optsched.study.comparison.table import Comparison, Row
+from optsched.study.replay import Given, Played, play, read_given
+from optsched.study.simulation.simulator import Options
+from optsched.units import parse_duration_ms, parse_resource_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.domain.amounts import Amounts
+    from optsched.study.comparison.places import Place
+
+__all__ = [
+    "Comparison",
+    "Gang",
+    "Given",
+    "Node",
+    "Plan",
+    "Played",
+    "Policy",
+    "Problem",
+    "Queue",
+    "Snapshot",
+    "Trace",
+    "arrival",
+    "compare",
+    "compile_problem",
+    "explain",
+    "gang",
+    "load_policy",
+    "node",
+    "queue",
+    "read",
+    "read_trace",
+    "simulate",
+    "snapshot",
+    "solve",
+    "trace",
+]
+
+HOSTNAME = "kubernetes.io/hostname"
+
+
+# --- building ------------------------------------------------------------------------------------
+
+
+def node(
+    name: str, allocatable: Mapping[str, object], labels: Mapping[str, str] | None = None
+) -> Node:
+    """An empty node.
+
+    Parameters
+    ----------
+    name
+        Its name; also its label `kubernetes.io/hostname`.
+    allocatable
+        What it offers, as Kubernetes writes it: `{"cpu": "96", "memory": "768Gi"}`.
+    labels
+        More of its labels.
+
+    Raises
+    ------
+    ValueError
+        A quantity has no reading; says which and what would be accepted.
+
+    """
+    return Node(name, _amounts(allocatable), labels={HOSTNAME: name, **(labels or {})})
+
+
+def queue(
+    name: str,
+    *,
+    weight: int = 1,
+    parent: str = "root",
+    capability: Mapping[str, object] | None = None,
+    deserved: Mapping[str, object] | None = None,
+    guarantee: Mapping[str, object] | None = None,
+) -> Queue:
+    """A queue; amounts as Kubernetes writes them.
+
+    Parameters
+    ----------
+    weight
+        Its part where queues share by weight.
+    capability, deserved, guarantee
+        What it may have at most, its fair part, and what is kept for it. None: no limit, nothing.
+
+    Raises
+    ------
+    ValueError
+        A quantity has no reading.
+
+    """
+    return Queue(
+        name,
+        weight=weight,
+        parent=parent,
+        capability=None if capability is None else _amounts(capability),
+        deserved=_amounts(deserved or {}),
+        guarantee=_amounts(guarantee or {}),
+    )
+
+
+def gang(  # noqa: PLR0913  what a gang is, by name
+    name: str,
+    tasks: int,
+    request: Mapping[str, object],
+    *,
+    least: int | None = None,
+    queue: str = DEFAULT_QUEUE,
+    priority: int = 0,
+    annotations: Mapping[str, str] | None = None,
+) -> Gang:
+    """Alike tasks that wait to start together.
+
+    Parameters
+    ----------
+    name
+        `namespace/name`; without a namespace that is `default`.
+    tasks, request
+        How many tasks, and what each asks for, as Kubernetes writes it.
+    least
+        How many have to start together; None for all of them.
+    annotations
+        As on a PodGroup, such as `{"optsched.io/running-estimate": "2h"}`.
+
+    Raises
+    ------
+    ValueError
+        A quantity has no reading, or the numbers make no gang.
+
+    """
+    minimum = tasks if least is None else least
+    if tasks < 1 or not 0 <= minimum <= tasks:
+        raise ValueError(f"{name}: {minimum} of {tasks} tasks is no gang: 0 ≤ least ≤ tasks ≥ 1")
+    key = name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
+    shape = TaskShape(_amounts(request))
+    return Gang(
+        key,
+        queue=queue,
+        min_member=minimum,
+        priority=priority,
+        phase=GangPhase.PENDING,
+        tasks=tuple(
+            Task(f"{key}-{i}", shape, TaskStatus.PENDING, gang=key, index=i, priority=priority)
+            for i in range(tasks)
+        ),
+        annotations=annotations or {},
+    )
+
+
+def snapshot(
+    nodes: Iterable[Node], gangs: Iterable[Gang], queues: Iterable[Queue] = (), taken_ms: int = 0
+) -> Snapshot:
+    """A cluster at one instant; parts may come in any order, the queue `default` is always there.
+
+    Parameters
+    ----------
+    nodes, gangs, queues
+        What `node`, `gang` and `queue` give.
+    taken_ms
+        The instant, in epoch milliseconds: how long gangs have waited counts from theirs to it.
+
+    Raises
+    ------
+    ValueError
+        Two nodes, gangs or queues have one name.
+
+    """
+    return Snapshot(
+        taken_ms=taken_ms,
+        nodes=tuple(sorted(nodes, key=lambda n: n.name)),
+        gangs=tuple(sorted(gangs, key=lambda g: g.key)),
+        queues=with_builtin_queues(queues),
+    )
+
+
+def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
+    """A gang that comes to a cluster at an instant of a trace and runs for some time.
+
+    Parameters
+    ----------
+    at, duration
+        Such as `90s` or `2h30m`, from the beginning; without a duration it runs for ever. What
+        rules may know of it is the annotation `optsched.io/running-estimate` of the gang.
+
+    Raises
+    ------
+    DurationError
+        A text is no duration.
+
+    """
+    at_ms = parse_duration_ms(at)
+    stamped = replace(gang, created_ms=at_ms, waiting_since_ms=at_ms)
+    return Arrival(at_ms, stamped, None if duration is None else parse_duration_ms(duration))
+
+
+def trace(
+    name: str, nodes: Iterable[Node], arrivals: Iterable[Arrival], queues: Iterable[Queue] = ()
+) -> Given:
+    """A trace of arrivals, to be played.
+
+    What can not be played is left out and told in `problems`, as in files of traces; nothing is
+    raised for it.
+
+    Parameters
+    ----------
+    nodes, arrivals, queues
+        What `node`, `arrival` and `queue` give, in any order; `default` is always there.
+
+    """
+    ordered = tuple(sorted(arrivals, key=lambda a: a.at_ms))
+    whole = Trace(name, tuple(nodes), with_builtin_queues(queues), ordered)
+    found, problems = sound_trace(whole)
+    return Given(found, name, "", problems)
+
+
+def _amounts(quantities: Mapping[str, object]) -> Amounts:
+    found, errors = parse_resource_list(quantities, "")
+    if errors:
+        raise ValueError("; ".join(map(str, errors)))
+    return tuple(sorted(found.items()))
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read(path: str | Path) -> Snapshot:
+    """The cluster in manifests, a folder of them, or the openb trace.
+
+    Objects that can not be read are left out; `optsched.formats.instances.read_instance` tells
+    which.
+
+    Raises
+    ------
+    InstanceError
+        There is nothing to schedule there.
+
+    """
+    return read_instance(Path(path)).snapshot
+
+
+def read_trace(source: str, trace_format: str | None = None, nodes: Path | None = None) -> Given:
+    """The trace that `optsched simulate` would play; see `docs/simulate.md`.
+
+    Parameters
+    ----------
+    source
+        A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic one.
+    trace_format, nodes
+        The format of a published trace, and the file whose nodes it is played on.
+
+    Raises
+    ------
+    InstanceError, SyntheticError
+        There is no such trace, or nothing of it can be played.
+
+    """
+    return read_given(source, trace_format, nodes)
+
+
+# --- deciding ------------------------------------------------------------------------------------
+
+
+def solve(
+    cluster: Snapshot, model: str | Policy = "volcano-default", *, seconds: float | None = None
+) -> Plan:
+    """Decide what to do about a cluster, as `optsched solve` does.
+
+    Parameters
+    ----------
+    cluster
+        What `read` or `snapshot` gives.
+    model
+        The name of a model, its file, or a policy.
+    seconds
+        Wall time for the solver. None for the model's deterministic work limit: no clock is read,
+        and the same cluster gives the same plan.
+
+    Returns
+    -------
+    Plan
+        Verified actions, the certificate, and why what is left waits.
+
+    Raises
+    ------
+    PolicyError
+        The model has mistakes; says where.
+
+    """
+    policy = _policy(model)
+    work = policy.budgets.deterministic_s
+    limits = (
+        Limits(budget_ms=None, deterministic=work, num_workers=1)
+        if seconds is None
+        else Limits(budget_ms=int(seconds * 1000), deterministic=max(seconds, work))
+    )
+    clock = None if seconds is None else SystemClock()
+    with _solver(policy) as worker:
+        around = Surroundings(clock, worker, limits=limits) if worker else Surroundings(clock)
+        return run_session(cluster, policy, around).plan
+
+
+def explain(plan: Plan, gang: str) -> str:
+    """Why a gang waits, in words; what it got where it does not.
+
+    Parameters
+    ----------
+    gang
+        `namespace/name`; without a namespace that is `default`.
+
+    Raises
+    ------
+    KeyError
+        The plan says nothing about such a gang.
+
+    """
+    key = gang if "/" in gang else f"{DEFAULT_NAMESPACE}/{gang}"
+    if key in plan.pending:
+        return str(plan.pending[key])
+    places = sorted(
+        action.node
+        for action in plan.actions
+        if isinstance(action, Allocate) and action.gang == key
+    )
+    if not places:
+        raise KeyError(f"{key}: neither waits nor starts in this plan")
+    return f"starts on {', '.join(places)}"
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def simulate(
+    given: Given,
+    model: str | Policy = "volcano-compatible",
+    *,
+    seed: int = 0,
+    warm_up: str = "0s",
+    period: str | None = None,
+) -> Played:
+    """Play a trace on virtual time, as `optsched simulate` does.
+
+    Parameters
+    ----------
+    given
+        What `trace` or `read_trace` gives.
+    seed
+        Of the solver, where the model has one.
+    warm_up
+        What arrives before does not count.
+    period
+        From session to session; None for the model's.
+
+    Returns
+    -------
+    Played
+        `metrics` has the figures; times in seconds, parts of one.
+
+    Raises
+    ------
+    PolicyError, DurationError
+        The model or a duration has mistakes.
+
+    """
+    policy = _policy(model)
+    options = Options(None if period is None else parse_duration_ms(period), None, seed)
+    with _solver(policy) as worker:
+        return play(
+            given,
+            policy,
+            options,
+            warm_up_ms=parse_duration_ms(warm_up),
+            solver=worker,
+            clock=SystemClock(),
+        )
+
+
+def compare(
+    traces: Sequence[str], models: Sequence[str], seeds: Sequence[int] = (0,), *, workers: int = 0
+) -> Comparison:
+    """Play traces under several models, as `optsched compare` does.
+
+    Parameters
+    ----------
+    traces
+        As `optsched simulate` takes them; a synthetic one is made anew for each seed.
+    models
+        Names or files; the first is what others are compared with.
+    workers
+        Processes of a local cluster of Dask; 0: this process.
+
+    Returns
+    -------
+    Comparison
+        `mean`, `difference` (paired, with bootstrap interval), `as_json`, `as_csv`.
+
+    Raises
+    ------
+    InstanceError, SyntheticError, PolicyError, PlaceError
+        A trace or a model can not be read, or Dask is not installed.
+
+    """
+    policies = {name: _policy(name) for name in models}
+    given = read_traces(traces, seeds, None, None)
+    cells = [
+        Cell(name, source, seed, given[source, seed], policy, Options(seed=seed), 0)
+        for name, policy in policies.items()
+        for source in traces
+        for seed in seeds
+    ]
+    if not workers:
+        return _compared(models, cells, Here(SystemClock()))
+    with local_cluster(min(workers, len(cells)), SystemClock()) as place:
+        return _compared(models, cells, place)
+
+
+def _compared(models: Sequence[str], cells: Sequence[Cell], place: Place) -> Comparison:
+    done = {each.cell.key: each for each in place.play(cells)}
+    rows = [
+        Row(cell.model, cell.trace, cell.seed, result)
+        for cell in cells
+        if (result := done[cell.key].result) is not None
+    ]
+    failures = {d.cell.name: d.fault for d in done.values() if d.result is None}
+    return Comparison(tuple(models), rows, failures, is_complete=not failures)
+
+
+def _policy(model: str | Policy) -> Policy:
+    return model if isinstance(model, Policy) else load_policy(model, Path.read_text)
+
+
+@contextmanager
+def _solver(policy: Policy) -> Iterator[WorkerProcess | None]:
+    """A worker for policies that have one."""
+    if policy.solver is SolverKind.NONE:
+        yield None
+        return
+    worker = WorkerProcess()
+    try:
+        worker.wait_until_ready()
+        yield worker
+    finally:
+        worker.close()

@@ -1,0 +1,59 @@
+"""What programs see: names of `optsched`, and clear errors."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import optsched
+from optsched import library
+
+FUNCTIONS = [n for n in library.__all__ if inspect.isfunction(getattr(library, n))]
+
+
+@pytest.mark.parametrize("name", library.__all__)
+def test_every_name_is_one_of_the_package(name: str) -> None:
+    assert getattr(optsched, name) is getattr(library, name)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_tells_its_parameters_and_what_it_raises(name: str) -> None:
+    doc = inspect.getdoc(getattr(library, name)) or ""
+    assert "Raises" in doc or name in ("compile_problem", "trace")
+    if len(inspect.signature(getattr(library, name)).parameters) > 1:
+        assert "Parameters" in doc
+
+
+def test_other_names_are_none_and_nothing_is_loaded_before_it_is_used() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'sovle'"):
+        _ = optsched.sovle
+    code = "import optsched, sys; print('numpy' in sys.modules, optsched.solve.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False solve\n"
+
+
+def test_wrong_amounts_and_numbers_are_told() -> None:
+    with pytest.raises(ValueError, match="cpu"):
+        optsched.node("a", {"cpu": "much"})
+    with pytest.raises(ValueError, match="3 of 2 tasks is no gang"):
+        optsched.gang("g", 2, {"cpu": "1"}, least=3)
+    with pytest.raises(ValueError, match="a"):
+        optsched.snapshot([optsched.node("a", {}), optsched.node("a", {})], [])
+
+
+def test_a_gang_of_which_a_plan_says_nothing_is_no_gang() -> None:
+    plan = optsched.solve(optsched.snapshot([optsched.node("a", {"cpu": "1"})], []))
+    with pytest.raises(KeyError, match="default/g: neither waits nor starts"):
+        optsched.explain(plan, "g")
+
+
+def test_the_same_cluster_gives_the_same_plan() -> None:
+    nodes = [optsched.node(f"n{i}", {"cpu": "4"}) for i in range(3)]
+    gangs = [optsched.gang(f"g{i}", 2, {"cpu": "3"}) for i in range(2)]
+    cluster = optsched.snapshot(nodes, gangs)
+    first, second = optsched.solve(cluster), optsched.solve(cluster)
+    assert first.actions == second.actions
+    assert len(first.binds) == 2
