@@ -78,7 +78,10 @@ class Contest:
 
     @cached_property
     def ideal(self) -> F64:
-        """(Q, R) what each queue would hold of each resource, in base units."""
+        """(Q, R) what each queue would hold of each resource, in base units.
+
+        The number of pods is as if gangs of the same proportions had as many as one of them.
+        """
         share = (self.asked * self.scale).max(axis=1, initial=0.0)
         competing = np.flatnonzero(share > 0)
         held = np.zeros(self.guarantee.shape)
