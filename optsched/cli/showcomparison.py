@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from optsched.study.comparison.figures import Figure
     from optsched.study.comparison.table import Comparison
 
+_UNKNOWN: Final = "–"
 _COLUMNS: Final = tuple(figure for figure in FIGURES if figure.name in SHOWN)
 
 
@@ -58,9 +59,12 @@ def _differences(comparison: Comparison, columns: list[Figure]) -> Table:
     for model in comparison.models[1:]:
         for figure in columns:
             found = comparison.difference(model, figure)
-            if found is None or (not found.mean and not found.low and not found.high):
+            if found is None:
                 continue
             ends = (_signed(figure, found.low), _signed(figure, found.high))
+            zero = _text(figure, 0.0)
+            if {_signed(figure, found.mean), *ends} <= {zero, _UNKNOWN}:
+                continue
             verdict = _verdict(figure, found.mean) if found.is_clear else ""
             number = str(found.pairs)
             table.add_row(model, figure.name, _signed(figure, found.mean), *ends, number, verdict)
@@ -79,7 +83,7 @@ def _verdict(figure: Figure, mean: float) -> str:
 
 def _text(figure: Figure, value: float | None) -> str:
     if value is None:
-        return "–"
+        return _UNKNOWN
     if figure.unit == "s":
         return duration_text(value)
     if figure.unit == "part":
@@ -89,5 +93,8 @@ def _text(figure: Figure, value: float | None) -> str:
 
 def _signed(figure: Figure, value: float | None) -> str:
     if value is None:
-        return "–"
-    return f"{'−' if value < 0 else '+'}{_text(figure, abs(value))}"
+        return _UNKNOWN
+    size = _text(figure, abs(value))
+    if size == _text(figure, 0.0):
+        return size
+    return f"{'−' if value < 0 else '+'}{size}"
