@@ -6,7 +6,6 @@ values; none of them touches a live cluster.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,16 +15,16 @@ from optsched.domain.decisions import Allocate, Plan
 from optsched.domain.task import Task, TaskShape, TaskStatus
 from optsched.domain.trace import Arrival, Trace, sound_trace
 from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.formats.groups import with_builtin_queues
 from optsched.formats.instances import read_instance
 from optsched.formats.pods import DEFAULT_NAMESPACE
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
-from optsched.policy.policy import Policy, SolverKind
+from optsched.policy.policy import Policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.problem import Problem
 from optsched.session.session import Surroundings, run_session
+from optsched.session.solving import solver_of
 from optsched.study.comparison.grid import Cell, read_traces
 from optsched.study.comparison.places import Here, local_cluster
 from optsched.study.comparison.table import Comparison, Row
@@ -34,7 +33,7 @@ from optsched.study.simulation.simulator import Options
 from optsched.units import parse_duration_ms, parse_resource_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
     from optsched.study.comparison.places import Place
@@ -325,8 +324,8 @@ def solve(
         else Limits(budget_ms=int(seconds * 1000), deterministic=max(seconds, work))
     )
     clock = None if seconds is None else SystemClock()
-    with _solver(policy) as worker:
-        around = Surroundings(clock, worker, limits=limits) if worker else Surroundings(clock)
+    with solver_of(policy) as worker:
+        around = Surroundings(clock, worker, limits=limits if worker else None)
         return run_session(cluster, policy, around).plan
 
 
@@ -394,7 +393,7 @@ def simulate(
     """
     policy = _policy(model)
     options = Options(None if period is None else parse_duration_ms(period), None, seed)
-    with _solver(policy) as worker:
+    with solver_of(policy) as worker:
         return play(
             given,
             policy,
@@ -457,17 +456,3 @@ def _compared(models: Sequence[str], cells: Sequence[Cell], place: Place) -> Com
 
 def _policy(model: str | Policy) -> Policy:
     return model if isinstance(model, Policy) else load_policy(model, Path.read_text)
-
-
-@contextmanager
-def _solver(policy: Policy) -> Iterator[WorkerProcess | None]:
-    """A worker for policies that have one."""
-    if policy.solver is SolverKind.NONE:
-        yield None
-        return
-    worker = WorkerProcess()
-    try:
-        worker.wait_until_ready()
-        yield worker
-    finally:
-        worker.close()

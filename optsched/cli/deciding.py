@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from optsched.cli.plugins import shelf_of
 from optsched.cli.screen import say
 from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
-from optsched.policy.policy import SolverKind, without_solver
+from optsched.policy.policy import without_solver
 from optsched.policy.problem import PolicyError
 from optsched.session.session import Surroundings
+from optsched.session.solving import solver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,13 +65,6 @@ def limits_of(policy: Policy, seconds: float | None, *, deterministic: bool) -> 
 @contextmanager
 def surroundings(policy: Policy, limits: Limits, *, deterministic: bool) -> Iterator[Surroundings]:
     """What sessions may use: a solver in a process of its own, where the policy has one."""
-    if policy.solver is SolverKind.NONE:
-        yield Surroundings(None if deterministic else SystemClock())
-        return
-    worker = WorkerProcess()
-    try:
-        worker.wait_until_ready()
-        clock = None if deterministic else SystemClock()
-        yield Surroundings(clock, worker, limits=limits)
-    finally:
-        worker.close()
+    clock = None if deterministic else SystemClock()
+    with solver_of(policy) as solver:
+        yield Surroundings(clock, solver, limits=limits if solver else None)

@@ -17,13 +17,13 @@ from optsched import __version__
 from optsched.cli.plugins import shelf_of
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showsimulation import show_result
-from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.formats.problems import InstanceError
 from optsched.formats.traces.read import TRACE_FORMATS
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
-from optsched.policy.policy import SolverKind, without_solver
+from optsched.policy.policy import without_solver
 from optsched.policy.problem import PolicyError
+from optsched.session.solving import solver_of
 from optsched.study.metrics import Measuring
 from optsched.study.replay import Given, Played, Tally, as_result, fingerprint, read_given
 from optsched.study.simulation.record import RecordError, event_of, lines
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from optsched.engines.cpsat.solver import WorkerProcess
     from optsched.policy.policy import Policy
 
 BAD_INPUT: Final = 2
@@ -148,7 +149,7 @@ def _simulate(trace: str, asked: Asked) -> None:
     _settle()
     run = _Run(given, policy, asked)
     try:
-        with _solver(policy) as solver, screen.status("playing") as status:
+        with solver_of(policy) as solver, screen.status("playing") as status:
             stopped = run.play(solver, status.update)
     except OSError as e:
         where = e.filename or asked.out
@@ -202,20 +203,6 @@ def _given(screen: Console, text: str, asked: Asked) -> Given:
     for problem in given.problems:
         say(screen, str(problem), "yellow")
     return given
-
-
-@contextmanager
-def _solver(policy: Policy) -> Iterator[WorkerProcess | None]:
-    """A worker for policies that have one."""
-    if policy.solver is SolverKind.NONE:
-        yield None
-        return
-    worker = WorkerProcess()
-    try:
-        worker.wait_until_ready()
-        yield worker
-    finally:
-        worker.close()
 
 
 # --- playing -------------------------------------------------------------------------------------

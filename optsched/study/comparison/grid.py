@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optsched import __version__
-from optsched.engines.cpsat.solver import WorkerProcess
-from optsched.policy.policy import SolverKind
+from optsched.session.solving import solver_of
 from optsched.study.replay import SYNTHETIC, as_result, fingerprint, play, read_given
 
 if TYPE_CHECKING:
@@ -65,18 +64,9 @@ class Cell:
 
     def played(self, clock: Clock) -> dict[str, Any]:
         """Play it; the result as JSON."""
-        if self.policy.solver is SolverKind.NONE:
-            return self._result(None, clock)
-        worker = WorkerProcess()
-        try:
-            worker.wait_until_ready()
-            return self._result(worker, clock)
-        finally:
-            worker.close()
-
-    def _result(self, solver: WorkerProcess | None, clock: Clock) -> dict[str, Any]:
         given, policy, options, warm_up_ms = self.given, self.policy, self.options, self.warm_up_ms
-        played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
+        with solver_of(policy) as solver:
+            played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
         return as_result(given, policy, options, warm_up_ms, played)
 
 
