@@ -131,9 +131,12 @@ def test_one_that_is_not_let_in_is_told_what_its_job_is_told(site: Site, ask: As
     site.controllers()
     site.scheduler()
     LiveJob(site, asking("busy", 1, 4)).await_phase("Running")
-    [answer] = ask(asking("more", 1, 4), code=8)
+    queue = site.queue("alone")
+    more = asking("more", 1, 4)
+    more["spec"]["queue"] = queue
+    [answer] = ask(more, code=8)
     assert answer["reason"]["code"] == "ClusterOvercommitted"
-    live = LiveJob(site, asking("more", 1, 4))
+    live = LiveJob(site, more)
     until(
         lambda: live.status.get("state", {}).get("reason") == "ClusterOvercommitted",
         "the job is told the same",
@@ -143,5 +146,5 @@ def test_one_that_is_not_let_in_is_told_what_its_job_is_told(site: Site, ask: As
     ask.methods.clear()
     told = ask.optsched("job", "explain", "more", "-n", site.name, "-N", "more", code=8)
     assert told["reason"]["code"] == "ClusterOvercommitted"
-    assert (told["queue"], told["position"], told["numWaiting"]) == ("default", 1, 1)
+    assert (told["queue"], told["position"], told["numWaiting"]) == (queue, 1, 1)
     assert {method for method, _ in ask.methods} == {"GET"}

@@ -29,6 +29,8 @@ PATIENCE_S = 60.0
 
 POLL_S = 0.05
 REQUEST_S = 15.0
+IDLE_S = 30.0
+"""After so long a connection is made anew: servers close those that nobody uses after 90 s."""
 MERGE = "application/merge-patch+json"
 
 
@@ -131,13 +133,22 @@ class Api:
         host, _, port = self._place.partition(":")
         return http.client.HTTPSConnection(host, int(port), timeout=seconds, context=self._tls)
 
+    def _connection(self) -> http.client.HTTPSConnection:
+        """The connection of this thread."""
+        now = time.monotonic()
+        if not hasattr(self._local, "connection"):
+            self._local.connection = self.connect(REQUEST_S)
+        elif now - self._local.used_s > IDLE_S:
+            self._local.connection.close()
+        self._local.used_s = now
+        connection: http.client.HTTPSConnection = self._local.connection
+        return connection
+
     def _call(
         self, method: str, path: str, body: Raw | None = None, content: str = "application/json"
     ) -> Raw:
         sent = None if body is None else json.dumps(body).encode()
-        if not hasattr(self._local, "connection"):
-            self._local.connection = self.connect(REQUEST_S)
-        connection: http.client.HTTPSConnection = self._local.connection
+        connection = self._connection()
         try:
             _send(connection, method, path, (sent, {"Content-Type": content}))
             answer = connection.getresponse()
