@@ -242,7 +242,7 @@ def account(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "account"
     path.write_text(json.dumps(config))
     yield path
-    kubectl("delete", "-f", str(MANIFEST), "--wait=false")
+    kubectl("delete", "-f", str(MANIFEST), "--timeout=60s")
 
 
 def test_they_work_with_their_own_rights_and_one_at_a_time(site: Site, account: Path) -> None:

@@ -39,7 +39,7 @@ def kubeconfig(
     path = tmp_path_factory.mktemp("account") / "kubeconfig"
     path.write_text(json.dumps(config))
     yield path
-    kubectl("delete", "-f", str(MANIFEST), "--wait=false")
+    kubectl("delete", "-f", str(MANIFEST), "--timeout=60s")
 
 
 def test_it_binds_tells_and_leads(site: Site, kubeconfig: Path) -> None:
