@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optsched.domain.cluster import DEFAULT_QUEUE, Gang, GangPhase, Node, Queue, Snapshot
+from optsched.api.wellknown import HOSTNAME
+from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, alike_gang
 from optsched.domain.decisions import Allocate, Plan
-from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.domain.task import TaskShape
 from optsched.domain.trace import Arrival, Trace, sound_trace
-from optsched.engines.cpsat.model import Limits
 from optsched.formats.groups import with_builtin_queues
 from optsched.formats.instances import read_instance
 from optsched.formats.pods import DEFAULT_NAMESPACE
@@ -24,10 +24,10 @@ from optsched.policy.policy import Policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.problem import Problem
 from optsched.session.session import Surroundings, run_session
-from optsched.session.solving import solver_of
-from optsched.study.comparison.grid import Cell, read_traces
+from optsched.session.solving import limits_of, solver_of
+from optsched.study.comparison.grid import cells_of, read_traces
 from optsched.study.comparison.places import Here, local_cluster
-from optsched.study.comparison.table import Comparison, Row
+from optsched.study.comparison.table import Comparison
 from optsched.study.replay import Given, Played, play, read_given
 from optsched.study.simulation.simulator import Options
 from optsched.units import parse_duration_ms, parse_resource_list
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
+    from optsched.study.comparison.grid import Cell
     from optsched.study.comparison.places import Place
 
 __all__ = [
@@ -65,9 +66,6 @@ __all__ = [
     "solve",
     "trace",
 ]
-
-HOSTNAME = "kubernetes.io/hostname"
-
 
 # --- building ------------------------------------------------------------------------------------
 
@@ -162,17 +160,10 @@ def gang(  # noqa: PLR0913  what a gang is, by name
     if tasks < 1 or not 0 <= minimum <= tasks:
         raise ValueError(f"{name}: {minimum} of {tasks} tasks is no gang: 0 ≤ least ≤ tasks ≥ 1")
     key = name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
-    shape = TaskShape(_amounts(request))
-    return Gang(
-        key,
+    return replace(
+        alike_gang(key, TaskShape(_amounts(request)), tasks, priority=priority),
         queue=queue,
         min_member=minimum,
-        priority=priority,
-        phase=GangPhase.PENDING,
-        tasks=tuple(
-            Task(f"{key}-{i}", shape, TaskStatus.PENDING, gang=key, index=i, priority=priority)
-            for i in range(tasks)
-        ),
         annotations=annotations or {},
     )
 
@@ -317,12 +308,7 @@ def solve(
 
     """
     policy = _policy(model)
-    work = policy.budgets.deterministic_s
-    limits = (
-        Limits(budget_ms=None, deterministic=work, num_workers=1)
-        if seconds is None
-        else Limits(budget_ms=int(seconds * 1000), deterministic=max(seconds, work))
-    )
+    limits = limits_of(policy, seconds, deterministic=seconds is None)
     clock = None if seconds is None else SystemClock()
     with solver_of(policy) as worker:
         around = Surroundings(clock, worker, limits=limits if worker else None)
@@ -431,27 +417,18 @@ def compare(
     """
     policies = {name: _policy(name) for name in models}
     given = read_traces(traces, seeds, None, None)
-    cells = [
-        Cell(name, source, seed, given[source, seed], policy, Options(seed=seed), 0)
-        for name, policy in policies.items()
-        for source in traces
-        for seed in seeds
-    ]
+    cells = cells_of(policies, given, Options())
     if not workers:
-        return _compared(models, cells, Here(SystemClock()))
+        return _compared(cells, Here(SystemClock()))
     with local_cluster(min(workers, len(cells)), SystemClock()) as place:
-        return _compared(models, cells, place)
+        return _compared(cells, place)
 
 
-def _compared(models: Sequence[str], cells: Sequence[Cell], place: Place) -> Comparison:
-    done = {each.cell.key: each for each in place.play(cells)}
-    rows = [
-        Row(cell.model, cell.trace, cell.seed, result)
-        for cell in cells
-        if (result := done[cell.key].result) is not None
-    ]
-    failures = {d.cell.name: d.fault for d in done.values() if d.result is None}
-    return Comparison(tuple(models), rows, failures, is_complete=not failures)
+def _compared(cells: Sequence[Cell], place: Place) -> Comparison:
+    done = list(place.play(cells))
+    results = {each.cell.key: each.result for each in done if each.result is not None}
+    failures = {each.cell.name: each.fault for each in done if each.result is None}
+    return Comparison.of(cells, results, failures)
 
 
 def _policy(model: str | Policy) -> Policy:

@@ -49,7 +49,8 @@ MOVABLE: Final = "optsched.io/movable"  # ours: whether the pod may start again 
 MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"
 MAX_UNAVAILABLE: Final = "volcano.sh/jdb-max-unavailable"
 
-# Pods: placement.
+# Nodes and placement.
+HOSTNAME: Final = "kubernetes.io/hostname"
 NETWORK_TOPOLOGY_MODE: Final = "volcano.sh/network-topology-mode"
 NETWORK_TOPOLOGY_HIGHEST_TIER: Final = "volcano.sh/network-topology-highest-tier"
 NUMA_TOPOLOGY_POLICY: Final = "volcano.sh/numa-topology-policy"

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from optsched.cli.deciding import BAD_INPUT
 from optsched.cli.plugins import shelf_of
+from optsched.cli.replaying import STOPPED, replay_options
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showcomparison import show_comparison
-from optsched.cli.simulate import BAD_INPUT, STOPPED, Span
 from optsched.formats.problems import InstanceError
-from optsched.formats.traces.read import TRACE_FORMATS
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.policy.problem import PolicyError
-from optsched.study.comparison.grid import Cell, read_traces
+from optsched.study.comparison.grid import cells_of, read_traces
 from optsched.study.comparison.keep import Keep
 from optsched.study.comparison.places import (
     Here,
@@ -31,7 +31,7 @@ from optsched.study.comparison.places import (
     local_cluster,
     remote_cluster,
 )
-from optsched.study.comparison.table import Comparison, Row
+from optsched.study.comparison.table import Comparison
 from optsched.study.simulation.simulator import Options
 from optsched.study.synthetic import SyntheticError
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.policy.policy import Policy
+    from optsched.study.comparison.grid import Cell
     from optsched.study.comparison.places import Place
 
 JSON, CSV = "comparison.json", "comparison.csv"
@@ -104,21 +105,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Name of a model, or a file; give several. Others are compared with the first.",
 )
 @click.option("--seeds", type=_Seeds(), default="0", show_default=True, help="Such as 0-4,7.")
-@click.option("--solver", type=click.Choice(["none"]), help="none: the greedy pipeline alone.")
-@click.option(
-    "--format",
-    "trace_format",
-    type=click.Choice(TRACE_FORMATS),
-    help="TRACES were published in this format.",
-)
-@click.option(
-    "--nodes",
-    type=click.Path(exists=True, path_type=Path),
-    help="Play them on the nodes of this trace or of these manifests.",
-)
-@click.option("--period", type=Span(), help="From session to session; the model's if not given.")
-@click.option("--until", type=Span(), help="Stop at this instant of each trace.")
-@click.option("--warm-up", type=Span(), default="0s", help="What happens before does not count.")
+@replay_options
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -135,11 +122,6 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--dask-key", type=_FILE, help="The key of our certificate.")
 @click.option(
     "-o", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True
-)
-@click.option(
-    "--plugins-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Python files in this folder are plugins that the models may name.",
 )
 def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
     """Play TRACES under several models, and tell what differs.
@@ -182,20 +164,8 @@ def _cells(screen: Console, asked: Asked) -> list[Cell]:
     given = read_traces(asked.traces, asked.seeds, asked.trace_format, asked.nodes)
     for problem in {str(p): None for each in given.values() for p in each.problems}:
         say(screen, problem, "yellow")
-    return [
-        Cell(
-            model,
-            trace,
-            seed,
-            given[trace, seed],
-            policy,
-            Options(period_ms=asked.period, until_ms=asked.until, seed=seed),
-            asked.warm_up,
-        )
-        for model, policy in policies.items()
-        for trace in dict.fromkeys(asked.traces)
-        for seed in asked.seeds
-    ]
+    options = Options(period_ms=asked.period, until_ms=asked.until)
+    return cells_of(policies, given, options, asked.warm_up)
 
 
 def _policies(screen: Console, asked: Asked) -> dict[str, Policy]:
@@ -255,7 +225,7 @@ class _Run:
             self._play(place, results, failures)
         except KeyboardInterrupt:
             is_stopped = True
-        return self._comparison(results, failures), is_stopped
+        return Comparison.of(self.cells, results, failures), is_stopped
 
     def _play(
         self, place: Place, results: dict[str, Mapping[str, Any]], failures: dict[str, str]
@@ -269,17 +239,6 @@ class _Run:
                 results[done.cell.key] = done.result
                 self.keep.put(done.cell, done.result)
                 status.update(f"played {len(results)} of {len(self.cells)}")
-
-    def _comparison(
-        self, results: Mapping[str, Mapping[str, Any]], failures: Mapping[str, str]
-    ) -> Comparison:
-        rows = [
-            Row(cell.model, cell.trace, cell.seed, results[cell.key])
-            for cell in self.cells
-            if cell.key in results
-        ]
-        models = tuple(dict.fromkeys(cell.model for cell in self.cells))
-        return Comparison(models, rows, failures, len(rows) == len(self.cells))
 
 
 # --- what comes of it ----------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.cli.plugins import shelf_of
 from optsched.cli.screen import say
-from optsched.engines.cpsat.model import Limits
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from optsched.engines.cpsat.model import Limits
     from optsched.policy.catalogue import Shelf
     from optsched.policy.policy import Policy
 
-DEFAULT_SECONDS: Final = 10.0
 BAD_INPUT: Final = 2
 
 
@@ -51,15 +50,6 @@ def policy_from(
     for warning in policy.warnings:
         say(screen, str(warning), "yellow")
     return without_solver(policy) if solver == "none" else policy
-
-
-def limits_of(policy: Policy, seconds: float | None, *, deterministic: bool) -> Limits:
-    """What a solve may spend."""
-    work = policy.budgets.deterministic_s
-    if deterministic:
-        return Limits(budget_ms=None, deterministic=seconds or work, num_workers=1)
-    budget = DEFAULT_SECONDS if seconds is None else seconds
-    return Limits(budget_ms=int(budget * 1000), deterministic=max(budget, work))
 
 
 @contextmanager

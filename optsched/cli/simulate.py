@@ -14,22 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.plugins import shelf_of
+from optsched.cli.deciding import BAD_INPUT, policy_of
+from optsched.cli.replaying import STOPPED, replay_options
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showsimulation import show_result
 from optsched.formats.problems import InstanceError
-from optsched.formats.traces.read import TRACE_FORMATS
 from optsched.kube.clock import SystemClock
-from optsched.policy.load import load_policy
-from optsched.policy.policy import without_solver
-from optsched.policy.problem import PolicyError
 from optsched.session.solving import solver_of
 from optsched.study.metrics import Measuring
 from optsched.study.replay import Given, Played, Tally, as_result, fingerprint, read_given
 from optsched.study.simulation.record import RecordError, event_of, lines
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.synthetic import SyntheticError
-from optsched.units import DurationError, format_duration_ms, parse_duration_ms
+from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,33 +37,9 @@ if TYPE_CHECKING:
     from optsched.engines.cpsat.solver import WorkerProcess
     from optsched.policy.policy import Policy
 
-BAD_INPUT: Final = 2
-STOPPED: Final = 130
 
 RECORD, RESULT, CHECKPOINT = "record.jsonl", "result.json", "checkpoint.json"
 _EVERY: Final = 20_000
-
-
-class Span(click.ParamType[int]):
-    """A duration, in milliseconds."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Milliseconds of a text such as 90s or 2h; plain numbers of days end in `d`."""
-        text = str(value)
-        days = text.removesuffix("d")
-        if text.endswith("d") and days.isdecimal():
-            return int(days) * 24 * 3600 * 1000
-        try:
-            found = parse_duration_ms(text)
-        except DurationError as e:
-            self.fail(str(e), param, ctx)
-        if found < 0:
-            self.fail(f"{text} is below zero", param, ctx)
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +66,7 @@ class Asked:
 @click.option(
     "--model", default="volcano-default", show_default=True, help="Name of a model, or a file."
 )
-@click.option("--solver", type=click.Choice(["none"]), help="none: the greedy pipeline alone.")
-@click.option(
-    "--format",
-    "trace_format",
-    type=click.Choice(TRACE_FORMATS),
-    help="TRACE was published in this format.",
-)
-@click.option(
-    "--nodes",
-    type=click.Path(exists=True, path_type=Path),
-    help="Play it on the nodes of this trace or of these manifests.",
-)
-@click.option("--period", type=Span(), help="From session to session; the model's if not given.")
-@click.option("--until", type=Span(), help="Stop at this instant of the trace.")
-@click.option("--warm-up", type=Span(), default="0s", help="What happens before does not count.")
+@replay_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
 @click.option(
     "--out",
@@ -125,11 +84,6 @@ class Asked:
 @click.option(
     "-o", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
-@click.option(
-    "--plugins-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Python files in this folder are plugins that the model may name.",
-)
 def simulate(trace: str, **asked: Any) -> None:  # noqa: ANN401  click checks them
     """Play TRACE on virtual time: arrivals, failures, and the sessions of the live scheduler.
 
@@ -144,7 +98,7 @@ def _simulate(trace: str, asked: Asked) -> None:
     screen = remarks()
     if asked.out is None and asked.resume:
         raise click.UsageError("--resume goes on from what is in a folder: name it with --out")
-    policy = _policy(screen, asked)
+    policy = policy_of(screen, asked.model, asked.solver, asked.plugins_dir)
     given = _given(screen, trace, asked)
     _settle()
     run = _Run(given, policy, asked)
@@ -180,18 +134,6 @@ def _settle() -> None:
 
 
 # --- what is given -------------------------------------------------------------------------------
-
-
-def _policy(screen: Console, asked: Asked) -> Policy:
-    shelf = shelf_of(asked.plugins_dir)
-    try:
-        policy = load_policy(asked.model, lambda path: path.read_text(), shelf)
-    except PolicyError as e:
-        say(screen, str(e), "red")
-        sys.exit(BAD_INPUT)
-    for warning in policy.warnings:
-        say(screen, str(warning), "yellow")
-    return without_solver(policy) if asked.solver == "none" else policy
 
 
 def _given(screen: Console, text: str, asked: Asked) -> Given:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optsched.cli.deciding import BAD_INPUT, DEFAULT_SECONDS, limits_of, policy_of, surroundings
+from optsched.cli.deciding import BAD_INPUT, policy_of, surroundings
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.show import MOST_ROWS, show_plan
 from optsched.formats.instances import read_instance
@@ -19,6 +19,7 @@ from optsched.formats.pods import DecodeOptions
 from optsched.formats.problems import InstanceError
 from optsched.session.flaws import READ_CODES
 from optsched.session.session import run_session
+from optsched.session.solving import DEFAULT_SECONDS, limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

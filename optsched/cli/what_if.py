@@ -11,7 +11,7 @@ import click
 
 from optsched.api.kinds import JOB, find_kind
 from optsched.cli.cluster import Exit, Failure, Place, cluster_options
-from optsched.cli.deciding import DEFAULT_SECONDS, limits_of, surroundings
+from optsched.cli.deciding import surroundings
 from optsched.cli.files import read_parts
 from optsched.cli.output import JSON, TABLE, WIDE, YAML, show_rows, written
 from optsched.cli.picture import MODEL, classes_in, from_file, live, policy_for
@@ -19,6 +19,7 @@ from optsched.cli.screen import remarks, say
 from optsched.controllers.job.expand import expand_job
 from optsched.formats.index import READ_KINDS
 from optsched.formats.pods import DecodeOptions
+from optsched.session.solving import DEFAULT_SECONDS, limits_of
 from optsched.study.objects import Means
 from optsched.study.whatif import Added, Clash, Start
 from optsched.study.whatif import what_if as answers_of

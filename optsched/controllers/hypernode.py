@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.events import EventType
 from optsched.api.hypernode import MemberType, parse_hypernode
 from optsched.api.kinds import CONFIG_MAP, HYPER_NODE, NODE, Ref
+from optsched.api.wellknown import HOSTNAME
 from optsched.controllers.controller import Controller, Scope
 from optsched.controllers.effects import (
     Again,
@@ -56,7 +57,6 @@ CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
 CONFIG_FILE: Final = "volcano-controller.conf"
 SOURCE: Final = "volcano.sh/network-topology-source"
 BY_LABEL: Final = "label"
-HOSTNAME: Final = "kubernetes.io/hostname"
 MAX_TYPE: Final = 20
 """Characters of the name of a type."""
 

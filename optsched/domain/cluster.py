@@ -13,7 +13,7 @@ from optsched.domain.amounts import amount_of
 from optsched.domain.devices import NO_DEVICES, is_class_quota
 from optsched.domain.shards import NO_SHARDING
 from optsched.domain.stores import EMPTY_STORE, Store
-from optsched.domain.task import Taint, TaintEffect, TaskStatus
+from optsched.domain.task import Taint, TaintEffect, Task, TaskStatus
 from optsched.domain.topology import NO_TOPOLOGY
 from optsched.units import PODS
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.domain.reasons import Reason
     from optsched.domain.selectors import LabelSelector, NodeSelector
     from optsched.domain.shards import Sharding
-    from optsched.domain.task import Task
+    from optsched.domain.task import TaskShape
     from optsched.domain.topology import SubGroupRule, Topology, TopologyRequest
     from optsched.domain.usage import Usage
     from optsched.domain.volumes import Volume
@@ -471,6 +471,31 @@ class Quota:
     def namespace(self) -> str:
         """The namespace that it limits."""
         return self.key.partition("/")[0]
+
+
+def alike_gang(
+    key: str, shape: TaskShape, number: int, *, priority: int = 0, created_ms: int = 0
+) -> Gang:
+    """A gang of so many pending tasks of one shape, all of which are its minimum."""
+    return Gang(
+        key,
+        min_member=number,
+        priority=priority,
+        created_ms=created_ms,
+        waiting_since_ms=created_ms,
+        tasks=tuple(
+            Task(
+                f"{key}-{i}",
+                shape,
+                TaskStatus.PENDING,
+                gang=key,
+                index=i,
+                priority=priority,
+                created_ms=created_ms,
+            )
+            for i in range(number)
+        ),
+    )
 
 
 @dataclass(frozen=True)

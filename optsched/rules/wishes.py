@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from optsched.problem.shapes import Relation
 
 TOP = 100.0
-HOST = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, eq=False)

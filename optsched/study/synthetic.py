@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue
-from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.api.wellknown import HOSTNAME
+from optsched.domain.cluster import Node, Queue, alike_gang
+from optsched.domain.task import TaskShape
 from optsched.domain.trace import Arrival, Trace
 from optsched.units import CPU, MEMORY, PODS
 
@@ -138,7 +139,7 @@ def _nodes(number: int) -> Iterator[Node]:
     offered = {CPU: 96_000, MEMORY: 768 * _GIB, GPU: 8, PODS: 110}
     for i in range(number):
         name = f"node-{i:05d}"
-        labels = {"kubernetes.io/hostname": name}
+        labels = {HOSTNAME: name}
         yield Node(name, tuple(sorted(offered.items())), labels=labels)
 
 
@@ -149,26 +150,6 @@ def _arrival(number: int, at_ms: int, minutes: float, size: int, queue: int, *re
     priority, told = rest
     key = f"jobs/job-{number:06d}"
     duration_ms = round(minutes * _MINUTE_MS)
-    tasks = tuple(
-        Task(
-            f"{key}-{i}",
-            _SHAPE,
-            TaskStatus.PENDING,
-            gang=key,
-            index=i,
-            priority=priority,
-            created_ms=at_ms,
-        )
-        for i in range(size)
-    )
-    gang = Gang(
-        key,
-        queue=f"q{queue}",
-        min_member=size,
-        priority=priority,
-        created_ms=at_ms,
-        waiting_since_ms=at_ms,
-        phase=GangPhase.PENDING,
-        tasks=tasks,
-    )
+    gang = alike_gang(key, _SHAPE, size, priority=priority, created_ms=at_ms)
+    gang = replace(gang, queue=f"q{queue}")
     return Arrival(at_ms, gang, duration_ms, duration_ms if told else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from optsched.api.wellknown import HOSTNAME
 from optsched.domain.amounts import amounts
 from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE, Gang, Node, Queue
 from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
@@ -101,7 +102,7 @@ def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> 
         Node(
             name=f"node-{i:05d}",
             allocatable=amounts(offers),
-            labels={**labels, "kubernetes.io/hostname": f"node-{i:05d}"},
+            labels={**labels, HOSTNAME: f"node-{i:05d}"},
             gpu_model=gpu_model,
         )
         for i in range(number)

@@ -19,9 +19,10 @@ from optsched.api.schema import (
     record,
     text,
 )
+from optsched.api.wellknown import HOSTNAME
 from optsched.domain.amounts import amounts as sorted_amounts
-from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue
-from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, alike_gang
+from optsched.domain.task import TaskShape
 from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
 from optsched.formats.groups import with_builtin_queues
 from optsched.formats.marks import API_VERSION
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 KIND: Final = "Trace"
 DEFAULT_NAMESPACE: Final = "default"
-HOSTNAME: Final = "kubernetes.io/hostname"
 
 _LABELS: Final = mapping("Labels.", {"type": "string"})
 _SPAN: Final = "a duration such as 90s, 2h or 1h30m"
@@ -241,17 +241,10 @@ def _gang(fields: Fields, key: str, shapes: dict[TaskShape, TaskShape]) -> Gang:
     )
     shape = shapes.setdefault(shape, shape)
     number, least = fields.integer("tasks"), fields.optional_integer("minAvailable")
-    priority = fields.integer("priority")
-    tasks = tuple(
-        Task(f"{key}-{i}", shape, TaskStatus.PENDING, gang=key, index=i, priority=priority)
-        for i in range(number)
-    )
-    return Gang(
-        key,
+    return replace(
+        alike_gang(key, shape, number, priority=fields.integer("priority")),
         queue=fields.text("queue"),
         min_member=number if least is None else least,
-        priority=priority,
-        tasks=tasks,
         annotations=fields.texts_by_name("annotations"),
     )
 

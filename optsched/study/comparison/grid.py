@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from optsched import __version__
@@ -12,7 +12,7 @@ from optsched.session.solving import solver_of
 from optsched.study.replay import SYNTHETIC, as_result, fingerprint, play, read_given
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from optsched.policy.policy import Policy
@@ -68,6 +68,20 @@ class Cell:
         with solver_of(policy) as solver:
             played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
         return as_result(given, policy, options, warm_up_ms, played)
+
+
+def cells_of(
+    policies: Mapping[str, Policy],
+    given: Mapping[tuple[str, int], Given],
+    options: Options,
+    warm_up_ms: int = 0,
+) -> list[Cell]:
+    """Every model on every trace with every seed, in this order; `given` as by `read_traces`."""
+    return [
+        Cell(model, trace, seed, found, policy, replace(options, seed=seed), warm_up_ms)
+        for model, policy in policies.items()
+        for (trace, seed), found in given.items()
+    ]
 
 
 def seeded(source: str, seed: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from optsched.study.comparison.figures import FIGURES
 from optsched.study.comparison.statistics import CONFIDENCE, RESAMPLES, paired_difference
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.study.comparison.figures import Figure
+    from optsched.study.comparison.grid import Cell
     from optsched.study.comparison.statistics import Difference
 
 
@@ -50,6 +51,22 @@ class Comparison:
     rows: Sequence[Row]
     failures: Mapping[str, str]
     is_complete: bool
+
+    @classmethod
+    def of(
+        cls,
+        cells: Sequence[Cell],
+        results: Mapping[str, Mapping[str, Any]],
+        failures: Mapping[str, str],
+    ) -> Self:
+        """Of the cells of a grid, their results by key, and what went wrong by name."""
+        rows = [
+            Row(cell.model, cell.trace, cell.seed, results[cell.key])
+            for cell in cells
+            if cell.key in results
+        ]
+        models = tuple(dict.fromkeys(cell.model for cell in cells))
+        return cls(models, rows, failures, len(rows) == len(cells))
 
     def mean(self, model: str, figure: Figure) -> float | None:
         """Over the cells of a model in which there is something to measure."""
