@@ -46,7 +46,7 @@ from optsched.formats.upstream import gang_key, gang_of_scheduling_group
 from optsched.formats.volumes import Storage, parse_claim, parse_csi_node
 from optsched.kube.devices import DeviceShelf
 from optsched.kube.ordered import Ordered
-from optsched.kube.pods import PodShelf, ToBeBound, ToBeNominated, ToLeave
+from optsched.kube.pods import PodShelf, ToBeBound, ToBeNominated
 from optsched.kube.versions import Versions
 from optsched.kube.watch import Changed, Deleted, Listed
 
@@ -204,7 +204,7 @@ class ClusterCache:
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None
         self.version += 1
-        return self._pods.assume(task, ToLeave())
+        return self._pods.leave(task)
 
     def note_shuffle(self, plugin: str, now_ms: int) -> None:
         """Remember when a plugin last had pods evicted that it wanted elsewhere."""
@@ -239,6 +239,15 @@ class ClusterCache:
         self.version += 1
         self._devices.forget(task)
         self._pods.forget(task)
+
+    def assume_staying(self, task: str) -> None:
+        """Do not count a task as on its way out any more."""
+        self.version += 1
+        self._pods.stay(task)
+
+    def awaits_bind(self, task: str) -> bool:
+        """Whether a task that is to leave is not known to be where it is to leave from."""
+        return self._pods.awaits_bind(task)
 
     def set_device_table(self, table: DeviceTable) -> None:
         """How GPUs and NPUs may be cut from now on."""

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 16
 
+UNTIL_BOUND_S: Final = 0.05
+"""How often it is looked whether the bind of a victim has been told of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Victim:
@@ -125,7 +128,7 @@ class Evictor:
         """Give up every eviction that has not been asked for yet."""
         self._outbox.clear()
         for task in tuple(self._victims):
-            self._cache.forget(task)
+            self._cache.assume_staying(task)
         self._victims.clear()
         self._cache.forget_moves()
 
@@ -218,7 +221,8 @@ class Evictor:
 
     async def _evict(self, victim: Victim) -> None:
         await self._writes.until_idle()
-        if not self._around.may_evict():
+        await self._until_bound(victim)
+        if not (self._around.may_evict() and self._is_bound(victim)):
             self._drop(victim)
             return
         ref = victim.ref
@@ -241,6 +245,16 @@ class Evictor:
                 self._around.holds.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
             self._around.listener.not_evicted(victim, error)
 
+    async def _until_bound(self, victim: Victim) -> None:
+        """Wait for the bind of a victim: a pod that is evicted before it is bound is lost."""
+        while self._cache.awaits_bind(victim.eviction.task):
+            await self._around.waiting.sleep(UNTIL_BOUND_S)
+
+    def _is_bound(self, victim: Victim) -> bool:
+        """Whether a victim holds room, as far as it is there at all."""
+        task = self._cache.task(victim.eviction.task)
+        return task is None or task.uid != victim.uid or bool(task.node)
+
     def _drop(self, victim: Victim) -> None:
         self._victims.pop(victim.eviction.task, None)
-        self._cache.forget(victim.eviction.task)
+        self._cache.assume_staying(victim.eviction.task)

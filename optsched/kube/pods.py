@@ -46,15 +46,28 @@ class ToBeBound:
 
 @dataclass(frozen=True, slots=True)
 class ToLeave:
-    """A running task is about to be evicted."""
+    """A task that runs, or that is about to be bound, is about to be evicted.
+
+    Attributes
+    ----------
+    bound
+        The bind that the server had not told of when the eviction was planned; None for none.
+
+    """
+
+    bound: ToBeBound | None = None
 
     def of(self, told: Task) -> Task:
         """See `ToBeBound`."""
-        return replace(told, status=TaskStatus.RELEASING)
+        stands = told
+        if self.bound is not None and self.bound.is_open(told):
+            stands = self.bound.of(told)
+        return replace(stands, status=TaskStatus.RELEASING)
 
     def is_open(self, told: Task) -> bool:
         """See `ToBeBound`."""
-        return told.status.is_standing
+        awaits_bind = self.bound is not None and self.bound.is_open(told)
+        return awaits_bind or told.status.is_standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +249,28 @@ class PodShelf:
         pod = self._pods.get(key)
         if pod is not None and pod.assumed is not None:
             self._file(pod, replace(pod, task=pod.told, assumed=None))
+
+    def leave(self, key: str) -> str:
+        """Count a task that stands as on its way out; its uid."""
+        assumed = self._pods[key].assumed
+        return self.assume(key, ToLeave(assumed if isinstance(assumed, ToBeBound) else None))
+
+    def stay(self, key: str) -> None:
+        """Count a task as not on its way out after all."""
+        pod = self._pods.get(key)
+        if pod is None or not isinstance(pod.assumed, ToLeave):
+            return
+        bound = pod.assumed.bound
+        if bound is not None and bound.is_open(pod.told):
+            self.assume(key, bound)
+        else:
+            self.forget(key)
+
+    def awaits_bind(self, key: str) -> bool:
+        """Whether a task is on its way out of which the server has not told that it is bound."""
+        pod = self._pods.get(key)
+        is_leaving = pod is not None and isinstance(pod.assumed, ToLeave)
+        return is_leaving and self._pods[key].told.status is TaskStatus.PENDING
 
     def set_priorities(self, table: Priorities) -> None:
         """Read again what priority classes decide on."""

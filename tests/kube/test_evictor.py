@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -199,6 +200,66 @@ async def test_who_asked_for_an_eviction_that_failed_is_left_alone_for_a_while()
     assert gang.problem is not None
     assert gang.problem.code.value == "EvictionFailed"
     assert "pod ns/old-0 could not be evicted from n1" in gang.problem.message
+
+
+# --- pods of which nobody has told that they are bound -------------------------------------------
+
+YOUNG = Evict("ns/new-0", "n1", "reclaim", "ns/old")
+
+
+def binding() -> World:
+    """A pod is about to be bound when its eviction is planned."""
+    world = World()
+    world.cache.assume("ns/new-0", "n1")
+    world.begin(YOUNG)
+    return world
+
+
+def residents(world: World) -> dict[str, TaskStatus]:
+    (node,) = world.cache.snapshot(0).nodes
+    return {task.key: task.status for task in node.residents}
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_being_bound_keeps_its_room_until_it_is_gone() -> None:
+    world = binding()
+    before = {"ns/old-0": TaskStatus.RUNNING, "ns/new-0": TaskStatus.RELEASING}
+    assert residents(world) == before
+    world.api.objects[Ref(POD, "ns", "new-0")]["status"]["reason"] = "something else"
+    world.api.tell(world.cache)
+    assert residents(world) == before
+
+
+@pytest.mark.asyncio
+async def test_a_pod_is_evicted_once_it_is_bound() -> None:
+    world = binding()
+    async with running(world.evictor.run(), world.writes.run()):
+        while len(world.slept) < 3:
+            await asyncio.sleep(0)
+        assert world.gone == []
+        pod = world.api.objects[Ref(POD, "ns", "new-0")]
+        await world.api.bind("ns", "new-0", pod["metadata"]["uid"], "n1", {})
+        world.api.tell(world.cache)
+        await world.evictor.until_idle()
+    assert world.gone == ["ns/new-0"]
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_was_not_bound_is_not_lost() -> None:
+    world = binding()
+    world.cache.forget("ns/new-0")
+    await world.carry_out()
+    assert world.gone == []
+    assert "evict Pod ns/new-0" not in world.api.calls
+    assert world.task("ns/new-0").status is TaskStatus.PENDING
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_being_bound_stays_bound_when_its_eviction_is_withdrawn() -> None:
+    world = binding()
+    world.evictor.withdraw()
+    assert world.task("ns/new-0").status is TaskStatus.BOUND
+    assert residents(world)["ns/new-0"] is TaskStatus.BOUND
 
 
 # --- moves ---------------------------------------------------------------------------------------
