@@ -60,7 +60,8 @@ def _key(description: str) -> Schema:
     return text(description, pattern=f"^{_KEY.pattern}$")
 
 
-def _whole(description: str, *types: str) -> Schema:
+def whole_number(description: str, *types: str) -> Schema:
+    """A whole number of 64 bits, or one of other types."""
     kinds = ["integer", *types] if types else "integer"
     return {"description": description, "type": kinds, "minimum": -(2**63), "maximum": 2**63 - 1}
 
@@ -71,27 +72,29 @@ _REASON: Final = record(
     code=text("For programs.", enum=[code.value for code in ReasonCode]),
     message=text("For people, with the numbers and names that matter."),
 )
-_LEVEL: Final = record(
+LEVEL: Final = record(
     "One level of the objective.",
     ("name", "unit", "sense", "value", "status"),
     name=text("Its name."),
     unit=text("What value and bound count."),
     sense=text("Whether more or less is better.", enum=[sense.value for sense in Sense]),
-    value=_whole("What the plan reaches."),
-    bound=_whole("What no plan can go beyond that keeps the values above; null: unknown.", "null"),
+    value=whole_number("What the plan reaches."),
+    bound=whole_number(
+        "What no plan goes beyond that keeps the values above; null: unknown.", "null"
+    ),
     status=text("How good the value is known to be.", enum=[each.value for each in LevelStatus]),
 )
 _SHARE: Final = record(
     "What a queue holds after the plan, in millionths of the cluster.",
     ("queue", "share", "ideal"),
     queue=text("Its name."),
-    share=_whole("The largest part of any resource that it holds."),
-    ideal=_whole("What that would be if tasks could be cut as one likes."),
+    share=whole_number("The largest part of any resource that it holds."),
+    ideal=whole_number("What that would be if tasks could be cut as one likes."),
 )
 _CERTIFICATE: Final = record(
     "How far the plan is from the best there is, and who says so.",
     ("levels", "engine", "seconds", "stopped", "relaxed", "proved"),
-    levels=listing("In order of importance.", _LEVEL),
+    levels=listing("In order of importance.", LEVEL),
     engine=text("The engine whose plan it is."),
     seconds={
         "description": "Wall time from snapshot to verified plan; 0 where no clock was read.",
@@ -107,9 +110,9 @@ _CARD: Final = record(
     "A part of a shared GPU.",
     ("gpu", "memory", "cores", "container"),
     gpu=text("Its number on the node, or its UUID."),
-    memory=_whole("In the units of the device plugin."),
-    cores=_whole("Hundredths of its cores."),
-    container=_whole("Which of the containers that ask for GPUs has it, from 0."),
+    memory=whole_number("In the units of the device plugin."),
+    cores=whole_number("Hundredths of its cores."),
+    container=whole_number("Which of the containers that ask for GPUs has it, from 0."),
     instance=text("The slice that MIG has cut, as geometry-position, or the template of an NPU."),
     npu=text("The chip of an NPU; empty for GPUs."),
 )
@@ -125,9 +128,9 @@ _DEVICE: Final = record(
 _CELL: Final = record(
     "What is meant for a pod of a NUMA node.",
     ("node", "cpus", "gpus"),
-    node=_whole("Number of the NUMA node."),
-    cpus=_whole("CPUs for it alone."),
-    gpus=_whole("GPUs."),
+    node=whole_number("Number of the NUMA node."),
+    cpus=whole_number("CPUs for it alone."),
+    gpus=whole_number("GPUs."),
 )
 SCHEMA: Final = record(
     "What a session decided.",
@@ -284,8 +287,13 @@ def _encode_cell(part: NumaPart) -> list[Any]:
 
 def write_plan(plan: Plan) -> str:
     """The text of a plan's file: JSON with keys in order, the same for the same plan."""
-    whole = encode_plan(plan_document(plan))
-    return f"{json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False)}\n"
+    return written(plan_document(plan))
+
+
+def written(document: PlanDocument) -> str:
+    """The same from what the file says."""
+    found = encode_plan(document)
+    return f"{json.dumps(found, indent=2, sort_keys=True, ensure_ascii=False)}\n"
 
 
 def _encode_reasons(reasons: Mapping[str, Reason]) -> dict[str, Any]:
@@ -294,17 +302,7 @@ def _encode_reasons(reasons: Mapping[str, Reason]) -> dict[str, Any]:
 
 def _encode_certificate(certificate: Certificate) -> dict[str, Any]:
     return {
-        "levels": [
-            {
-                "name": level.name,
-                "unit": level.unit,
-                "sense": level.sense.value,
-                "value": level.value,
-                "bound": level.bound,
-                "status": level.status.value,
-            }
-            for level in certificate.levels
-        ],
+        "levels": [encode_level(level) for level in certificate.levels],
         "engine": certificate.engine,
         "seconds": certificate.seconds,
         "stopped": certificate.stopped,
@@ -313,6 +311,18 @@ def _encode_certificate(certificate: Certificate) -> dict[str, Any]:
             {"queue": s.queue, "share": s.share, "ideal": s.ideal} for s in certificate.shares
         ],
         "proved": certificate.is_proved,
+    }
+
+
+def encode_level(level: LevelResult) -> dict[str, Any]:
+    """The plain object of one level."""
+    return {
+        "name": level.name,
+        "unit": level.unit,
+        "sense": level.sense.value,
+        "value": level.value,
+        "bound": level.bound,
+        "status": level.status.value,
     }
 
 
@@ -420,7 +430,7 @@ def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
         return Certificate((), "", 0.0, "")
     before = len(errors)
     certificate = Certificate(
-        levels=tuple(_level(each) for each in fields.records("levels")),
+        levels=tuple(parse_level(each) for each in fields.records("levels")),
         engine=fields.text("engine"),
         seconds=_seconds(fields),
         stopped=fields.text("stopped"),
@@ -438,7 +448,8 @@ def _share(fields: Fields) -> QueueShare:
     return QueueShare(fields.text("queue"), fields.integer("share"), fields.integer("ideal"))
 
 
-def _level(fields: Fields) -> LevelResult:
+def parse_level(fields: Fields) -> LevelResult:
+    """One level from its fields."""
     return LevelResult(
         name=fields.text("name"),
         unit=fields.text("unit"),
