@@ -28,7 +28,14 @@ metadata:
 
 def render(helm: Path) -> str:
     """The release `volcano` in `volcano-system`, with the custom resources."""
-    release = ["template", "volcano", CHART, "-n", "volcano-system", "--include-crds"]
+    release: list[str | Path] = [
+        "template",
+        "volcano",
+        CHART,
+        "-n",
+        "volcano-system",
+        "--include-crds",
+    ]
     result = run([helm, *release], env={"HOME": os.environ["HOME"], "PATH": os.environ["PATH"]})
     if result.returncode != 0:
         raise RuntimeError(result.stderr)
