@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from optsched.cli.benchmarks import OrBenchmark
 from optsched.cli.deciding import BAD_INPUT, policy_of, surroundings
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.show import MOST_ROWS, show_plan
@@ -46,7 +47,7 @@ class Options:
     plugins_dir: Path | None
 
 
-@click.command()
+@click.command(cls=OrBenchmark)
 @click.argument("instance", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--model", default="volcano-default", show_default=True, help="Name of a model, or a file."

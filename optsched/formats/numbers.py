@@ -22,6 +22,11 @@ class Numbers:
         self._words = _words(text)
         self._line = 1
 
+    @property
+    def line(self) -> int:
+        """Where the last number is that was read."""
+        return self._line
+
     def next(self, what: str, below: int | None = None) -> int:
         """The next number, zero or more.
 

@@ -1,20 +1,48 @@
 """Vector bin packing as `.vbp` files: dimensions, capacities, number of rows, sizes and how many.
 
 The format of VPSolver (Brandão and Pedroso) and of Vectorpack's instances (Mommessin et al.), some
-of which have sizes below zero.
+of which have sizes below zero: such an item makes room for others in the same bin.
 """
 
 from __future__ import annotations
 
+import tarfile
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
 
 from optsched.domain.packing import ItemKind, VectorPacking
 from optsched.formats.numbers import Numbers, text_of
 from optsched.formats.problems import InstanceError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+SUFFIX: Final = ".vbp"
+ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
+
+
+@dataclass(frozen=True, slots=True)
+class VbpInstance:
+    """What a file says.
+
+    Attributes
+    ----------
+    problem
+        Rows with the same sizes are one kind.
+    rows
+        The rows of the file in order.
+    sha256
+        Of the text.
+
+    """
+
+    problem: VectorPacking
+    rows: tuple[ItemKind, ...]
+    sha256: str
 
 
 def read_vbp(file: Path) -> VectorPacking:
@@ -27,11 +55,20 @@ def read_vbp(file: Path) -> VectorPacking:
         there and what belongs there.
 
     """
-    return parse_vbp(text_of(file), file.stem)
+    return parse_vbp(text_of(file), file.stem, str(file))
 
 
-def parse_vbp(text: str, name: str) -> VectorPacking:
+def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
     """The same of a text.
+
+    Parameters
+    ----------
+    text
+        What is in the file.
+    name
+        Of the instance.
+    where
+        The file, for messages; the name where it is not said.
 
     Raises
     ------
@@ -39,27 +76,113 @@ def parse_vbp(text: str, name: str) -> VectorPacking:
         As `read_vbp`.
 
     """
-    numbers = Numbers(name, text)
+    return parse_instance(text, name, where).problem
+
+
+def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
+    """The same with the rows as they are in the file.
+
+    Raises
+    ------
+    InstanceError
+        As `read_vbp`.
+
+    """
+    numbers = Numbers(where or name, text)
     dimensions = numbers.next("number of dimensions")
     if not dimensions:
         raise numbers.error("number of dimensions", 0, "is too small: write 1 or more")
     capacity = numbers.several(dimensions, "capacity")
-    number_of: Counter[tuple[int, ...]] = Counter()
+    rows, lines = list[ItemKind](), list[int]()
     for i in range(numbers.next("number of rows")):
         sizes = tuple(numbers.signed(f"size {d} of row {i}") for d in range(dimensions))
-        number_of[sizes] += numbers.next(f"number of items of row {i}")
+        lines.append(numbers.line)
+        rows.append(ItemKind(sizes, numbers.next(f"number of items of row {i}")))
     numbers.end()
+    number_of: Counter[tuple[int, ...]] = Counter()
+    for row in rows:
+        number_of[row.sizes] += row.number
     kinds = tuple(ItemKind(sizes, number) for sizes, number in number_of.items() if number)
     if not kinds:
-        raise InstanceError(f"{name}: there is no item")
-    _fit(name, capacity, kinds)
-    return VectorPacking(name, capacity, kinds)
+        raise InstanceError(f"{where or name}: there is no item")
+    wrong = list(_too_large(where or name, capacity, rows, lines))
+    if wrong:
+        raise InstanceError("\n".join(wrong))
+    digest = sha256(text.encode()).hexdigest()
+    return VbpInstance(VectorPacking(name, capacity, kinds), tuple(rows), digest)
 
 
-def _fit(name: str, capacity: tuple[int, ...], kinds: tuple[ItemKind, ...]) -> None:
+def _too_large(
+    where: str, capacity: tuple[int, ...], rows: list[ItemKind], lines: list[int]
+) -> Iterator[str]:
     """Where no size is below zero, which would make room for others, each item fits alone."""
     for d, most in enumerate(capacity):
-        sizes = [kind.sizes[d] for kind in kinds]
-        if min(sizes) >= 0 and max(sizes) > most:
-            message = f"size {d} of an item: {max(sizes)} is too large: write 0 to {most}"
-            raise InstanceError(f"{name}: {message}")
+        if min(row.sizes[d] for row in rows) < 0:
+            continue
+        for i, (row, line) in enumerate(zip(rows, lines, strict=True)):
+            if row.sizes[d] > most:
+                what = f"size {d} of row {i}: {row.sizes[d]}"
+                yield f"{where}:{line}: {what} is too large: write 0 to {most}"
+
+
+# --- several, and archives -----------------------------------------------------------------------
+
+
+def is_vbp(path: str) -> bool:
+    """Whether a path names such a file, or an archive, or files of an archive.
+
+    `instances.tar.gz` are all that are in it, `instances.tar.gz/class1_20_*` those of these names.
+    """
+    if path.endswith(SUFFIX):
+        return True
+    archive = _archive_of(Path(path))
+    return archive is not None and any(_members(archive, "*"))
+
+
+def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
+    """The instance of a file, or those of an archive in the order of their names.
+
+    Raises
+    ------
+    InstanceError
+        As `read_vbp`; there is no file of that name in the archive.
+
+    """
+    archive = None if path.is_file() and path.suffix == SUFFIX else _archive_of(path)
+    if archive is None:
+        return (parse_instance(text_of(path), path.stem, str(path)),)
+    wanted = str(path.relative_to(archive)) if path != archive else "*"
+    found = sorted(_members(archive, wanted))
+    if not found:
+        raise InstanceError(f"{archive}: there is no {SUFFIX} file {wanted} in this archive")
+    return tuple(parse_instance(*each) for each in _texts(archive, found))
+
+
+def _archive_of(path: Path) -> Path | None:
+    for each in (path, *path.parents):
+        if each.name.endswith(ARCHIVES) and each.is_file():
+            return each
+    return None
+
+
+def _members(archive: Path, wanted: str) -> Iterator[str]:
+    """Names in an archive that are meant by a pattern for the whole or the last part of them."""
+    try:
+        with tarfile.open(archive) as opened:
+            names = [m.name for m in opened if m.isfile() and m.name.endswith(SUFFIX)]
+    except (OSError, tarfile.TarError, EOFError) as e:
+        raise InstanceError(f"{archive}: this file can not be read: {e}") from e
+    for name in names:
+        path = PurePosixPath(name)
+        if any(fnmatch(each, wanted) for each in (name, path.name, path.stem)):
+            yield name
+
+
+def _texts(archive: Path, names: list[str]) -> Iterator[tuple[str, str, str]]:
+    """(text, name, where) of files of an archive."""
+    with tarfile.open(archive) as opened:
+        for name in names:
+            member = opened.extractfile(name)
+            assert member is not None  # noqa: S101  only files are asked for
+            text = member.read().decode("utf-8", "replace")
+            yield text, PurePosixPath(name).stem, f"{archive}/{name}"

@@ -41,7 +41,7 @@ def test_what_is_no_packing(bins, wrong: list[str]) -> None:
     ("old", "new", "told"),
     [
         ("2\n", "0\n", "x:1: number of dimensions: 0 is too small: write 1 or more"),
-        ("4 12 1", "4 21 1", "x: size 1 of an item: 21 is too large: write 0 to 20"),
+        ("4 12 1", "4 21 1", "x:5: size 1 of row 1: 21 is too large: write 0 to 20"),
         ("4 12 1", "4 x 1", "x:5: size 1 of row 1: x is not a whole number"),
         ("5 5 1\n", "5 5", "x:6: the file ends; number of items of row 2 belongs here"),
         ("5 5 1\n", "5 5 1 1", "x:6: the end of the file: 1 is one number too many"),

@@ -13,9 +13,11 @@ import sys
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
     from optsched.engines.cpsat.model import LevelModel, LevelUpdate, Limits
 
 DONE = "all levels done"
@@ -51,6 +53,13 @@ class Solver(Protocol):
 
     def close(self) -> None:
         """Let go of whatever it holds."""
+
+
+class Work(Protocol):
+    """Something else that a worker does; it is pickled on its way there."""
+
+    def run(self, report: Callable[[object], None]) -> str:
+        """Do it, report what comes of it, and say why it ended."""
 
 
 class InProcess:
@@ -101,25 +110,43 @@ class WorkerProcess:
 
     def solve(self, model: LevelModel, limits: Limits) -> Solved:
         """See `Solver`."""
+        updates: list[LevelUpdate] = []
+        seconds = None if limits.budget_ms is None else limits.budget_ms / 1000
+        stopped = _all(self._answers((model, limits), seconds), updates.append)
+        return Solved(tuple(updates), stopped)
+
+    def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
+        """What comes of some work as it comes, and at last why no more came.
+
+        Parameters
+        ----------
+        work
+            Has to end by itself.
+        seconds
+            When it should have ended; half as long again later the process is killed.
+
+        """
+        return self._answers(work, seconds)
+
+    def _answers(self, message: object, seconds: float | None) -> Generator[Any, None, str]:
         self.start()
         assert self._connection is not None  # noqa: S101  start has just set it
-        updates: list[LevelUpdate] = []
-        end = _end_of(limits)
+        end = None if seconds is None else time.monotonic() + seconds * GRACE + GRACE_SECONDS
         try:
-            self._connection.send((model, limits))
+            self._connection.send(message)
             while True:
                 left = None if end is None else max(end - time.monotonic(), 0.0)
                 if not self._connection.poll(left):
                     self.close()
-                    return Solved(tuple(updates), OVER_TIME)
-                message = self._connection.recv()
-                if isinstance(message, str):
-                    return Solved(tuple(updates), message)
-                updates.append(message)
+                    return OVER_TIME
+                answer = self._connection.recv()
+                if isinstance(answer, str):
+                    return answer
+                yield answer
         except (EOFError, OSError):
             code = self._process.wait() if self._process is not None else None
             self.close()
-            return Solved(tuple(updates), f"{DIED} ({_how(code)})")
+            return f"{DIED} ({_how(code)})"
 
     @property
     def pid(self) -> int | None:
@@ -136,10 +163,13 @@ class WorkerProcess:
         self._connection = self._process = None
 
 
-def _end_of(limits: Limits) -> float | None:
-    if limits.budget_ms is None:
-        return None
-    return time.monotonic() + limits.budget_ms / 1000 * GRACE + GRACE_SECONDS
+def _all(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
+    """Hand over every answer; the word at the end."""
+    while True:
+        try:
+            take(next(answers))
+        except StopIteration as end:
+            return str(end.value)
 
 
 def _how(code: int | None) -> str:

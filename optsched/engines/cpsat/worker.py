@@ -1,12 +1,13 @@
 """The solver process: `python -m optsched.engines.cpsat.worker FD`.
 
-Reads (model, limits) from a connection, answers with updates and at last a word why it stopped. A
-message of None asks whether it is ready.
+Reads (model, limits) or other work from a connection, answers with updates and at last a word why
+it stopped. A message of None asks whether it is ready.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -28,8 +29,11 @@ def serve(connection: Connection) -> None:
         if message is None:
             connection.send(DONE)
             continue
-        model, limits = message
-        connection.send(run_levels(model, limits, connection.send))
+        if isinstance(message, tuple):
+            model, limits = message
+            connection.send(run_levels(model, limits, connection.send))
+        else:
+            connection.send(message.run(connection.send))
 
 
 def exit_with_parent(parent: int) -> None:
@@ -40,5 +44,7 @@ def exit_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
+    # Ctrl-C reaches every process of a terminal; the parent decides what becomes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     serve(Connection(int(sys.argv[1])))

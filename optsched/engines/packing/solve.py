@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 BOUND_MET: Final = "the bound is met"
 OUT_OF_TIME: Final = "out of time"
 
+GREEDY: Final = "greedy"
+CP_SAT: Final = "cp-sat"
+DIVE: Final = "dive"
+VOLUME: Final = "volume"
+COLUMNS: Final = "columns"
+
 _UNIT: Final = 1 << 30
 """A price of one bin, in whole numbers."""
 
@@ -42,13 +48,17 @@ class PackingResult:
     bound
         No packing has fewer bins.
     stopped
-        Why it ended.
+        Why it ended; empty while it goes on.
+    found_by, bound_by
+        Which step found these bins, and which proved that bound.
 
     """
 
     bins: tuple[Bin, ...]
     bound: int
     stopped: str
+    found_by: str = ""
+    bound_by: str = ""
 
     @property
     def is_proved(self) -> bool:
@@ -57,7 +67,11 @@ class PackingResult:
 
 
 def solve_packing(
-    problem: VectorPacking, clock: Callable[[], float], seconds: float = 60.0, seed: int = 0
+    problem: VectorPacking,
+    clock: Callable[[], float],
+    seconds: float = 60.0,
+    seed: int = 0,
+    report: Callable[[PackingResult], None] = lambda result: None,
 ) -> PackingResult:
     """Pack into as few bins as can be found in a time.
 
@@ -71,6 +85,8 @@ def solve_packing(
         When to end at the latest, but for the step that is under way.
     seed
         Of the disturbed scores.
+    report
+        Told of everything that is better than before, bins or bound.
 
     Raises
     ------
@@ -81,13 +97,21 @@ def solve_packing(
     for kind in problem.kinds:
         if any(s > c for s, c in zip(kind.sizes, problem.capacity, strict=True)):
             raise ValueError(f"{problem.name}: an item of {kind.sizes} fits into no empty bin")
-    search = _Search(problem, clock, clock() + seconds, np.random.default_rng(seed))
+    search = _Search(problem, clock, clock() + seconds, np.random.default_rng(seed), report)
     stopped = search.run()
-    bins = tuple(as_bin(counts) for counts in search.best)
-    wrong = wrong_with_bins(problem, bins)
-    if wrong:
-        raise AssertionError(f"{problem.name}: {wrong[0]}")
-    return PackingResult(bins, search.bound, stopped)
+    return search.result(stopped)
+
+
+def quick_packing(problem: VectorPacking) -> PackingResult:
+    """What there is before anything is searched.
+
+    Raises
+    ------
+    ValueError
+        As `solve_packing`.
+
+    """
+    return solve_packing(problem, lambda: 0.0, seconds=0.0)
 
 
 class _Search:
@@ -99,11 +123,22 @@ class _Search:
         clock: Callable[[], float],
         end: float,
         random: np.random.Generator,
+        report: Callable[[PackingResult], None],
     ) -> None:
-        self._items = Items.of(problem)
+        self._problem, self._items = problem, Items.of(problem)
         self._clock, self._end, self._random = clock, end, random
-        self.bound = volume_bound(problem)
+        self._report = report
+        self.bound, self._bound_by = volume_bound(problem), VOLUME
         self.best: list[I64] = []
+        self._found_by = GREEDY
+
+    def result(self, stopped: str) -> PackingResult:
+        """The best so far, checked."""
+        bins = tuple(as_bin(counts) for counts in self.best)
+        wrong = wrong_with_bins(self._problem, bins)
+        if wrong:
+            raise AssertionError(f"{self._problem.name}: {wrong[0]}")
+        return PackingResult(bins, self.bound, stopped, self._found_by, self._bound_by)
 
     def run(self) -> str:
         self._greedy(self._items)
@@ -135,7 +170,7 @@ class _Search:
     def _left(self) -> float:
         return max(self._end - self._clock(), 0.01)
 
-    def _offer(self, bins: Sequence[I64]) -> None:
+    def _offer(self, bins: Sequence[I64], how: str) -> None:
         """Take bins that cover everything, without what is there too often."""
         left, trimmed = self._items.number.copy(), []
         for counts in bins:
@@ -145,11 +180,17 @@ class _Search:
                 trimmed.append(kept)
         is_better = not self.best or len(trimmed) < len(self.best)
         if is_better and not left.any() and self._items.fit(np.array(trimmed)).all():
-            self.best = trimmed
+            self.best, self._found_by = trimmed, how
+            self._report(self.result(""))
+
+    def _raise(self, bound: int, how: str) -> None:
+        if bound > self.bound:
+            self.bound, self._bound_by = bound, how
+            self._report(self.result(""))
 
     def _greedy(self, items: Items) -> None:
         for bins in packings(items, usual_scores(items, _WAYS, self._random)):
-            self._offer(bins)
+            self._offer(bins, GREEDY)
 
     # --- columns ---------------------------------------------------------------------------------
 
@@ -164,7 +205,7 @@ class _Search:
                 continue
             whole = np.floor(prices * _UNIT).astype(np.int64)
             found = best_bins(self._items, whole, _UNIT, _COLUMNS, self._is_late)
-            self.bound = max(self.bound, -(-int(whole @ self._items.number) // found.most))
+            self._raise(-(-int(whole @ self._items.number) // found.most), COLUMNS)
             grown = sum([master.add(counts) for counts in found.bins])
             if not grown or self._is_done() or self.bound >= prices @ self._items.number - _CLEAR:
                 return
@@ -195,7 +236,7 @@ class _Search:
             self._left / 3,
         )
         if found is not None:
-            self._offer(found)
+            self._offer(found, CP_SAT)
 
     def _dive(self, master: CoverMaster, noise: float) -> None:
         """Fix the most used columns one after the other, and price again for what is left."""
@@ -215,7 +256,7 @@ class _Search:
             left = left - counts
             if len(fixed) >= len(self.best):
                 return
-        self._offer(fixed)
+        self._offer(fixed, DIVE)
 
     def _priced_again(self, master: CoverMaster, items: Items) -> F64 | None:
         for _ in range(20):

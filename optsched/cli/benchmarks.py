@@ -1,0 +1,76 @@
+"""Benchmark instances that `optsched solve` takes beside clusters: each kind has a command.
+
+A kind says which paths are its files; `optsched solve` hands its arguments over to the command of
+the kind of the first file that is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.formats.vbp import is_vbp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A kind of instances.
+
+    Attributes
+    ----------
+    takes
+        Whether a path is a file of this kind.
+    module, command
+        Where its command is.
+
+    """
+
+    takes: Callable[[str], bool]
+    module: str
+    command: str
+
+    def load(self) -> click.Command:
+        """The command, loaded when it is asked for."""
+        found: click.Command = getattr(import_module(self.module), self.command)
+        return found
+
+
+BENCHMARKS: Final = (Benchmark(is_vbp, "optsched.cli.pack", "pack"),)
+
+
+class OrBenchmark(click.Command):
+    """A command that hands over to that of a benchmark where a file of one is given."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,  # noqa: ANN401  click's
+    ) -> click.Context:
+        """See click: the context of whichever command it will be."""
+        for benchmark in BENCHMARKS:
+            command = benchmark.load() if any(map(benchmark.takes, args)) else self
+            if any(map(benchmark.takes, _files(command, args))):
+                return command.make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def _files(command: click.Command, args: Sequence[str]) -> list[str]:
+    """Arguments that are neither options nor their values."""
+    valued = {
+        name
+        for option in command.params
+        if isinstance(option, click.Option) and not option.is_flag
+        for name in option.opts
+    }
+    before = ["", *args]
+    return [
+        a for a, b in zip(args, before, strict=False) if not a.startswith("-") and b not in valued
+    ]
