@@ -58,7 +58,9 @@ def test_it_is_solved_and_checked(worker: WorkerProcess) -> None:
     assert results[-1].is_proved
 
 
-@pytest.mark.parametrize(("work", "stopped"), [(Hangs(UNPROVED, 0.2), OVER_TIME), (Dies(UNPROVED, 60), DIED)])
+@pytest.mark.parametrize(
+    ("work", "stopped"), [(Hangs(UNPROVED, 0.2), OVER_TIME), (Dies(UNPROVED, 60), DIED)]
+)
 def test_what_was_found_stays(worker: WorkerProcess, work: PackingWork, stopped: str) -> None:
     *_, last = packings(worker, work)
     assert last.stopped.startswith(stopped)
