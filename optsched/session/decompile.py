@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.booking import gang_end_ms
-from optsched.domain.decisions import Allocate, Enqueue, Nominate
+from optsched.domain.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.domain.reasons import Reason, ReasonCode
+from optsched.problem.decisions import Decisions
 from optsched.rules.explain import Explainer
 from optsched.rules.fifo import behind, first_in_order, held_behind
 from optsched.rules.outcome import Outcome
 from optsched.rules.wording import amount_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.domain.decisions import Action
-    from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.rules.ruleset import RuleSet
@@ -43,6 +45,31 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
             for t, n in zip(order.tolist(), node_of[order].tolist(), strict=True)
         )
     return (*enqueued, *decisions.evictions, *placed)
+
+
+def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
+    """The way back: what actions decide, with the victims having left the problem already.
+
+    ValueError where an action names a task, node or gang that there is not.
+    """
+    tasks = {task.key: t for t, task in enumerate(problem.tasks)}
+    nodes = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
+    gangs = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
+    nothing = Decisions.nothing(problem)
+    node_of, nominated = nothing.node_of.copy(), nothing.nominated.copy()
+    enqueued = nothing.enqueued.copy()
+    try:
+        for action in actions:
+            if isinstance(action, Enqueue):
+                enqueued[gangs[action.gang]] = True
+            elif isinstance(action, Allocate):
+                node_of[tasks[action.task]] = nodes[action.node]
+            elif isinstance(action, Nominate):
+                nominated[tasks[action.task]] = nodes[action.node]
+    except KeyError as e:
+        raise ValueError(f"{e.args[0]}: there is no such task that waits, node or gang") from e
+    evictions = tuple(a for a in actions if isinstance(a, Evict))
+    return Decisions(node_of, nominated, enqueued, nothing.refused, evictions)
 
 
 def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Certificate, Enqueue, Evict, Plan
+from optsched.domain.decisions import (
+    Certificate,
+    Enqueue,
+    Evict,
+    LevelResult,
+    LevelStatus,
+    Plan,
+    Sense,
+)
 from optsched.domain.eviction import leaving
 from optsched.domain.moves import is_successor, kept_places
 from optsched.domain.reasons import Reason, ReasonCode
@@ -26,7 +34,7 @@ from optsched.engines.greedy.bundles import ByGang
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy, turns_of
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
 from optsched.engines.shuffle import once_moved, shuffle
-from optsched.engines.victims.stage import Clearing, Means, make_room
+from optsched.engines.victims.stage import VICTIMS, Clearing, Means, make_room
 from optsched.engines.victims.trial import has_foreign
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem
@@ -48,7 +56,7 @@ from optsched.rules.verify import verify_actions
 from optsched.session.accused import accused
 from optsched.session.budgets import Protection, with_budgets
 from optsched.session.cards import with_cards
-from optsched.session.decompile import actions_of, pending_of
+from optsched.session.decompile import actions_of, decisions_of, pending_of
 from optsched.session.exclusive import with_exclusive
 from optsched.session.flaws import budget_flaws, find_flaws
 from optsched.session.gates import opened
@@ -197,6 +205,40 @@ def expected_starts(
     return expected(session._snapshot, session._policy, keys)
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What actions on a snapshot are worth, whoever has chosen them.
+
+    Attributes
+    ----------
+    levels
+        As in a certificate; their bounds are ideals, for nothing is solved.
+    violations
+        Rules that the actions break.
+    pending
+        Why gangs wait that have tasks left, by key.
+
+    """
+
+    levels: tuple[LevelResult, ...]
+    violations: tuple[Violation, ...]
+    pending: Mapping[str, Reason]
+
+
+def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Judgement:
+    """Prove actions against every hard rule and work out their value on every level.
+
+    Nothing is solved, and nothing of what the actions were found with is used.
+
+    Raises
+    ------
+    ValueError
+        An action names a pod or node that there is not, or moves a pod to another node.
+
+    """
+    return _Session(snapshot, policy, Surroundings()).judge(actions)
+
+
 def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ...]]:
     """Keys of the gangs that wait, by queue, in the order in which the next session asks them.
 
@@ -330,6 +372,24 @@ class _Session:
         for i in turns_of(problem, self._rules, waiting, tiers):
             found.setdefault(gangs[i].queue, []).append(gangs[i].key)
         return {queue: tuple(keys) for queue, keys in found.items()}
+
+    def judge(self, actions: Sequence[Action]) -> Judgement:
+        """See `judge_actions`."""
+        if any(isinstance(a, Evict) and a.to for a in actions):
+            raise ValueError("a pod that moves to another node can not be judged")
+        self._reserved = reserve(self._start, self._policy, None, is_ordered=self._optimises)
+        before = self._reserved.snapshot
+        victims = {a.task for a in actions if isinstance(a, Evict)}
+        problem = compile_problem(leaving(before, victims), None)
+        tiers = find_tiers(problem, self._policy, self._reserved.heads(problem))
+        levels = build_levels(problem, self._policy.rules, tiers, self._policy.levels)
+        decisions = decisions_of(problem, actions)
+        answer = judge(problem, decisions, levels, "")
+        lost = (LevelResult(VICTIMS, "tasks", Sense.MIN, len(victims), 0, LevelStatus.SKIPPED),)
+        each = _Round(problem, tiers, levels, (answer,), Clearing(results=lost if victims else ()))
+        told = pending_of(problem, decisions, self._policy.rules)
+        broken = verify_actions(before, actions, self._rules)
+        return Judgement(self._certificate(each, answer).levels, tuple(broken), told)
 
     # --- deciding --------------------------------------------------------------------------------
 

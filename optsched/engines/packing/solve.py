@@ -271,7 +271,8 @@ class _Search:
     def _most_used(self, master: CoverMaster, uses: F64, left: I64, noise: float) -> I64:
         """The most used column, cut to what is left; the fullest of equally used ones."""
         uses = np.minimum(uses, 1) * self._random.uniform(1 - noise, 1, len(uses))
-        table = np.minimum(np.array(master.columns), left)
+        # Columns that came after the last solve have no uses yet.
+        table = np.minimum(np.array(master.columns[: len(uses)]), left)
         uses = np.where(self._items.fit(table) & table.any(axis=1), uses, -1)
         fill = (table @ self._items.relative).sum(axis=1)
         return np.asarray(table[np.lexsort((-fill, -uses.round(6)))[0]], np.int64)

@@ -1,0 +1,170 @@
+"""Short manifests of the kinds that instances are made of, and their text."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from optsched.api.wellknown import HOSTNAME, TASK_SPEC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Manifest = dict[str, Any]
+Amounts = dict[str, str]
+
+GPU: Final = "nvidia.com/gpu"
+NAMESPACE: Final = "jobs"
+
+_GROUP: Final = "scheduling.k8s.io/group-name"
+_VOLCANO: Final = "scheduling.volcano.sh/v1beta1"
+
+
+def amounts(cpu: int, gib: int, gpus: int = 0, gpu: str = GPU) -> Amounts:
+    """CPUs, GiB of memory and GPUs as Kubernetes writes them."""
+    found = {"cpu": str(cpu), "memory": f"{gib}Gi"}
+    return {**found, gpu: str(gpus)} if gpus else found
+
+
+def node(name: str, offered: Amounts, labels: Mapping[str, str] | None = None) -> Manifest:
+    """A node that is ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {HOSTNAME: name, **(labels or {})}},
+        "status": {"allocatable": {**offered, "pods": "110"}},
+    }
+
+
+def queue(name: str, **spec: object) -> Manifest:
+    """A queue; fields of its spec by name, those that are None left out."""
+    kept = {field: value for field, value in spec.items() if value is not None}
+    return {"apiVersion": _VOLCANO, "kind": "Queue", "metadata": {"name": name}, "spec": kept}
+
+
+def priority_class(name: str, value: int) -> Manifest:
+    """A priority class."""
+    meta = {"name": name}
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    return {**kind, "metadata": meta, "value": value}
+
+
+def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> Manifest:
+    """A part of the network; those of tier 1 have nodes as members, others HyperNodes."""
+    kind = "Node" if tier == 1 else "HyperNode"
+    listed = [{"type": kind, "selector": {"exactMatch": {"name": each}}} for each in members]
+    return {
+        "apiVersion": "topology.volcano.sh/v1alpha1",
+        "kind": "HyperNode",
+        "metadata": {"name": name},
+        "spec": {"tier": tier, "tierName": tier_name, "members": listed},
+    }
+
+
+class Role(NamedTuple):
+    """Alike pods of a gang.
+
+    Attributes
+    ----------
+    nodes
+        Where they run already, one a pod; empty while they wait.
+    more
+        Fields of the pods' specs.
+
+    """
+
+    number: int
+    request: Amounts
+    name: str = ""
+    nodes: tuple[str, ...] = ()
+    more: Mapping[str, Any] = {}
+    labels: Mapping[str, str] = {}
+
+
+class Order(NamedTuple):
+    """What a gang asks for beside its pods.
+
+    Attributes
+    ----------
+    least
+        How many start together; None for all.
+    priority_class
+        Empty for none.
+    more
+        Fields of its spec.
+
+    """
+
+    queue: str = "default"
+    least: int | None = None
+    priority_class: str = ""
+    more: Mapping[str, Any] = {}
+
+
+def gang(name: str, roles: Iterable[Role], order: Order = Order()) -> Iterator[Manifest]:  # noqa: B008  a value
+    """A PodGroup and its pods."""
+    roles = tuple(roles)
+    least = order.least if order.least is not None else sum(role.number for role in roles)
+    named = {role.name: role.number for role in roles if role.name}
+    runs = all(role.nodes for role in roles)
+    priority = {"priorityClassName": order.priority_class} if order.priority_class else {}
+    minimums = {"minTaskMember": named} if named else {}
+    yield {
+        "apiVersion": _VOLCANO,
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"minMember": least, "queue": order.queue, **priority, **minimums, **order.more},
+        "status": {"phase": "Running" if runs else "Inqueue"},
+    }
+    number = 0
+    for role in roles:
+        for i in range(role.number):
+            at = role.nodes[i] if role.nodes else ""
+            yield _pod(f"{name}-{number}", name, role, at, order.priority_class)
+            number += 1
+
+
+def _pod(name: str, group: str, role: Role, at: str, priority_class: str) -> Manifest:
+    labels = {**({TASK_SPEC: role.name} if role.name else {}), **role.labels}
+    meta = {"name": name, "namespace": NAMESPACE, "annotations": {_GROUP: group}}
+    spec = {
+        "schedulerName": "volcano",
+        **({"priorityClassName": priority_class} if priority_class else {}),
+        **({"nodeName": at} if at else {}),
+        "containers": [{"name": "main", "resources": {"requests": role.request}}],
+        **role.more,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**meta, **({"labels": labels} if labels else {})},
+        "spec": spec,
+        "status": {"phase": "Running" if at else "Pending"},
+    }
+
+
+def stranger(name: str, request: Amounts, at: str) -> Manifest:
+    """A pod of another scheduler that runs."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "others"},
+        "spec": {
+            "schedulerName": "default-scheduler",
+            "nodeName": at,
+            "containers": [{"name": "main", "resources": {"requests": request}}],
+        },
+        "status": {"phase": "Running"},
+    }
+
+
+def text_of(objects: Iterable[Manifest], remark: str) -> str:
+    """A List in YAML, one object a line, below a remark; the same bytes for the same objects."""
+    lines = [
+        *(f"# {line}" for line in remark.splitlines()),
+        "apiVersion: v1",
+        "kind: List",
+        "items:",
+        *(f"- {json.dumps(each, separators=(', ', ': '))}" for each in objects),
+    ]
+    return "\n".join([*lines, ""])
