@@ -34,7 +34,8 @@ from optsched.engines.greedy.bundles import ByGang
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy, turns_of
 from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
 from optsched.engines.shuffle import once_moved, shuffle
-from optsched.engines.victims.stage import VICTIMS, Clearing, Means, make_room
+from optsched.engines.victims.encode import VICTIMS
+from optsched.engines.victims.stage import Clearing, Means, make_room
 from optsched.engines.victims.trial import has_foreign
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +27,7 @@ FAMILIES: Final[Mapping[str, type[Any]]] = {
     "victims": FullCluster,
     "heterogeneous": UnlikeTasks,
     "vector-packing": VectorItems,
-    "vector-packing-full": CutBins,
+    "vector-packing-cut": CutBins,
     "infeasible": Impossible,
 }
 
@@ -104,8 +103,3 @@ class Recipe:
         given = ", ".join(f"{name} {value}" for name, value in sorted(self.parameters.items()))
         remark = f"{self.family}: {given}; seed {self.seed}. {LICENCE}."
         return text_of(family.objects(chance), remark)
-
-
-def checksum(text: str) -> str:
-    """SHA-256 of a text, in hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -101,7 +101,7 @@ class Order(NamedTuple):
     more: Mapping[str, Any] = {}
 
 
-def gang(name: str, roles: Iterable[Role], order: Order = Order()) -> Iterator[Manifest]:  # noqa: B008  a value
+def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
     """A PodGroup and its pods."""
     roles = tuple(roles)
     least = order.least if order.least is not None else sum(role.number for role in roles)

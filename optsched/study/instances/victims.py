@@ -26,7 +26,7 @@ class FullCluster:
     """Nodes full of running gangs, and gangs that may have their room.
 
     With `queues` 1 those that wait are more important than those that run, in the same queue. With
-    more, the first queue waits and deserves its part of the cluster while the others hold it all.
+    more, the first queue waits for what it deserves while the others hold the whole cluster.
     Running gangs have 1, 2 or 4 tasks on one node each; half of them need all of their tasks, so
     that they leave whole, and the others only one.
 
@@ -63,10 +63,17 @@ class FullCluster:
                 role = Role(size, share(each, 10), nodes=at)
                 yield from gang(f"r{number:03d}", [role], order)
                 number += 1
-        of_waiting = "low" if self.queues > 1 else "high"
+        yield from self._asking(chance, names[0], self.nodes * GPUS // self.queues)
+
+    def _asking(self, chance: Chance, queue: str, due: int) -> Iterator[Manifest]:
+        """Gangs that wait; together no more than a queue can get."""
+        priority = "low" if self.queues > 1 else "high"
         for w in range(self.waiting):
             each, size = chance.pick((2, 4, 8), (2, 3, 3)), chance.pick((1, 2, 4), (3, 3, 1))
-            order = Order(names[0], priority_class=of_waiting)
+            due -= each * size
+            if due < 0:
+                return
+            order = Order(queue, priority_class=priority)
             yield from gang(f"w{w:03d}", [Role(size, share(each, 10))], order)
 
 
