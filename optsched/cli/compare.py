@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from optsched.study.comparison.grid import Cell
     from optsched.study.comparison.places import Place
 
-JSON, CSV = "comparison.json", "comparison.csv"
+JSON, CSV, GPU_HOURS = "comparison.json", "comparison.csv", "gpu-hours.csv"
 FAILED: Final = 1
 
 
@@ -109,7 +109,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help=f"Write {JSON} and {CSV} into this folder, and keep what was played there.",
+    help=f"Write {JSON}, {CSV} and {GPU_HOURS} into this folder, and keep what was played there.",
 )
 @click.option(
     "--workers",
@@ -247,7 +247,11 @@ class _Run:
 def _write(comparison: Comparison, out: Path | None) -> None:
     if out is None:
         return
-    for name, text in ((JSON, _as_text(comparison)), (CSV, comparison.as_csv())):
+    for name, text in (
+        (JSON, _as_text(comparison)),
+        (CSV, comparison.as_csv()),
+        (GPU_HOURS, comparison.gpu_hours_as_csv()),
+    ):
         try:
             (out / name).write_text(text, encoding="utf-8")
         except OSError as e:

@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "completion": "optsched.cli.version",
     "controllers": "optsched.cli.controllers",
     "demo": "optsched.cli.demo",
+    "gpu-hours": "optsched.cli.gpu_hours",
     "job": "optsched.cli.job",
     "jobflow": "optsched.cli.flows",
     "jobtemplate": "optsched.cli.flows",

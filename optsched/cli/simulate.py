@@ -21,6 +21,7 @@ from optsched.cli.showsimulation import show_result
 from optsched.formats.problems import InstanceError
 from optsched.kube.clock import SystemClock
 from optsched.session.solving import solver_of
+from optsched.study.chargeback import Charging
 from optsched.study.metrics import Measuring
 from optsched.study.replay import Given, Played, Tally, as_result, fingerprint, read_given
 from optsched.study.simulation.record import RecordError, event_of, lines
@@ -29,16 +30,18 @@ from optsched.study.synthetic import SyntheticError
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import IO
 
     from rich.console import Console
 
     from optsched.engines.cpsat.solver import WorkerProcess
     from optsched.policy.policy import Policy
+    from optsched.study.simulation.record import Event
 
 
 RECORD, RESULT, CHECKPOINT = "record.jsonl", "result.json", "checkpoint.json"
+GPU_HOURS: Final = "gpu-hours.csv"
 _EVERY: Final = 20_000
 
 
@@ -71,7 +74,7 @@ class Asked:
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help=f"Write {RECORD}, {RESULT} and {CHECKPOINT} into this folder.",
+    help=f"Write {RECORD}, {RESULT}, {GPU_HOURS} and {CHECKPOINT} into this folder.",
 )
 @click.option(
     "--checkpoint",
@@ -159,12 +162,14 @@ class _Run:
     asked: Asked
     tally: Tally = field(default_factory=Tally)
     measuring: Measuring = field(init=False)
+    charging: Charging = field(init=False)
     simulation: Simulation | None = None
     began_s: float = 0.0
     stop: bool = False
 
     def __post_init__(self) -> None:
         self.measuring = Measuring(self.given.trace, self.asked.warm_up)
+        self.charging = Charging(self.given.trace, self.asked.warm_up)
 
     @property
     def num_events(self) -> int:
@@ -209,14 +214,18 @@ class _Run:
             if file is not None:
                 file.write(text)
             self.tally.take(text, len(events))
-            for event in events:
-                self.measuring.take(event)
+            self._measure(events)
             if file is not None and self.num_events >= next_checkpoint:
                 self._write_checkpoint(file)
                 next_checkpoint = self.num_events + self.asked.checkpoint
             tell(self._progress())
         if file is not None and self.stop:
             self._write_checkpoint(file)
+
+    def _measure(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.measuring.take(event)
+            self.charging.take(event)
 
     def _progress(self) -> str:
         assert self.simulation is not None  # noqa: S101
@@ -280,7 +289,7 @@ class _Run:
         text = data.decode()
         for number, line in enumerate(text.splitlines(), 1):
             try:
-                self.measuring.take(event_of(line))
+                self._measure([event_of(line)])
             except RecordError as e:
                 raise click.ClickException(f"{record}:{number}: {e}") from e
         self.tally.take(text, text.count("\n"))
@@ -289,27 +298,34 @@ class _Run:
 
     def write_result(self, *, complete: bool, best_effort: bool = False) -> dict[str, Any]:
         """What it came to, in the folder as well if there is one."""
-        result = self._result(complete=complete)
-        if self.asked.out is not None:
+        played = self._played(complete=complete)
+        asked = self.asked
+        result = as_result(self.given, self.policy, self.options, asked.warm_up, played)
+        if asked.out is not None:
             text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
-            try:
-                (self.asked.out / RESULT).write_text(text, encoding="utf-8")
-            except OSError as e:
-                if not best_effort:
-                    raise click.ClickException(f"{self.asked.out / RESULT}: {e.strerror}") from e
+            for path, what in (
+                (asked.out / GPU_HOURS, played.charges.as_csv()),
+                (asked.out / RESULT, text),
+            ):
+                try:
+                    path.write_text(what, encoding="utf-8")
+                except OSError as e:
+                    if not best_effort:
+                        raise click.ClickException(f"{path}: {e.strerror}") from e
         return result
 
-    def _result(self, *, complete: bool) -> dict[str, Any]:
+    def _played(self, *, complete: bool) -> Played:
         simulation = self.simulation
-        played = Played(
+        now_ms = 0 if simulation is None else simulation.now_ms
+        return Played(
             self.measuring.metrics([] if simulation is None else simulation.session_seconds),
+            self.charging.found(now_ms),
             self.tally,
             is_complete=complete,
-            ended_at_ms=0 if simulation is None else simulation.now_ms,
+            ended_at_ms=now_ms,
             faults=self.faults,
             wall_seconds=SystemClock().monotonic() - self.began_s,
         )
-        return as_result(self.given, self.policy, self.options, self.asked.warm_up, played)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from optsched.formats.problems import InstanceError
 from optsched.formats.traces.own import is_own, read_own
 from optsched.formats.traces.read import read_published_trace
 from optsched.policy.policy import describe
+from optsched.study.chargeback import Charging
 from optsched.study.metrics import Measuring, as_json
 from optsched.study.simulation.record import lines
 from optsched.study.simulation.recorded import trace_of_record
@@ -25,14 +26,16 @@ from optsched.study.simulation.traces import trace_of
 from optsched.study.synthetic import synthetic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from optsched.domain.cluster import Node
     from optsched.domain.trace import Trace, TraceProblem
     from optsched.engines.cpsat.solver import Solver
+    from optsched.formats.instances import Instance
     from optsched.formats.problems import ObjectProblem
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
+    from optsched.study.chargeback import Chargeback
     from optsched.study.metrics import Metrics
 
 PICTURES = "snapshot-*.yaml"
@@ -85,19 +88,30 @@ def read_given(source: str, trace_format: str | None = None, nodes: Path | None 
     if path.is_file() and is_own(path):
         trace, problems = read_own(path)
         return Given(trace, source, _sha256(path), problems)
-    if path.is_dir() and (pictures := sorted(path.glob(PICTURES))):
-        return _recorded(path, source, pictures)
+    if path.is_dir() and any(path.glob(PICTURES)):
+        return _recorded(path, source)
     instance = read_instance(path)
     trace = trace_of(instance.snapshot, path.stem)
     return Given(trace, source, _sha256(path), instance.problems)
 
 
-def _recorded(path: Path, source: str, pictures: Sequence[Path]) -> Given:
-    """The trace of a cluster that was watched."""
-    read = [read_instance(picture) for picture in pictures]
+def read_pictures(folder: Path) -> list[Instance]:
+    """The pictures of a cluster that was watched, in the order of their names and of time.
+
+    InstanceError where there is none, one can not be read, or they are out of order.
+    """
+    read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
+    if not read:
+        raise InstanceError(f"{folder}: there are no pictures {PICTURES} in it")
     back = next((b for a, b in pairwise(read) if b.snapshot.taken_ms < a.snapshot.taken_ms), None)
     if back is not None:
         raise InstanceError(f"{back.path}: was taken before the one before it: name them in order")
+    return read
+
+
+def _recorded(path: Path, source: str) -> Given:
+    """The trace of a cluster that was watched."""
+    read = read_pictures(path)
     sound, found = sound_trace(trace_of_record([each.snapshot for each in read], path.name))
     unread: list[TraceProblem | ObjectProblem] = [p for each in read for p in each.problems]
     problems = (*unread, *found)
@@ -151,6 +165,8 @@ class Played:
 
     Attributes
     ----------
+    charges
+        What queues and users have held.
     ended_at_ms
         On the clock of the trace.
     faults
@@ -159,6 +175,7 @@ class Played:
     """
 
     metrics: Metrics
+    charges: Chargeback
     tally: Tally
     is_complete: bool
     ended_at_ms: int
@@ -179,12 +196,15 @@ def play(
     began_s = clock.monotonic()
     simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
     measuring, tally = Measuring(given.trace, warm_up_ms), Tally()
+    charging = Charging(given.trace, warm_up_ms)
     while (events := simulation.step()) is not None:
         tally.take(lines(events), len(events))
         for event in events:
             measuring.take(event)
+            charging.take(event)
     return Played(
         measuring.metrics(simulation.session_seconds),
+        charging.found(simulation.now_ms),
         tally,
         is_complete=True,
         ended_at_ms=simulation.now_ms,
@@ -220,6 +240,7 @@ def as_result(
         "record": {"events": played.tally.num_events, "sha256": played.tally.sha256},
         "ended_at_ms": played.ended_at_ms,
         "metrics": as_json(played.metrics),
+        "gpu_hours": played.charges.as_json(),
         "faults": dict(played.faults),
         "wall_seconds": round(played.wall_seconds, 3),
     }

@@ -94,6 +94,7 @@ def _job(row: Row) -> TracedJob:
         duration_ms=row.milliseconds("duration"),
         parts=even_parts(num_nodes, asks),
         queue=row.text("vc") if "vc" in row.cells else "default",
+        user=row.text("user") if row.has("user") else "",
         where=row.where,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.wellknown import HOSTNAME
+from optsched.api.wellknown import HOSTNAME, USER
 from optsched.domain.amounts import amounts
 from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE, Gang, Node, Queue
 from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
@@ -63,7 +63,9 @@ class TracedJob:
     duration_ms
         How long it ran; None where it still did at the end.
     queue
-        Whose it is.
+        Where it asks.
+    user
+        Whose it is; empty where that is not told.
     parts
         Its tasks, all of which start together.
 
@@ -74,6 +76,7 @@ class TracedJob:
     duration_ms: int | None
     parts: tuple[Part, ...]
     queue: str = DEFAULT_QUEUE
+    user: str = ""
     where: str = ""
 
 
@@ -189,6 +192,7 @@ class _Maker:
             created_ms=at_ms,
             waiting_since_ms=at_ms,
             tasks=tasks,
+            annotations={USER: job.user} if job.user else {},
         )
         return Arrival(at_ms, gang, job.duration_ms, where=job.where)
 

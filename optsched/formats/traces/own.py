@@ -19,7 +19,7 @@ from optsched.api.schema import (
     record,
     text,
 )
-from optsched.api.wellknown import HOSTNAME
+from optsched.api.wellknown import HOSTNAME, USER
 from optsched.domain.amounts import amounts as sorted_amounts
 from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, alike_gang
 from optsched.domain.task import TaskShape
@@ -88,6 +88,7 @@ SCHEMA: Final[Schema] = record(
             minAvailable=count("Tasks that start together; all where it is missing."),
             request=amounts("What a task takes."),
             nodeSelector=_LABELS,
+            user=text("Whom its use is charged to."),
             annotations=mapping("As on a PodGroup.", {"type": "string"}),
         ),
     ),
@@ -241,11 +242,12 @@ def _gang(fields: Fields, key: str, shapes: dict[TaskShape, TaskShape]) -> Gang:
     )
     shape = shapes.setdefault(shape, shape)
     number, least = fields.integer("tasks"), fields.optional_integer("minAvailable")
+    user = fields.text("user")
     return replace(
         alike_gang(key, shape, number, priority=fields.integer("priority")),
         queue=fields.text("queue"),
         min_member=number if least is None else least,
-        annotations=fields.texts_by_name("annotations"),
+        annotations={**({USER: user} if user else {}), **fields.texts_by_name("annotations")},
     )
 
 

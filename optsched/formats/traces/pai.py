@@ -154,6 +154,7 @@ def _role(row: Row) -> _Role:
 def _job(row: Row, roles: dict[str, list[_Role]], broken: set[str]) -> Iterator[TracedJob]:
     at_ms, name = row.milliseconds("start_time"), row.text("job_name")
     row.reach("end_time")
+    user = row.text("user") if row.has("user") else ""
     mine = roles.get(name, [])
     if name in broken or not row.is_sound:
         return
@@ -164,4 +165,6 @@ def _job(row: Row, roles: dict[str, list[_Role]], broken: set[str]) -> Iterator[
     ends = [end for _, end in timed if end is not None]
     is_over = len(ends) == len(timed)
     duration_ms = max(ends) - min(start for start, _ in timed) if is_over else None
-    yield TracedJob(name, at_ms, duration_ms, tuple(r.part for r in mine), where=row.where)
+    yield TracedJob(
+        name, at_ms, duration_ms, tuple(r.part for r in mine), user=user, where=row.where
+    )

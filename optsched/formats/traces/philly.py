@@ -105,6 +105,7 @@ def _job(entry: object, where: str) -> TracedJob:
         duration_ms=_duration_ms(attempts),
         parts=_parts(attempts),
         queue=queue,
+        user=user if isinstance(user := entry.get("user"), str) and user not in NOTHING else "",
         where=where,
     )
 

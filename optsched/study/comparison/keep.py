@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from optsched.study.comparison.grid import Cell
 
 CELLS: Final = "cells"
+_PARTS: Final = {"metrics", "gpu_hours"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Keep:
             found = json.loads(self._path(self.folder, cell).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        whole = isinstance(found, dict) and found.get("complete") is True and "metrics" in found
+        whole = isinstance(found, dict) and found.get("complete") is True and found.keys() >= _PARTS
         return found if whole else None
 
     def put(self, cell: Cell, result: Mapping[str, Any]) -> None:

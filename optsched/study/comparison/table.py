@@ -7,12 +7,14 @@ import io
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from optsched.study.chargeback import HEADER, of_json, together
 from optsched.study.comparison.figures import FIGURES
 from optsched.study.comparison.statistics import CONFIDENCE, RESAMPLES, paired_difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from optsched.study.chargeback import Chargeback
     from optsched.study.comparison.figures import Figure
     from optsched.study.comparison.grid import Cell
     from optsched.study.comparison.statistics import Difference
@@ -107,7 +109,23 @@ class Comparison:
         means = {figure.name: self.mean(model, figure) for figure in FIGURES}
         apart = {figure.name: self.difference(model, figure) for figure in FIGURES}
         told = {name: None if d is None else asdict(d) for name, d in apart.items()}
-        return {"name": model, "means": means, "differences": told}
+        held = self.charges(model).as_json()
+        return {"name": model, "means": means, "differences": told, "gpu_hours": held}
+
+    def charges(self, model: str) -> Chargeback:
+        """What queues and users have held under a model, all of its cells together."""
+        of = (of_json(row.result["gpu_hours"]) for row in self.rows if row.model == model)
+        return together(of)
+
+    def gpu_hours_as_csv(self) -> str:
+        """One line a cell, queue and user."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["model", "trace", "seed", *HEADER])
+        for row in self.rows:
+            for line in of_json(row.result["gpu_hours"]).lines:
+                writer.writerow([row.model, row.trace, row.seed, *line])
+        return text.getvalue()
 
     def as_csv(self) -> str:
         """One line a cell, one column a figure; empty where there was nothing to measure."""

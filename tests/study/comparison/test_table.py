@@ -8,16 +8,20 @@ from dataclasses import asdict
 import pytest
 
 from optsched.domain.trace import Trace
+from optsched.study.chargeback import Chargeback
 from optsched.study.comparison.figures import FIGURES, SHOWN
 from optsched.study.comparison.table import Comparison, Row
 from optsched.study.metrics import Metrics, as_json, measure
 
 FINISHED, MAKESPAN = (next(f for f in FIGURES if f.name == n) for n in ("finished", "makespan"))
 EMPTY = as_json(measure(Trace("t", (), (), ()), ()))
+NOTHING = Chargeback(()).as_json()
 
 
 def row(model: str, trace: str, seed: int = 0, **figures: object) -> Row:
-    return Row(model, trace, seed, {"complete": True, "metrics": EMPTY | figures})
+    return Row(
+        model, trace, seed, {"complete": True, "metrics": EMPTY | figures, "gpu_hours": NOTHING}
+    )
 
 
 def compared(*rows: Row, failures: dict[str, str] | None = None) -> Comparison:
