@@ -65,7 +65,9 @@ def optimise(problem: Problem, worker: WorkerProcess) -> portfolio.Answer:
     levels = build_levels(problem, chosen.rules, tiers, chosen.levels)
     nothing = portfolio.judge(problem, Decisions.nothing(problem), levels, "")
     limits = Limits(budget_ms=10_000)
-    return portfolio.improve(problem, chosen.rules, (tiers, levels), nothing, worker, limits)
+    return portfolio.improve(
+        problem, chosen.rules, (tiers, levels), nothing, portfolio.Search(worker, limits)
+    )
 
 
 @pytest.mark.parametrize("num_ratios", [1, 3, 5])

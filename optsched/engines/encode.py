@@ -46,12 +46,21 @@ class Goal:
         In order of importance.
     known
         The incumbent's value of each level.
+    bounds
+        What is known not to be beaten on each level with those above at `known`; None where
+        nothing is; nothing at all where nobody has searched before.
 
     """
 
     tiers: Tiers
     levels: Sequence[AnyLevel]
     known: Sequence[int]
+    bounds: Sequence[int | None] = ()
+
+    def objective(self, number: int, expression: Expression) -> Objective:
+        """The objective of a level."""
+        bound = self.bounds[number] if self.bounds else None
+        return Objective(expression, self.levels[number].sense, self.known[number], bound)
 
 
 class Encoding(Protocol):
@@ -114,8 +123,7 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
     for rule in rules.hard:
         rule.encode_nodes(form, supplied)
     objectives = [
-        Objective(_expression(level, form, supplied), level.sense, known)
-        for level, known in zip(goal.levels, goal.known, strict=True)
+        goal.objective(i, _expression(level, form, supplied)) for i, level in enumerate(goal.levels)
     ]
     hint = incumbent_values(form, incumbent)
     on_node = np.zeros(most.shape, np.int64)
@@ -193,10 +201,10 @@ def encode_configurations(
     start = _configurations_in_use(incumbent, class_of, copies.of_tasks(form, incumbent.node_of))
     chosen: list[int] = []
     objectives: list[Objective] = []
-    for i, (level, known) in enumerate(zip(goal.levels, goal.known, strict=True)):
+    for i, level in enumerate(goal.levels):
         if not isinstance(level, NodeLevel | DomainLevel):
             chosen.append(i)
-            objectives.append(Objective(level.encode(form), level.sense, known))
+            objectives.append(goal.objective(i, level.encode(form)))
     nodes = Configurations(
         supply=copies.supply,
         request=request,

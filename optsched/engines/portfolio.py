@@ -22,9 +22,9 @@ from optsched.rules.gang import excess_resources
 from optsched.rules.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from optsched.engines.cpsat.model import LevelUpdate, Limits
+    from optsched.engines.cpsat.model import LevelUpdate, Limits, Step
     from optsched.engines.cpsat.solver import Solved, Solver
     from optsched.engines.encode import Encoding
     from optsched.problem.arrays import Bool
@@ -60,6 +60,9 @@ class Answer:
         Rules that the bounds leave out.
     final
         Gangs on which the decisions are not to be changed.
+    proved
+        What an earlier search has proved of each level with those above at the values of these
+        decisions; nothing where there was none.
 
     """
 
@@ -69,6 +72,41 @@ class Answer:
     stopped: str
     relaxed: tuple[str, ...] = ()
     final: tuple[int, ...] = ()
+    proved: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class News:
+    """What is new about a level while a solver is at work.
+
+    Attributes
+    ----------
+    number, name
+        Of the level.
+    at_s
+        Seconds since the solver began; deterministic ones where it has no time limit.
+    value, bound
+        As in the certificate; None while unknown.
+    decisions
+        Gives the better decisions that were found; None where there are none.
+
+    """
+
+    number: int
+    name: str
+    at_s: float
+    value: int | None
+    bound: int | None
+    decisions: Callable[[], Decisions] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Who solves, when to stop, and who is told on the way."""
+
+    solver: Solver
+    limits: Limits
+    watch: Callable[[News], None] | None = None
 
 
 def judge(
@@ -105,8 +143,7 @@ def improve(
     rules: RuleSet,
     goal: tuple[Tiers, Sequence[AnyLevel]],
     incumbent: Answer,
-    solver: Solver,
-    limits: Limits,
+    search: Search,
 ) -> Answer:
     """The best answer found within the limits; never worse than the incumbent.
 
@@ -117,20 +154,67 @@ def improve(
     goal
         Tiers and levels, see `Goal`.
     incumbent
-        The greedy answer.
-    solver, limits
+        The greedy answer, or a better one.
+    search
         Who solves, and when to stop.
 
     """
     tiers, levels = goal
     known = [r.value for r in incumbent.results]
-    encoding, engine, relaxed = _encode(problem, rules, Goal(tiers, levels, known), incumbent)
-    solved = solve_soundly(solver, encoding.model, limits)
+    whole = Goal(tiers, levels, known, incumbent.proved)
+    encoding, engine, relaxed = _encode(problem, rules, whole, incumbent)
+    tell = None
+    if search.watch is not None:
+        tell = _Teller(problem, levels, incumbent, (encoding, relaxed), search.watch)
+    solved = solve_soundly(search.solver, encoding.model, search.limits, tell)
     last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
     decisions = incumbent.decisions
     if last is not None:
         decisions = encoding.decode(last, incumbent.decisions)
     return _weigh(problem, levels, incumbent, decisions, (solved, encoding, engine, relaxed))
+
+
+class _Teller:
+    """Tells what a solver finds in terms of the problem."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        levels: Sequence[AnyLevel],
+        incumbent: Answer,
+        encoded: tuple[Encoding, tuple[str, ...]],
+        watch: Callable[[News], None],
+    ) -> None:
+        self._encoding, relaxed = encoded
+        self._levels, self._incumbent, self._watch = levels, incumbent, watch
+        self._ideal = [level.ideal(problem) for level in levels]
+        self._is_bounding = not relaxed
+        objectives = self._encoding.model.objectives
+        of_level = zip(self._encoding.level_of, objectives, strict=True)
+        # What gangs that the model leaves out add to a level does not change.
+        self._apart = [incumbent.results[i].value - (o.at_least or 0) for i, o in of_level]
+
+    def __call__(self, step: Step) -> None:
+        update = step.update
+        number = self._encoding.level_of[update.level]
+        level, value = self._levels[number], update.value
+        bound = self._ideal[number]
+        if update.bound is not None and self._is_bounding:
+            bound = (min if level.sense is Sense.MAX else max)(bound, update.bound)
+        apart = self._apart[update.level]
+        self._watch(
+            News(
+                number,
+                level.name,
+                step.at_s,
+                None if value is None else value + apart,
+                bound,
+                None if update.solution is None else self._decoded(update),
+            )
+        )
+
+    def _decoded(self, update: LevelUpdate) -> Callable[[], Decisions]:
+        return lambda: self._encoding.decode(update, self._incumbent.decisions)
 
 
 def _encode(
@@ -164,6 +248,7 @@ def _without(
     # What the gangs that were taken out add to a level is no longer in reach of the model.
     outcome = Outcome(rest, decisions)
     known = [level.value(outcome) for level in goal.levels]
+    # Neither is what was proved of them as a whole.
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 
@@ -238,7 +323,7 @@ def _weigh(
     outcome = Outcome(problem, decisions)
     values = [level.value(outcome) for level in levels]
     known = [r.value for r in incumbent.results]
-    if not _no_worse(levels, values, known):
+    if not no_worse(levels, values, known):
         return replace(incumbent, stopped=f"{solved.stopped}; its answer was worse and is not used")
     proved = {encoding.level_of[u.level]: u for u in solved.updates}
     results = tuple(
@@ -248,11 +333,11 @@ def _weigh(
     whose = engine
     if values == known:
         # As good is no reason to place otherwise, or the plan would change from run to run.
-        decisions, whose = incumbent.decisions, f"{GREEDY}, weighed by {engine}"
+        decisions, whose = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
     return Answer(decisions, results, whose, solved.stopped, relaxed if _uses(results) else ())
 
 
-def _no_worse(levels: Sequence[AnyLevel], values: Sequence[int], known: Sequence[int]) -> bool:
+def no_worse(levels: Sequence[AnyLevel], values: Sequence[int], known: Sequence[int]) -> bool:
     """Lexicographic comparison; levels over single nodes decide last and alone do not count."""
     for level, value, before in zip(levels, values, known, strict=True):
         if value != before:

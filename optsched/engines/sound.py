@@ -14,15 +14,15 @@ from optsched.engines.cpsat.solver import Solved
 
 if TYPE_CHECKING:
     from optsched.engines.cpsat.model import Configurations, LevelModel, LevelUpdate, Limits
-    from optsched.engines.cpsat.solver import Solver
+    from optsched.engines.cpsat.solver import Solver, Tell
     from optsched.problem.arrays import I64
 
 UNSOUND = "what it answered is no solution and is not used"
 
 
-def solve_soundly(solver: Solver, model: LevelModel, limits: Limits) -> Solved:
+def solve_soundly(solver: Solver, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
     """The answers of a solver that meet its model; `stopped` says so where some do not."""
-    solved = solver.solve(model, limits)
+    solved = solver.solve(model, limits, tell) if tell else solver.solve(model, limits)
     sound = tuple(update for update in solved.updates if is_sound(model, update))
     if len(sound) == len(solved.updates):
         return solved

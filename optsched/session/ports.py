@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Plan
+    from optsched.domain.progress import Incumbent, Progress
     from optsched.rules.base import Violation
 
 
@@ -32,3 +35,13 @@ class Incidents(Protocol):
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
         """Keep a snapshot and the plan that broke rules; returns where it was put."""
+
+
+class Watch(Protocol):
+    """Looks on while a session searches."""
+
+    def progressed(self, progress: Progress) -> None:
+        """More is known of a level than before."""
+
+    def improved(self, incumbent: Callable[[], Incumbent]) -> None:
+        """A better answer was found; `incumbent` works it out, which may take a while."""

@@ -32,7 +32,15 @@ from optsched.engines.consolidation.stage import consolidate
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.greedy.bundles import ByGang
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy, turns_of
-from optsched.engines.portfolio import IDEAL, NO_SOLVER, Answer, improve, is_ideal, judge
+from optsched.engines.portfolio import (
+    IDEAL,
+    NO_SOLVER,
+    Answer,
+    Search,
+    improve,
+    is_ideal,
+    judge,
+)
 from optsched.engines.shuffle import once_moved, shuffle
 from optsched.engines.victims.encode import VICTIMS
 from optsched.engines.victims.stage import Clearing, Means, make_room
@@ -60,24 +68,26 @@ from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, decisions_of, pending_of
 from optsched.session.exclusive import with_exclusive
 from optsched.session.flaws import budget_flaws, find_flaws
+from optsched.session.following import History, taken_up
 from optsched.session.gates import opened
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.nearby import with_wants
 from optsched.session.reserving import Reserved, expected, reserve
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from optsched.domain.booking import Booking
     from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.decisions import Action
+    from optsched.domain.progress import Incumbent, Progress
     from optsched.engines.cpsat.solver import Solver
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
     from optsched.rules.base import AnyLevel, Violation
     from optsched.rules.outside import Outside
     from optsched.session.flaws import Flaw
-    from optsched.session.ports import Clock, Incidents
+    from optsched.session.ports import Clock, Incidents, Watch
 
 
 _REACH = {
@@ -121,6 +131,10 @@ class Surroundings:
         What a solve may spend; None takes the policy's budget.
     outside
         Whom rules may ask; None gives them the answers that the snapshot has recorded.
+    watch
+        Who looks on while it searches; None where nobody does and no history is kept.
+    start
+        What an earlier session on the same snapshot has left, to be gone on from.
 
     """
 
@@ -129,6 +143,8 @@ class Surroundings:
     incidents: Incidents | None = None
     limits: Limits | None = None
     outside: Outside | None = None
+    watch: Watch | None = None
+    start: tuple[Incumbent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +163,8 @@ class Trace:
         What went wrong in rules of plugins from elsewhere, and who outside did not answer.
     answers
         What was asked outside, and what was answered, as a snapshot holds it.
+    progress, incumbents
+        How the searches went, and the answer of each, where somebody watched.
 
     """
 
@@ -155,6 +173,8 @@ class Trace:
     kept_at: str = ""
     faults: tuple[Fault, ...] = ()
     answers: tuple[tuple[str, str], ...] = ()
+    progress: tuple[Progress, ...] = ()
+    incumbents: tuple[Incumbent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -289,6 +309,7 @@ class _Session:
         self._policy = replace(policy, rules=rules)
         self._around = surroundings
         self._watch = Stopwatch(surroundings.clock)
+        self._history = History(surroundings.watch, _elapsed(surroundings.clock))
         self._hopeless: Mapping[int, Reason | None] = {}
         self._accused: dict[str, Reason] = {}
         self._opened: tuple[str, ...] = ()
@@ -320,6 +341,8 @@ class _Session:
             violations=tuple(found),
             faults=self._faults.found,
             answers=self._outside.entries,
+            progress=tuple(self._history.progress),
+            incumbents=tuple(self._history.incumbents),
         )
         return replace(report, trace=trace)
 
@@ -412,7 +435,9 @@ class _Session:
         with watch("greedy"):
             greedy = self._greedy(problem, tiers, levels, clearing)
         with watch("solve"):
-            best = self._improve(problem, tiers, levels, greedy)
+            start = self._begun(_Round(problem, tiers, levels, (greedy,), clearing), greedy)
+            best = self._improve(problem, tiers, levels, start)
+            self._history.end(problem, best)
         return _Round(problem, tiers, levels, (best, greedy), clearing)
 
     def _greedy(
@@ -433,17 +458,29 @@ class _Session:
         decisions = run_greedy(problem, self._policy.rules, options)
         return replace(judge(problem, decisions, levels, NO_SOLVER), final=tuple(seats))
 
+    def _begun(self, each: _Round, greedy: Answer) -> Answer:
+        """What to start from: what an earlier session has left, if that keeps every rule."""
+        turn = self._history.turn + 1
+        for left in self._around.start:
+            if left.turn != turn:
+                continue
+            answer = taken_up(each.problem, each.levels, left, greedy)
+            if answer is not None and not self._checked(each, answer)[1]:
+                return answer
+        return greedy
+
     def _improve(
         self, problem: Problem, tiers: Tiers, levels: list[AnyLevel], greedy: Answer
     ) -> Answer:
+        watch = self._history.begin(problem, levels, greedy)
         if not self._optimises or self._around.solver is None:
             return greedy
         if is_ideal(problem, self._policy.rules, levels, greedy):
             return replace(greedy, stopped=IDEAL)
         goal = (tiers, levels)
-        rules, solver = self._policy.rules, self._around.solver
+        search = Search(self._around.solver, self._limits, watch)
         try:
-            return improve(problem, rules, goal, greedy, solver, self._limits)
+            return improve(problem, self._policy.rules, goal, greedy, search)
         except PluginFailure as e:
             return replace(greedy, stopped=f"plugin {e.fault.plugin} failed")
 
@@ -540,10 +577,7 @@ class _Session:
         kept = ""
         for each, answer in ((r, a) for r in rounds for a in r.answers):
             with self._watch("verify"):
-                actions = self._actions(each, answer)
-                bookings = each.problem.snapshot.bookings
-                before = replace(self._snapshot, bookings=bookings)
-                violations = verify_actions(before, actions, self._rules)
+                actions, violations = self._checked(each, answer)
             if not violations:
                 return self._plan(each, answer, actions), tuple(found), kept
             found.extend(violations)
@@ -557,6 +591,12 @@ class _Session:
         nothing = Answer(decided, (), NOTHING, "no plan kept every rule")
         actions = self._actions(last, nothing)
         return self._plan(last, nothing, actions), tuple(found), kept
+
+    def _checked(self, each: _Round, answer: Answer) -> tuple[tuple[Action, ...], list[Violation]]:
+        """The actions of an answer, and the rules that they break."""
+        actions = self._actions(each, answer)
+        before = replace(self._snapshot, bookings=each.problem.snapshot.bookings)
+        return actions, verify_actions(before, actions, self._rules)
 
     @property
     def _recorded(self) -> Snapshot:
@@ -700,6 +740,14 @@ def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> T
     if of_queue is not None:
         of_queue = np.where(is_system, SYSTEM_PRIORITY, of_queue)
     return priority_tiers(problem, priority, policy.budgets.starvation_after_ms, of_queue, heads)
+
+
+def _elapsed(clock: Clock | None) -> Callable[[], float] | None:
+    """Seconds from now on; None without a clock."""
+    if clock is None:
+        return None
+    begun_s = clock.monotonic()
+    return lambda: clock.monotonic() - begun_s
 
 
 class Stopwatch:

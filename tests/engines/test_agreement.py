@@ -82,7 +82,9 @@ def solved(setting, monkeypatch: pytest.MonkeyPatch, most_direct: int):
     monkeypatch.setattr(portfolio, "MOST_DIRECT", most_direct)
     monkeypatch.setattr(portfolio, "BEST_DIRECT", most_direct)
     incumbent = portfolio.judge(problem, decisions, levels, "")
-    return portfolio.improve(problem, rules, (tiers, levels), incumbent, InProcess(), EXACT)
+    return portfolio.improve(
+        problem, rules, (tiers, levels), incumbent, portfolio.Search(InProcess(), EXACT)
+    )
 
 
 @pytest.mark.parametrize("seed", range(60 * EFFORT))

@@ -65,7 +65,7 @@ class Planted:
     answer: Callable[[LevelModel], Solved]
     limits: list[Limits] = field(default_factory=list)
 
-    def solve(self, model: LevelModel, limits: Limits) -> Solved:
+    def solve(self, model: LevelModel, limits: Limits, tell: object = None) -> Solved:
         self.limits.append(limits)
         return self.answer(model)
 
@@ -347,7 +347,7 @@ def everything_on_one_node(decisions: Decisions) -> Decisions:
 def cheating(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine whose answer looks better than all others and breaks every rule."""
 
-    def improve(problem, rules, goal, incumbent, solver, limits):
+    def improve(problem, rules, goal, incumbent, search):
         return replace(
             incumbent,
             decisions=everything_on_one_node(incumbent.decisions),

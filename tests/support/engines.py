@@ -76,7 +76,9 @@ class Bench:
         decisions = self.greedy() if start is None else start
         incumbent = portfolio.judge(self.problem, decisions, self.levels, "")
         goal = (self.tiers, self.levels)
-        return portfolio.improve(self.problem, self.rules, goal, incumbent, InProcess(), EXACT)
+        return portfolio.improve(
+            self.problem, self.rules, goal, incumbent, portfolio.Search(InProcess(), EXACT)
+        )
 
     def actions(self, decisions: Decisions) -> tuple[Action, ...]:
         return actions_of(self.problem, decisions, self.tiers)

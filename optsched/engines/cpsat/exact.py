@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +13,14 @@ from ortools.sat.python import cp_model
 from optsched.problem.arrays import UNLIMITED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from optsched.problem.arrays import I64
     from optsched.problem.linear import Expression, Rows
 
 _SAFE = 2**61
+_EXACT = 2**50
+"""Constants below it leave the solver's floating point exact."""
 
 
 class NumbersTooLarge(Exception):
@@ -33,12 +38,16 @@ class Answer(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """What one call may spend; None where that is not limited."""
+    """What one call may spend; None where that is not limited.
+
+    `gap` is the relative gap that is good enough; None for the optimum alone.
+    """
 
     seconds: float | None
     deterministic: float
     num_workers: int
     seed: int
+    gap: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +86,8 @@ class Result:
         Of the objective.
     solution
         One value a variable.
+    work_s
+        Deterministic seconds that were spent.
 
     """
 
@@ -84,10 +95,39 @@ class Result:
     value: int | None
     bound: int | None
     solution: I64 | None
+    work_s: float = 0.0
 
 
-def maximize(task: Task, effort: Effort) -> Result:
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """What is seen of a solve that goes on.
+
+    Attributes
+    ----------
+    bound
+        Of the objective.
+    solution
+        A better one; None where only the bound has moved.
+    work_s
+        Deterministic seconds so far; None where the solver does not tell.
+
+    """
+
+    bound: int
+    solution: I64 | None
+    work_s: float | None
+
+
+def maximize(task: Task, effort: Effort, watch: Callable[[Sight], None] | None = None) -> Result:
     """Solve a model.
+
+    Parameters
+    ----------
+    task, effort
+        What to solve, and what it may take.
+    watch
+        Told of each better solution, and by the clock of each better bound, possibly in threads of
+        the solver, one call at a time.
 
     Raises
     ------
@@ -95,18 +135,48 @@ def maximize(task: Task, effort: Effort) -> Result:
         When sums could overflow.
 
     """
-    built = _build(task)
+    built = _build(task, effort.gap)
     solver = cp_model.CpSolver()
     _configure(solver, effort)
-    status = solver.solve(built.model)
-    answer = _ANSWERS.get(status, Answer.UNKNOWN)
+    watcher = None if watch is None else _Watcher(task, built, watch)
+    if watcher is not None and effort.seconds is not None:
+        solver.best_bound_callback = watcher.on_bound
+    status = solver.solve(built.model, watcher)
+    answer, work_s = _ANSWERS.get(status, Answer.UNKNOWN), solver.deterministic_time
     if answer not in (Answer.OPTIMAL, Answer.FEASIBLE):
-        return Result(answer, None, None, None)
-    solution = task.lower.copy()
-    values = [solver.value(built.variables[i]) for i in built.free]
-    solution[built.free] = np.array(values, np.int64)
-    bound = round(solver.best_objective_bound) + built.constant
-    return Result(answer, task.objective.value(solution), bound, solution)
+        return Result(answer, None, None, None, work_s)
+    solution = built.solution(task, [solver.value(built.variables[i]) for i in built.free])
+    value, bound = task.objective.value(solution), built.bound(solver.best_objective_bound)
+    if effort.gap is not None and value != bound:
+        # CP-SAT calls a solution optimal that is within the gap asked for.
+        answer = Answer.FEASIBLE
+    return Result(answer, value, bound, solution, work_s)
+
+
+class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it has no types
+    """Passes on what the solver finds."""
+
+    def __init__(self, task: Task, built: _Built, watch: Callable[[Sight], None]) -> None:
+        super().__init__()
+        self._task, self._built, self._watch = task, built, watch
+        self._lock = Lock()
+        self._bound: int | None = None
+
+    def on_solution_callback(self) -> None:
+        """A better solution."""
+        values = [self.value(self._built.variables[i]) for i in self._built.free]
+        solution = self._built.solution(self._task, values)
+        with self._lock:
+            self._bound = self._built.bound(self.best_objective_bound)
+            self._watch(Sight(self._bound, solution, self.deterministic_time))
+
+    def on_bound(self, bound: float) -> None:
+        """A better bound."""
+        with self._lock:
+            found = self._built.bound(bound)
+            if self._bound is None or found < self._bound:
+                self._bound = found
+                self._watch(Sight(found, None, None))
 
 
 _ANSWERS = {
@@ -127,6 +197,8 @@ def _configure(solver: cp_model.CpSolver, effort: Effort) -> None:
     parameters.cp_model_probing_level = 0
     parameters.max_presolve_iterations = 2
     parameters.catch_sigint_signal = False
+    if effort.gap is not None:
+        parameters.relative_gap_limit = effort.gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +208,18 @@ class _Built:
     free: list[int]
     constant: int
 
+    def solution(self, task: Task, values: list[int]) -> I64:
+        """One value a variable of the task, from those of the variables that are free."""
+        found = task.lower.copy()
+        found[self.free] = np.array(values, np.int64)
+        return found
 
-def _build(task: Task) -> _Built:
+    def bound(self, told: float) -> int:
+        """The bound of the task's objective, from the one that the solver tells."""
+        return round(told) + self.constant
+
+
+def _build(task: Task, gap: float | None = None) -> _Built:
     model = cp_model.CpModel()
     is_free = task.lower < task.upper
     free = np.flatnonzero(is_free).tolist()
@@ -147,7 +229,12 @@ def _build(task: Task) -> _Built:
     for i in free:
         model.add_hint(variables[i], hint[i])
     _add_rows(model, task, is_free, variables)
-    constant = _add_objective(model, task, is_free, variables)
+    total, constant = _add_objective(model, task, is_free, variables)
+    if gap is not None and abs(constant) < _EXACT:
+        # Relative gaps are those of the whole objective.
+        model.maximize(total + constant)
+        return _Built(model, variables, free, 0)
+    model.maximize(total)
     return _Built(model, variables, free, constant)
 
 
@@ -196,8 +283,8 @@ def _add_row(
 
 def _add_objective(
     model: cp_model.CpModel, task: Task, is_free: np.ndarray, variables: dict[int, cp_model.IntVar]
-) -> int:
-    """Set the objective; returns the part of it that is constant."""
+) -> tuple[cp_model.LinearExprT, int]:
+    """Keep the objective within what is known; returns it without what is constant, and that."""
     numbers, factors = task.objective.variables, task.objective.coefficients
     mine = is_free[numbers]
     constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])
@@ -209,5 +296,4 @@ def _add_objective(
         model.add_linear_constraint(total, lowest, highest)
     elif lowest > 0 or highest < 0:
         model.add_bool_or([])
-    model.maximize(total)
-    return constant
+    return total, constant

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import LevelStatus, Sense
-from optsched.engines.cpsat.exact import Answer, Effort, NumbersTooLarge, Result, Task, maximize
+from optsched.engines.cpsat.exact import Answer, Effort, NumbersTooLarge, Task, maximize
 from optsched.engines.cpsat.master import Master, charge, relaxed_values, rounded
-from optsched.engines.cpsat.model import LevelUpdate
+from optsched.engines.cpsat.model import LevelUpdate, Step
 from optsched.engines.cpsat.pricing import Pricer
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.linear import Expression, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Sequence
 
+    from optsched.engines.cpsat.exact import Result, Sight
     from optsched.engines.cpsat.master import Charged, Relaxed
-    from optsched.engines.cpsat.model import Configurations, LevelModel, Limits, Objective
+    from optsched.engines.cpsat.model import LevelModel, Limits, Objective
     from optsched.problem.arrays import F64, I64
 
 MOST_ROUNDS = 200
@@ -34,12 +35,24 @@ MOST_STEPS = 50_000
 WHOLE = 1e-6
 
 
+OUT_OF_TIME = "time limit reached"
+OUT_OF_WORK = "work limit reached"
+WITHIN = "every level within {:.4g} % of its bound"
+
+
 class Clock:
     """Time left; without a budget there is always enough and no clock is read."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
-        self._end = None if limits.budget_ms is None else now() + limits.budget_ms / 1000
+        self._start = 0.0 if limits.budget_ms is None else now()
+        self._end = None if limits.budget_ms is None else self._start + limits.budget_ms / 1000
+        self.work_s = 0.0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning; without a budget deterministic seconds of the solver."""
+        return self.work_s if self._end is None else self._now() - self._start
 
     @property
     def left(self) -> float | None:
@@ -64,9 +77,14 @@ class _Best:
 
 
 def solve_levels(
-    model: LevelModel, limits: Limits, now: Callable[[], float]
-) -> Iterator[LevelUpdate]:
+    model: LevelModel,
+    limits: Limits,
+    now: Callable[[], float],
+    tell: Callable[[Step], None] | None = None,
+) -> Generator[LevelUpdate, None, str]:
     """Solve the levels of a model; yields one update a level, as soon as it is done.
+
+    Returns why no more could be done; nothing where every level is at its optimum.
 
     Parameters
     ----------
@@ -74,6 +92,8 @@ def solve_levels(
         What to solve and when to stop.
     now
         A monotonic clock in seconds; never read when `limits.budget_ms` is None.
+    tell
+        Told of everything new on the way, possibly in threads of the solver, one call at a time.
 
     Raises
     ------
@@ -82,25 +102,95 @@ def solve_levels(
 
     """
     clock = Clock(limits, now)
+    levels: _Levels
     if model.configurations is None:
-        yield from _Direct(model, limits, clock).run()
+        levels = _Direct(model, limits, clock, tell)
     else:
-        yield from _ByConfigurations(model, model.configurations, limits, clock).run()
+        levels = _ByConfigurations(model, limits, clock, tell)
+    return (yield from levels.run())
 
 
 class _Levels:
     """What both encodings share: the incumbent, the levels already fixed, and the budget."""
 
-    def __init__(self, model: LevelModel, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self,
+        model: LevelModel,
+        limits: Limits,
+        clock: Clock,
+        tell: Callable[[Step], None] | None = None,
+    ) -> None:
         self.model = model
         self.limits = limits
         self.clock = clock
+        self.tell = tell
         self.best = _Best()
+        self._is_held = True
+        self._is_cut = False
 
-    def run(self) -> Iterator[LevelUpdate]:
-        """All levels in order."""
+    def run(self) -> Generator[LevelUpdate, None, str]:
+        """All levels in order; returns why no more could be done."""
+        done = []
         for level, objective in enumerate(self.model.objectives):
-            yield self.solve_level(level, objective)
+            update = self.solve_level(level, objective)
+            self._hold(objective, update.value)
+            self.told(update)
+            done.append(update)
+            yield update
+        return self._ending(done)
+
+    def _ending(self, done: Sequence[LevelUpdate]) -> str:
+        if all(update.status is LevelStatus.OPTIMAL for update in done):
+            return ""
+        if self.limits.gap is not None and not any(map(self._is_open, done)):
+            return WITHIN.format(100 * self.limits.gap)
+        if not self._is_cut:
+            return ""
+        return OUT_OF_WORK if self.limits.budget_ms is None else OUT_OF_TIME
+
+    def _is_open(self, update: LevelUpdate) -> bool:
+        return not self.limits.suffices(update.value, update.bound)
+
+    def _hold(self, objective: Objective, value: int | None) -> None:
+        """Note whether what is known of the levels below still holds for them."""
+        least = objective.at_least
+        sign = 1 if objective.sense is Sense.MAX else -1
+        self._is_held &= None not in (value, least) and sign * (value or 0) >= sign * (least or 0)
+
+    def known_bound(self, objective: Objective) -> int | None:
+        """What is known not to be beaten, in terms of what is maximised; None when nothing is."""
+        if objective.at_most is None or not self._is_held:
+            return None
+        return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
+
+    def told(self, update: LevelUpdate) -> None:
+        """Tell what is new."""
+        if self.tell is not None:
+            self.tell(Step(self.clock.elapsed, update))
+
+    def attempt(
+        self, task: Task, share: float, seen: Callable[[Sight], LevelUpdate | None]
+    ) -> Result:
+        """CP-SAT on a task with a share of the time left; `seen` makes news of what it finds."""
+        begun = self.clock.work_s
+
+        def watch(sight: Sight) -> None:
+            if sight.work_s is not None:
+                self.clock.work_s = begun + sight.work_s
+            update = seen(sight)
+            if update is not None:
+                self.told(update)
+
+        result = maximize(task, self.effort(share), None if self.tell is None else watch)
+        self.clock.work_s = begun + result.work_s
+        cut = result.answer in (Answer.FEASIBLE, Answer.UNKNOWN)
+        self._is_cut |= cut and not self.limits.suffices(result.value, result.bound)
+        return result
+
+    def is_over(self) -> bool:
+        """Whether no time is left for what there would be to do."""
+        self._is_cut |= self.clock.is_over
+        return self.clock.is_over
 
     def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
         """One level, with those above it held."""
@@ -122,6 +212,7 @@ class _Levels:
             deterministic=self.limits.deterministic,
             num_workers=self.limits.num_workers,
             seed=self.limits.seed,
+            gap=self.limits.gap,
         )
 
     def update(
@@ -153,29 +244,46 @@ def to_maximise(objective: Objective) -> Expression:
 class _Direct(_Levels):
     """A complete model: CP-SAT as it is."""
 
-    def __init__(self, model: LevelModel, limits: Limits, clock: Clock) -> None:
-        super().__init__(model, limits, clock)
+    def __init__(
+        self,
+        model: LevelModel,
+        limits: Limits,
+        clock: Clock,
+        tell: Callable[[Step], None] | None = None,
+    ) -> None:
+        super().__init__(model, limits, clock, tell)
         self._rows = model.rows
         self._hint = model.hint
 
     def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
         goal = to_maximise(objective)
-        known = self.incumbent(objective)
-        if self.clock.is_over:
-            return self.update(level, objective, known, None)
-        levels_left = len(self.model.objectives) - level
-        task = Task(
-            self.model.lower, self.model.upper, self._rows, goal, self._hint, at_least=known
-        )
-        result = maximize(task, self.effort(max(0.5, 1 / levels_left)))
-        value = known
+        value, bound = self.incumbent(objective), self.known_bound(objective)
+        if not self.limits.suffices(value, bound) and not self.is_over():
+            value, bound = self._search(level, objective, value, bound)
+        if value is not None:
+            self._rows = with_row(self._rows, goal, value)
+        return self.update(level, objective, value, bound)
+
+    def _search(
+        self, level: int, objective: Objective, known: int | None, bound: int | None
+    ) -> tuple[int | None, int | None]:
+        """The best value and bound that are found."""
+        goal = to_maximise(objective)
+
+        def seen(sight: Sight) -> LevelUpdate:
+            nonlocal known, bound
+            known = known if sight.solution is None else goal.value(sight.solution)
+            bound = _lower(bound, sight.bound)
+            return replace(self.update(level, objective, known, bound), solution=sight.solution)
+
+        model, share = self.model, max(0.5, 1 / (len(self.model.objectives) - level))
+        task = Task(model.lower, model.upper, self._rows, goal, self._hint, known, bound)
+        result = self.attempt(task, share, seen)
         if result.solution is not None:
             self.best = _Best(result.solution)
             self._hint = result.solution
-            value = result.value
-        if value is not None:
-            self._rows = with_row(self._rows, goal, value)
-        return self.update(level, objective, value, _bound(result, value))
+            return result.value, _lower(bound, _bound(result, result.value))
+        return task.at_least, _lower(bound, _bound(result, task.at_least))
 
 
 def _bound(result: Result, known: int | None) -> int | None:
@@ -183,6 +291,11 @@ def _bound(result: Result, known: int | None) -> int | None:
         return result.value
     # At least the incumbent's value was asked for, so none means that none is needed.
     return known if result.answer is Answer.INFEASIBLE else result.bound
+
+
+def _lower(bound: int | None, other: int | None) -> int | None:
+    """The better of two bounds of what is maximised."""
+    return min((b for b in (bound, other) if b is not None), default=None)
 
 
 def with_row(rows: Rows, goal: Expression, value: int) -> Rows:
@@ -201,10 +314,17 @@ class _ByConfigurations(_Levels):
     """Columns generated by pricing, a bound from row prices, CP-SAT over the columns."""
 
     def __init__(
-        self, model: LevelModel, nodes: Configurations, limits: Limits, clock: Clock
+        self,
+        model: LevelModel,
+        limits: Limits,
+        clock: Clock,
+        tell: Callable[[Step], None] | None = None,
     ) -> None:
-        super().__init__(model, limits, clock)
-        self._nodes = nodes
+        super().__init__(model, limits, clock, tell)
+        assert model.configurations is not None  # noqa: S101  the caller asks only then
+        self._nodes = nodes = model.configurations
+        self._at = (0, model.objectives[0])
+        self._bound: int | None = None
         self._pricer = Pricer(nodes.capacity, nodes.request, nodes.allowed)
         self._master = Master(model, nodes)
         for node_class, tasks in zip(nodes.start_class.tolist(), nodes.start_tasks, strict=True):
@@ -213,24 +333,34 @@ class _ByConfigurations(_Levels):
     def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
         goal = to_maximise(objective)
         value = self.incumbent(objective)
-        proof, relaxed = self._generate(goal, value)
-        bound = None if proof is None else goal.constant + proof.bound
-        if proof is not None and relaxed is not None and value != bound:
-            value, bound = self._round(level, goal, value, (proof, relaxed))
+        self._at, self._bound = (level, objective), self.known_bound(objective)
+        if not self.limits.suffices(value, self._bound):
+            proof, relaxed = self._generate(goal, value)
+            if proof is not None and relaxed is not None:
+                value = self._round(goal, value, (proof, relaxed))
         if value is not None:
             held = value - goal.constant
             self._master.add_row(goal.variables, goal.coefficients, held, int(UNLIMITED))
-        return self._report(self.update(level, objective, value, bound))
+        return self._report(self.update(level, objective, value, self._bound), self.best)
 
-    def _report(self, update: LevelUpdate) -> LevelUpdate:
-        used = np.flatnonzero(self.best.uses)
+    def _report(self, update: LevelUpdate, best: _Best) -> LevelUpdate:
+        used = np.flatnonzero(best.uses)
         tasks = [self._master.column_tasks[p] for p in used.tolist()]
         return replace(
             update,
+            solution=best.solution,
             use_class=np.array(self._master.column_class, np.int64)[used],
             use_tasks=np.array(tasks, np.int64).reshape(len(used), self._nodes.request.shape[0]),
-            uses=self.best.uses[used],
+            uses=best.uses[used],
         )
+
+    def _bounded(self, bound: int, value: int | None) -> None:
+        """Take note of a bound of what is maximised."""
+        if self._bound is not None and bound >= self._bound:
+            return
+        self._bound = bound
+        level, objective = self._at
+        self.told(replace(self.update(level, objective, value, bound), solution=None))
 
     def _generate(
         self, goal: Expression, value: int | None
@@ -244,6 +374,7 @@ class _ByConfigurations(_Levels):
             left = self.clock.left
             solved = self._master.solve(None if left is None else int(left * 1000))
             if solved is None:
+                self._is_cut = True
                 break
             relaxed = solved
             prices = rounded(solved.prices * step, self._master)
@@ -251,36 +382,40 @@ class _ByConfigurations(_Levels):
             proof = charge(self._master, self.model, goal, prices, priced)
             if best is None or proof.total * best.scale < best.total * proof.scale:
                 best = proof
+                self._bounded(goal.constant + best.bound, value)
             gain = priced.worth - solved.class_prices * (step * prices.scale)
             promising = np.flatnonzero(gain > WHOLE * step * prices.scale).tolist()
             added = [self._master.add_column(k, priced.configuration(k)) for k in promising]
             reached = value is not None and goal.constant + best.bound <= value
-            if reached or not any(added) or self.clock.is_over:
+            enough = reached or self.limits.suffices(value, self._bound)
+            if enough or not any(added) or self.is_over():
                 break
         return best, relaxed
 
     def _round(
-        self, level: int, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
-    ) -> tuple[int | None, int]:
+        self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
+    ) -> int | None:
         """Whole solutions: first near the relaxed one, then wherever a better one may be.
 
-        Returns the best value and the best bound.
+        Returns the best value; `_bound` follows what is proved on the way.
         """
         proof, relaxed = found
-        bound = goal.constant + proof.bound
+        bound = goal.constant + proof.bound if self._bound is None else self._bound
+        if self.limits.suffices(value, bound):
+            return value
         value = self._redistribute(goal, value, bound)
-        if value == bound:
-            return value, bound
+        if self.limits.suffices(value, bound):
+            return value
         values = self._padded(relaxed)
         num = len(self.model.lower)
         lower, upper = self._bounds()
         near_lower = np.clip(np.floor(values + WHOLE).astype(np.int64), lower, upper)
         near_upper = np.clip(np.ceil(values - WHOLE).astype(np.int64), lower, upper)
         near_lower[num:], near_upper[num:] = lower[num:], upper[num:]
-        share = max(0.5, 1 / (len(self.model.objectives) - level))
+        share = max(0.5, 1 / (len(self.model.objectives) - self._at[0]))
         value = self._solve(goal, value, bound, (near_lower, near_upper, near_lower), share)
         slack = 0
-        while value != bound and not self.clock.is_over:
+        while not self.limits.suffices(value, bound) and not self.is_over():
             target = bound - slack * proof.step
             if value is not None:
                 target = max(target, value + proof.step)
@@ -294,13 +429,16 @@ class _ByConfigurations(_Levels):
             answer = self._attempt(goal, target, bound, within, share)
             if answer is Answer.INFEASIBLE and complete:
                 bound = target - proof.step
+                self._bounded(bound, value)
             if answer in (Answer.OPTIMAL, Answer.FEASIBLE):
                 value = self.incumbent_value(goal)
-                return value, value if complete and answer is Answer.OPTIMAL else bound
+                if complete and answer is Answer.OPTIMAL:
+                    self._bounded(value, value)
+                return value
             if value is not None and target <= value + proof.step:
                 break
             slack = 4 * slack + 1
-        return value, bound
+        return value
 
     def _complete(self, proof: Charged, value: int) -> bool:
         """Add every configuration that a solution worth so much could use; False if too many."""
@@ -410,13 +548,22 @@ class _ByConfigurations(_Levels):
             at_most=bound,
         )
         try:
-            result = maximize(task, self.effort(share))
+            result = self.attempt(task, share, self._seen)
         except NumbersTooLarge:
             return Answer.UNKNOWN
         if result.solution is not None:
             num = len(self.model.lower)
             self.best = _Best(result.solution[:num], result.solution[num:])
         return result.answer
+
+    def _seen(self, sight: Sight) -> LevelUpdate | None:
+        """What a solution that CP-SAT finds on the way is worth; its bounds hold nearby only."""
+        if sight.solution is None:
+            return None
+        (level, objective), num = self._at, len(self.model.lower)
+        best = _Best(sight.solution[:num], sight.solution[num:])
+        value = to_maximise(objective).value(sight.solution[:num])
+        return self._report(self.update(level, objective, value, self._bound), best)
 
     def _hint(self, values: F64) -> I64:
         """The incumbent; the relaxed values rounded down while that is the greedy plan."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from optsched.domain.progress import relative_gap
+
 if TYPE_CHECKING:
     from optsched.domain.decisions import LevelStatus, Sense
     from optsched.problem.arrays import I64, Bool
@@ -20,12 +22,16 @@ class Objective:
     at_least
         A value that is known to be reachable while all levels above are at theirs, in the sense's
         own direction; None when nothing is known.
+    at_most
+        What is known not to be beaten as long as no level above falls short of its `at_least`, in
+        the sense's own direction; None when nothing is known.
 
     """
 
     expression: Expression
     sense: Sense
     at_least: int | None = None
+    at_most: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +108,9 @@ class Limits:
         Threads of CP-SAT; 1 makes it reproducible.
     seed
         For everything random.
+    gap
+        Relative gap that is good enough for a level: |bound − value| / max(1, |value|). None for
+        the optimum alone.
 
     """
 
@@ -109,6 +118,13 @@ class Limits:
     deterministic: float = 10.0
     num_workers: int = 2
     seed: int = 0
+    gap: float | None = None
+
+    def suffices(self, value: int | None, bound: int | None) -> bool:
+        """Whether a level with this value and bound needs no more work."""
+        if value is None or bound is None:
+            return False
+        return value == bound or (self.gap is not None and relative_gap(value, bound) <= self.gap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,3 +152,20 @@ class LevelUpdate:
     use_class: I64 | None = None
     use_tasks: I64 | None = None
     uses: I64 | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Something new about the level at hand, while it is being solved or when it is done.
+
+    Attributes
+    ----------
+    at_s
+        Seconds since the solve began; without a budget CP-SAT's deterministic seconds.
+    update
+        What is known now; with a solution where it is a new one.
+
+    """
+
+    at_s: float
+    update: LevelUpdate

@@ -13,16 +13,23 @@ from optsched.engines.cpsat.solver import DONE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.engines.cpsat.model import LevelModel, LevelUpdate, Limits
+    from optsched.engines.cpsat.model import LevelModel, LevelUpdate, Limits, Step
 
 
-def run_levels(model: LevelModel, limits: Limits, report: Callable[[LevelUpdate], None]) -> str:
-    """Solve all levels, report each, and say why it ended."""
+def run_levels(
+    model: LevelModel,
+    limits: Limits,
+    report: Callable[[LevelUpdate], None],
+    tell: Callable[[Step], None] | None = None,
+) -> str:
+    """Solve all levels, report each, tell of everything on the way, and say why it ended."""
+    search = solve_levels(model, limits, time.monotonic, tell)
     try:
-        for update in solve_levels(model, limits, time.monotonic):
-            report(update)
+        while True:
+            report(next(search))
+    except StopIteration as end:
+        return end.value or DONE
     except NumbersTooLarge as error:
         return f"not solved: numbers too large ({error})"
     except TooManyRooms:
         return "not solved: too many distinct rooms to price"
-    return DONE

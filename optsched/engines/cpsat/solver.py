@@ -15,16 +15,25 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
+from optsched.engines.cpsat.model import Step
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
+    from typing import TypeAlias
 
     from optsched.engines.cpsat.model import LevelModel, LevelUpdate, Limits
 
+    Tell: TypeAlias = Callable[[Step], None] | None
+
 DONE = "all levels done"
+STOPPED = "interrupted"
 OVER_TIME = "solver killed: it ran over its time"
 DIED = "solver process died"
 GRACE = 1.5
 GRACE_SECONDS = 0.1
+LOOK_SECONDS = 0.1
+"""How often a solve that may be stopped looks whether it is."""
+
 START_SECONDS = 60.0
 
 
@@ -35,7 +44,8 @@ class Solved:
     Attributes
     ----------
     updates
-        One a level, for the levels that were reached.
+        One a level, for the levels that were reached. The last one is of a level that is not done
+        where somebody watched and the solver was stopped.
     stopped
         Why no more came.
 
@@ -48,8 +58,11 @@ class Solved:
 class Solver(Protocol):
     """Solves level models."""
 
-    def solve(self, model: LevelModel, limits: Limits) -> Solved:
-        """Solve a model within limits; never raises for what a solver may do."""
+    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+        """Solve a model within limits; never raises for what a solver may do.
+
+        `tell` is told of everything new on the way.
+        """
 
     def close(self) -> None:
         """Let go of whatever it holds."""
@@ -65,13 +78,13 @@ class Work(Protocol):
 class InProcess:
     """Solves where it is called; for tests, studies and one-off solves."""
 
-    def solve(self, model: LevelModel, limits: Limits) -> Solved:
+    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
         """See `Solver`."""
         # OR-Tools is loaded when it is first needed, so that greedy users never pay for it.
         from optsched.engines.cpsat.run import run_levels
 
         updates: list[LevelUpdate] = []
-        stopped = run_levels(model, limits, updates.append)
+        stopped = run_levels(model, limits, updates.append, tell)
         return Solved(tuple(updates), stopped)
 
     def close(self) -> None:
@@ -79,9 +92,18 @@ class InProcess:
 
 
 class WorkerProcess:
-    """Solves in a process of its own, started when first needed and again after it died."""
+    """Solves in a process of its own, started when first needed and again after it died.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    is_stopped
+        Asked again and again during a solve, which ends with what it has once that is true; None
+        where nobody stops it.
+
+    """
+
+    def __init__(self, is_stopped: Callable[[], bool] | None = None) -> None:
+        self._is_stopped = is_stopped
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
@@ -108,12 +130,14 @@ class WorkerProcess:
         except (EOFError, OSError):
             return False
 
-    def solve(self, model: LevelModel, limits: Limits) -> Solved:
+    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
         """See `Solver`."""
         updates: list[LevelUpdate] = []
+        steps: list[Step] = []
         seconds = None if limits.budget_ms is None else limits.budget_ms / 1000
-        stopped = _all(self._answers((model, limits), seconds), updates.append)
-        return Solved(tuple(updates), stopped)
+        answers = self._answers((model, limits, tell is not None), seconds)
+        stopped = _all(answers, lambda message: _take(message, updates, steps, tell))
+        return Solved(_with_last(updates, steps), stopped)
 
     def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
         """What comes of some work as it comes, and at last why no more came.
@@ -129,24 +153,36 @@ class WorkerProcess:
         return self._answers(work, seconds)
 
     def _answers(self, message: object, seconds: float | None) -> Generator[Any, None, str]:
+        if self._is_stopped is not None and self._is_stopped():
+            return STOPPED
         self.start()
         assert self._connection is not None  # noqa: S101  start has just set it
         end = None if seconds is None else time.monotonic() + seconds * GRACE + GRACE_SECONDS
         try:
             self._connection.send(message)
-            while True:
-                left = None if end is None else max(end - time.monotonic(), 0.0)
-                if not self._connection.poll(left):
-                    self.close()
-                    return OVER_TIME
+            while (why := self._wait(self._connection, end)) is None:
                 answer = self._connection.recv()
                 if isinstance(answer, str):
                     return answer
                 yield answer
         except (EOFError, OSError):
             code = self._process.wait() if self._process is not None else None
-            self.close()
-            return f"{DIED} ({_how(code)})"
+            why = f"{DIED} ({_how(code)})"
+        self.close()
+        return why
+
+    def _wait(self, connection: Connection, end: float | None) -> str | None:
+        """Wait for a message; says why where there will be none."""
+        while True:
+            left = None if end is None else max(end - time.monotonic(), 0.0)
+            if self._is_stopped is None:
+                return None if connection.poll(left) else OVER_TIME
+            if connection.poll(LOOK_SECONDS if left is None else min(left, LOOK_SECONDS)):
+                return None
+            if self._is_stopped():
+                return STOPPED
+            if left is not None and left <= LOOK_SECONDS:
+                return OVER_TIME
 
     @property
     def pid(self) -> int | None:
@@ -170,6 +206,26 @@ def _all(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str
             take(next(answers))
         except StopIteration as end:
             return str(end.value)
+
+
+def _take(
+    message: LevelUpdate | Step, updates: list[LevelUpdate], steps: list[Step], tell: Tell
+) -> None:
+    """Sort a message: a level that is done, or something new on the way."""
+    if not isinstance(message, Step):
+        updates.append(message)
+        return
+    if message.update.solution is not None:
+        steps.append(message)
+    if tell is not None:
+        tell(message)
+
+
+def _with_last(updates: Sequence[LevelUpdate], steps: Sequence[Step]) -> tuple[LevelUpdate, ...]:
+    """The updates, and how far the level has come that was not done."""
+    done = {update.level for update in updates}
+    last = [step.update for step in steps[-1:] if step.update.level not in done]
+    return (*updates, *last)
 
 
 def _how(code: int | None) -> str:

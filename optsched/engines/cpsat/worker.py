@@ -1,7 +1,8 @@
 """The solver process: `python -m optsched.engines.cpsat.worker FD`.
 
-Reads (model, limits) or other work from a connection, answers with updates and at last a word why
-it stopped. A message of None asks whether it is ready.
+Reads (model, limits, is_watched) or other work from a connection, answers with updates, between
+them with steps for whoever watches, and at last with a word why it stopped. A message of None asks
+whether it is ready.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def serve(connection: Connection) -> None:
             connection.send(DONE)
             continue
         if isinstance(message, tuple):
-            model, limits = message
-            connection.send(run_levels(model, limits, connection.send))
+            model, limits, is_watched = message
+            tell = connection.send if is_watched else None
+            connection.send(run_levels(model, limits, connection.send, tell))
         else:
             connection.send(message.run(connection.send))
 

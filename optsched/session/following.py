@@ -1,0 +1,185 @@
+"""How a session's searches go: what watchers are told, and what another one can go on from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import LevelResult, LevelStatus
+from optsched.domain.progress import Incumbent, Progress
+from optsched.engines.portfolio import NO_SOLVER, judge, no_worse
+from optsched.problem.arrays import UNPLACED
+from optsched.rules.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from optsched.engines.portfolio import Answer, News
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.rules.base import AnyLevel
+    from optsched.session.ports import Watch
+
+RESUMED = "resumed"
+"""The engine of decisions that an earlier solve has left."""
+
+
+class History:
+    """Progress and incumbents of all searches of a session, told on the way.
+
+    Parameters
+    ----------
+    watch
+        Who is told; None where nobody is and nothing is kept.
+    elapsed
+        Seconds since the session began; None where no clock may be read.
+
+    """
+
+    def __init__(self, watch: Watch | None, elapsed: Callable[[], float] | None) -> None:
+        self._watch = watch
+        self._elapsed = elapsed
+        self.progress: list[Progress] = []
+        self.incumbents: list[Incumbent] = []
+        self.turn = 0
+
+    def begin(
+        self, problem: Problem, levels: Sequence[AnyLevel], start: Answer
+    ) -> Callable[[News], None] | None:
+        """A search begins with an answer; returns who is to be told of what it finds."""
+        self.turn += 1
+        if self._watch is None:
+            return None
+        search = _Search(self, problem, levels, start)
+        for result in start.results:
+            search.take(result.name, self.now, result.value, result.bound)
+        self._watch.improved(search.incumbent(start.decisions))
+        return search.hear
+
+    def end(self, problem: Problem, answer: Answer) -> None:
+        """A search has ended with an answer."""
+        if self._watch is None:
+            return
+        for result in answer.results:
+            self.note(Progress(result.name, self.now, result.value, result.bound, self.turn))
+        binds = binds_of(problem, answer.decisions)
+        self.incumbents.append(Incumbent(self.turn, binds, answer.results))
+
+    @property
+    def now(self) -> float:
+        """Seconds; without a clock those of what has been told last."""
+        if self._elapsed is not None:
+            return round(self._elapsed(), 6)
+        return self.progress[-1].at_s if self.progress else 0.0
+
+    def note(self, progress: Progress) -> None:
+        """Keep progress and tell of it, unless nothing is new."""
+        alike = (
+            p for p in reversed(self.progress) if (p.turn, p.level) == (self.turn, progress.level)
+        )
+        last = next(alike, None)
+        if last is not None and (last.incumbent, last.bound) == (
+            progress.incumbent,
+            progress.bound,
+        ):
+            return
+        self.progress.append(progress)
+        if self._watch is not None:
+            self._watch.progressed(progress)
+
+    def improved(self, incumbent: Callable[[], Incumbent]) -> None:
+        """Tell of a better answer."""
+        if self._watch is not None:
+            self._watch.improved(incumbent)
+
+
+class _Search:
+    """One search: its levels, and what is known of each."""
+
+    def __init__(
+        self, history: History, problem: Problem, levels: Sequence[AnyLevel], start: Answer
+    ) -> None:
+        self._history, self._problem, self._levels = history, problem, levels
+        self._begun_s = history.now
+        self._bounds: list[int | None] = list(start.proved or (None,) * len(levels))
+        self._turn = history.turn
+
+    def hear(self, news: News) -> None:
+        """Something is new."""
+        self._bounds[news.number] = news.bound
+        if news.decisions is not None:
+            # What was proved of the levels below was so with less on this one.
+            below = len(self._bounds) - news.number - 1
+            self._bounds[news.number + 1 :] = [None] * below
+        self.take(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)
+        if news.decisions is not None:
+            self._history.improved(self._lazily(news.decisions))
+
+    def take(self, name: str, at_s: float, value: int | None, bound: int | None) -> None:
+        """Note what is known of a level."""
+        self._history.note(Progress(name, at_s, value, bound, self._turn))
+
+    def incumbent(self, decisions: Decisions) -> Callable[[], Incumbent]:
+        """What could be gone on from."""
+        return self._lazily(lambda: decisions)
+
+    def _lazily(self, decide: Callable[[], Decisions]) -> Callable[[], Incumbent]:
+        bounds = tuple(self._bounds)
+
+        def found() -> Incumbent:
+            decisions = decide()
+            outcome = Outcome(self._problem, decisions)
+            pairs = zip(self._levels, bounds, strict=True)
+            results = tuple(_result(level, level.value(outcome), bound) for level, bound in pairs)
+            return Incumbent(self._turn, binds_of(self._problem, decisions), results)
+
+        return found
+
+
+def _result(level: AnyLevel, value: int, bound: int | None) -> LevelResult:
+    status = LevelStatus.OPTIMAL if value == bound else LevelStatus.FEASIBLE
+    return LevelResult(level.name, level.unit, level.sense, value, bound, status)
+
+
+def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
+    """Node by key of the tasks that are placed, in order of keys."""
+    nodes, tasks = problem.snapshot.nodes, problem.tasks
+    placed = np.flatnonzero(decisions.node_of >= 0).tolist()
+    node_of = decisions.node_of.tolist()
+    return dict(sorted((tasks[t].key, nodes[node_of[t]].name) for t in placed))
+
+
+def taken_up(
+    problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Answer
+) -> Answer | None:
+    """The answer that an incumbent stands for; None where it does not fit or is worse than greedy.
+
+    Nothing says yet that it keeps every rule.
+    """
+    decisions = _decided(problem, incumbent, greedy)
+    if decisions is None:
+        return None
+    answer = judge(problem, decisions, levels, NO_SOLVER)
+    values = [r.value for r in answer.results]
+    if not no_worse(levels, values, [r.value for r in greedy.results]):
+        return None
+    told = [(r.name, r.value) for r in incumbent.levels]
+    is_same = told == [(r.name, r.value) for r in answer.results]
+    proved = tuple(r.bound for r in incumbent.levels) if is_same else ()
+    return replace(answer, engine=RESUMED, final=greedy.final, proved=proved)
+
+
+def _decided(problem: Problem, incumbent: Incumbent, greedy: Answer) -> Decisions | None:
+    node = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
+    task = {t.key: i for i, t in enumerate(problem.tasks)}
+    if not (incumbent.binds.keys() <= task.keys() and set(incumbent.binds.values()) <= node.keys()):
+        return None
+    node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
+    for key, name in incumbent.binds.items():
+        node_of[task[key]] = node[name]
+    base = greedy.decisions
+    if ((node_of >= 0) & (base.nominated >= 0)).any():
+        return None
+    return replace(base, node_of=node_of)
