@@ -35,6 +35,8 @@ class History:
         (B,) arrivals of each run.
     node_of
         (B, T) node of each pod, -1 for none.
+    device_of
+        (B, T) the GPU that a pod takes a part of; -1 for others, which take the first idle ones.
 
     """
 
@@ -42,6 +44,7 @@ class History:
     allocated: I64
     length: I64
     node_of: I64
+    device_of: I64
 
 
 def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
@@ -59,15 +62,16 @@ def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> Hist
     """
     classes, rank = stacked(runs)
     cluster = _Cluster(workload, policy, rank)
-    node_of = np.full(classes.shape, _NO_ROOM, np.int64)
+    node_of, device_of = np.full((2, *classes.shape), _NO_ROOM, np.int64)
     for t in range(classes.shape[1]):
-        node_of[:, t] = cluster.arrive(classes[:, t])
+        node_of[:, t], device_of[:, t] = cluster.arrive(classes[:, t])
     total = np.append(workload.asked.total, 0)[classes]
     return History(
         arrived=total.cumsum(axis=1),
         allocated=np.where(node_of >= 0, total, 0).cumsum(axis=1),
         length=(classes != NO_POD).sum(axis=1),
         node_of=node_of,
+        device_of=device_of,
     )
 
 
@@ -105,20 +109,20 @@ class _Cluster:
         fits = room_for(states, self._asked)
         return np.where(fits, self._policy.scores(states), _NO_ROOM).astype(np.int8)
 
-    def arrive(self, classes: I64) -> I64:
-        """(B,) where one pod of a class (B,) goes in each run; -1 for nowhere."""
+    def arrive(self, classes: I64) -> tuple[I64, I64]:
+        """(B,) node and GPU of one pod of a class (B,) in each run; -1 for none."""
         points = self._points[self._runs, classes]
         node = points.argmax(axis=1)
         run = np.flatnonzero((points[self._runs, node] != _NO_ROOM) & (classes != NO_POD))
+        found, device = np.full((2, len(classes)), _NO_ROOM, np.int64)
         if len(run):
-            self._take(run, node[run], classes[run])
-        found = np.full(len(classes), _NO_ROOM, np.int64)
+            device[run] = self._take(run, node[run], classes[run])
         found[run] = self._order[run, node[run]]
-        return found
+        return found, device
 
-    def _take(self, run: I64, node: I64, classes: I64) -> None:
+    def _take(self, run: I64, node: I64, classes: I64) -> I64:
         before = self._states(run, node)
-        device = np.zeros_like(node)
+        device = np.full_like(node, _NO_ROOM)
         sharing = np.flatnonzero(self._asked.is_share[classes])
         if len(sharing):
             shared = self._states(run[sharing], node[sharing])
@@ -128,3 +132,4 @@ class _Cluster:
         self._memory_mib[run, node] -= self._asked.memory_mib[classes]
         self._sorts[run, node] |= self._sort_of[classes]
         self._points[run, :, node] = self._scored(self._states(run, node))
+        return device

@@ -63,7 +63,8 @@ def test_the_documentation_shows_what_comes_out() -> None:
 def history(arrived: list[int], allocated: list[int]) -> History:
     """One run of a cluster of ten GPUs."""
     rows = [np.array([row]) for row in (arrived, allocated)]
-    return History(*rows, length=np.array([len(arrived)]), node_of=np.zeros((1, len(arrived))))
+    nowhere = np.full((1, len(arrived)), -1)
+    return History(*rows, np.array([len(arrived)]), nowhere, nowhere)
 
 
 def test_a_bucket_is_the_mean_of_what_falls_into_it() -> None:

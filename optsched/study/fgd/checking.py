@@ -1,0 +1,109 @@
+"""What is wrong with a plan, pod by pod and GPU by GPU; knows nothing of how plans are made."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.study.fgd.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where one pod runs.
+
+    Attributes
+    ----------
+    pod
+        Its place in the order of arrival.
+    node
+        Number of the node.
+    devices
+        The GPUs of the node of which it takes its part, or which it takes as a whole.
+
+    """
+
+    pod: int
+    node: int
+    devices: tuple[int, ...]
+
+
+def wrong_with_plan(
+    workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
+) -> list[str]:
+    """Everything that keeps a plan from being carried out; nothing if it can be.
+
+    Parameters
+    ----------
+    workload
+        Nodes, and what classes ask for.
+    classes
+        (T,) class of each pod that there is.
+    plan
+        Pods that run; others do not.
+
+    """
+    unknown = [*_each_once(classes, plan), *_nowhere(workload, plan)]
+    return unknown or [
+        *(said for at in plan for said in _alone(workload, classes[at.pod], at)),
+        *_together(workload, classes, plan),
+    ]
+
+
+def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> int:
+    """Thousandths of GPUs that pods of a plan take, by what they ask for."""
+    asked = workload.asked
+    return sum(int(asked.milli[classes[at.pod]]) * len(at.devices) for at in plan)
+
+
+def _each_once(classes: Sequence[int], plan: Sequence[Placed]) -> Iterator[str]:
+    times = Counter(at.pod for at in plan)
+    for pod, number in sorted(times.items()):
+        if number > 1:
+            yield f"pod {pod} is placed {number} times"
+        if not 0 <= pod < len(classes):
+            yield f"pod {pod} is none of {len(classes)}"
+
+
+def _nowhere(workload: Workload, plan: Sequence[Placed]) -> Iterator[str]:
+    number = len(workload.machines.model)
+    for at in plan:
+        if not 0 <= at.node < number:
+            yield f"pod {at.pod} is on node {at.node} of {number}"
+        if min(at.devices, default=0) < 0:
+            yield f"pod {at.pod} has GPUs {list(at.devices)}"
+
+
+def _alone(workload: Workload, kind: int, at: Placed) -> Iterator[str]:
+    asked, machines = workload.asked, workload.machines
+    if not asked.reach[kind][machines.model[at.node]]:
+        yield f"pod {at.pod} may not run on the model of node {at.node}"
+    if len(set(at.devices)) != len(at.devices) or len(at.devices) != asked.number[kind]:
+        yield f"pod {at.pod} asks for {asked.number[kind]} GPUs and has {list(at.devices)}"
+
+
+def _together(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> Iterator[str]:
+    asked, machines = workload.asked, workload.machines
+    cpu_m, memory_mib = defaultdict[int, int](int), defaultdict[int, int](int)
+    milli = defaultdict[tuple[int, int], int](int)
+    for at in plan:
+        kind = classes[at.pod]
+        cpu_m[at.node] += int(asked.cpu_m[kind])
+        memory_mib[at.node] += int(asked.memory_mib[kind])
+        for device in at.devices:
+            milli[at.node, device] += int(asked.milli[kind])
+    for node in cpu_m:
+        for used, there, unit in (
+            (cpu_m[node], int(machines.cpu_m[node]), "m of CPU"),
+            (memory_mib[node], int(machines.memory_mib[node]), "MiB of memory"),
+        ):
+            if used > there:
+                yield f"node {node} gives out {used} {unit} and has {there}"
+    for (node, device), used in milli.items():
+        has = int(machines.free[node][device]) if device < len(machines.free[node]) else 0
+        if used > has:
+            yield f"GPU {device} of node {node} gives out {used} thousandths and has {has}"

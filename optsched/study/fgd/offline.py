@@ -1,0 +1,76 @@
+"""All pods known at once and free to move: how much of the GPUs can be given out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.engines.sharing.pool import Layout, Nodes, Pool, empty_layout
+from optsched.study.fgd.checking import Placed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.problem.arrays import I64
+    from optsched.study.fgd.workload import Arrivals, Workload
+
+
+def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
+    """(T,) classes of the pods that arrive until they ask for so much of all GPUs."""
+    demand = workload.asked.total[run.classes].cumsum()
+    return run.classes[demand * 100 <= percent * workload.total_milli]
+
+
+def pool_of(workload: Workload, classes: I64) -> Pool:
+    """Pods of some classes (T,) beside the nodes of a workload; those without GPUs must run."""
+    asked, machines = workload.asked, workload.machines
+    nodes = Nodes(
+        machines.cpu_m, machines.memory_mib, (machines.free > 0).sum(axis=1), machines.model
+    )
+    return Pool(
+        cpu_m=asked.cpu_m,
+        memory_mib=asked.memory_mib,
+        number=asked.number,
+        milli=asked.milli,
+        supply=np.bincount(classes, minlength=len(asked.cpu_m)),
+        must=asked.total == 0,
+        reach=asked.reach,
+        nodes=nodes,
+    )
+
+
+def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
+    """Pods of classes (T,) on nodes (T,) and, those that share, devices (T,); -1 for none."""
+    layout = empty_layout(pool)
+    placed = nodes >= 0
+    np.add.at(layout.pods, (nodes[placed], classes[placed]), 1)
+    shared = placed & (devices >= 0)
+    parts = pool.size_of[classes[shared]]
+    np.add.at(layout.shares, (nodes[shared], devices[shared], parts), 1)
+    return layout
+
+
+def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
+    """Pods of classes (T,) as a layout has them: who came first goes to the first node."""
+    waiting = [np.flatnonzero(classes == k)[::-1].tolist() for k in range(len(pool.supply))]
+    return [
+        Placed(waiting[k].pop(), n, devices)
+        for n in range(len(layout.pods))
+        for k, devices in _deal(pool, layout.pods[n], layout.shares[n])
+    ]
+
+
+def _deal(pool: Pool, pods: I64, shares: I64) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Class and GPUs of each pod (K,) of one node."""
+    part = [
+        np.repeat(np.arange(len(shares)), shares[:, z]).tolist() for z in range(shares.shape[1])
+    ]
+    idle = np.flatnonzero(~shares.any(axis=1)).tolist()
+    for k in np.repeat(np.arange(len(pods)), pods).tolist():
+        z, number = int(pool.size_of[k]), int(pool.whole[k])
+        if z >= 0:
+            yield k, (part[z].pop(),)
+            continue
+        taken, idle = idle[:number], idle[number:]
+        yield k, tuple(taken)

@@ -1,0 +1,55 @@
+"""All pods at once: published bounds, and plans that can be carried out GPU by GPU."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from optsched.engines.sharing.bound import allocation_bound
+from optsched.study.fgd.checking import milli_of_plan, wrong_with_plan
+from optsched.study.fgd.offline import arrived_pods, layout_of, plan_of, pool_of
+from optsched.study.fgd.policies import POLICIES
+from optsched.study.fgd.replay import replay
+from optsched.study.fgd.workload import Workload, arrivals, read_workload
+from tests.support.research import RESEARCH
+from tests.support.shared import shared
+
+if TYPE_CHECKING:
+    from optsched.engines.sharing.pool import Pool
+
+BOUNDS = {"gpushare100": 89.19, "default": 96.91, "gpuspec33": 96.37, "multigpu50": 98.32}
+SOME = list(BOUNDS) if RESEARCH == "full" else ["gpushare100"]
+SEED = 42
+
+
+@cache
+def prepared(trace: str) -> tuple[Workload, Pool]:
+    workload, _ = read_workload(shared("traces", "openb", f"openb_pod_list_{trace}.csv"))
+    return workload, pool_of(workload, arrived_pods(workload, arrivals(workload, SEED)))
+
+
+@pytest.mark.research
+@pytest.mark.parametrize("trace", SOME)
+def test_no_placement_gives_out_more(trace: str) -> None:
+    bound = allocation_bound(prepared(trace)[1])
+    assert bound is not None
+    assert bound.milli / prepared(trace)[1].total * 100 == pytest.approx(BOUNDS[trace], abs=0.006)
+
+
+@pytest.mark.research
+@pytest.mark.parametrize("trace", SOME)
+def test_what_a_policy_leaves_behind_is_a_plan(trace: str) -> None:
+    workload, pool = prepared(trace)
+    run = arrivals(workload, SEED)
+    classes = arrived_pods(workload, run)
+    history = replay(workload, POLICIES["06-FGD"](workload), [run])
+    node, device = (a[0, : len(classes)] for a in (history.node_of, history.device_of))
+    layout = layout_of(pool, classes, node, device)
+    plan = plan_of(pool, classes, layout)
+    assert wrong_with_plan(workload, classes.tolist(), plan) == []
+    taken = milli_of_plan(workload, classes.tolist(), plan)
+    assert taken == layout.allocated(pool) == history.allocated[0, len(classes) - 1]
+    assert np.bincount([at.node for at in plan]).sum() == (node >= 0).sum()
