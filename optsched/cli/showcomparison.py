@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
-from optsched.cli.showsimulation import duration_text
 from optsched.study.comparison.figures import FIGURES, SHOWN
+from optsched.study.durations import duration_text
 
 if TYPE_CHECKING:
     from rich.console import Console

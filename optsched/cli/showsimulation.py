@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from optsched.study.durations import duration_text
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
@@ -75,16 +76,3 @@ def _figures(m: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "tier of a gang, mean", f"{m['topology_tier']:.2f}"
     yield "waits broken (SLA)", str(m["sla_misses"])
     yield "sessions", str(m["sessions"])
-
-
-def duration_text(seconds: float) -> str:
-    """A duration with three figures or so: 950ms, 12.5s, 1h30m, 3d4h."""
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes}m"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours}h{minutes:02d}m"
-    return f"{hours // 24}d{hours % 24:02d}h"

@@ -16,6 +16,7 @@ import click
 from optsched import __version__
 from optsched.cli.deciding import BAD_INPUT, policy_of
 from optsched.cli.replaying import STOPPED, replay_options
+from optsched.cli.reporting import base_definition, check_report, report_option, write_report
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showsimulation import show_result
 from optsched.formats.problems import InstanceError
@@ -24,8 +25,10 @@ from optsched.session.solving import solver_of
 from optsched.study.chargeback import Charging
 from optsched.study.metrics import Measuring
 from optsched.study.replay import Given, Played, Tally, as_result, fingerprint, read_given
+from optsched.study.reports.simulation import simulation_page
 from optsched.study.simulation.record import RecordError, event_of, lines
 from optsched.study.simulation.simulator import Options, Simulation
+from optsched.study.story import Telling
 from optsched.study.synthetic import SyntheticError
 from optsched.units import format_duration_ms
 
@@ -60,6 +63,7 @@ class Asked:
     out: Path | None
     checkpoint: int
     resume: bool
+    report: Path | None
     form: str
     plugins_dir: Path | None
 
@@ -84,6 +88,7 @@ class Asked:
     help="Note where it stands after so many events; needs --out.",
 )
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out.")
+@report_option
 @click.option(
     "-o", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
@@ -101,6 +106,7 @@ def _simulate(trace: str, asked: Asked) -> None:
     screen = remarks()
     if asked.out is None and asked.resume:
         raise click.UsageError("--resume goes on from what is in a folder: name it with --out")
+    check_report(asked.report)
     policy = policy_of(screen, asked.model, asked.solver, asked.plugins_dir)
     given = _given(screen, trace, asked)
     _settle()
@@ -120,6 +126,9 @@ def _simulate(trace: str, asked: Asked) -> None:
         click.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
         show_result(output(), result)
+    if asked.report is not None and run.telling is not None:
+        story = run.telling.story(result["ended_at_ms"])
+        write_report(screen, simulation_page(result, story, base_definition()), asked.report)
     if stopped:
         say(
             screen,
@@ -163,6 +172,7 @@ class _Run:
     tally: Tally = field(default_factory=Tally)
     measuring: Measuring = field(init=False)
     charging: Charging = field(init=False)
+    telling: Telling | None = field(init=False)
     simulation: Simulation | None = None
     began_s: float = 0.0
     stop: bool = False
@@ -170,6 +180,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.measuring = Measuring(self.given.trace, self.asked.warm_up)
         self.charging = Charging(self.given.trace, self.asked.warm_up)
+        self.telling = None if self.asked.report is None else Telling(self.given.trace)
 
     @property
     def num_events(self) -> int:
@@ -226,6 +237,8 @@ class _Run:
         for event in events:
             self.measuring.take(event)
             self.charging.take(event)
+            if self.telling is not None:
+                self.telling.take(event)
 
     def _progress(self) -> str:
         assert self.simulation is not None  # noqa: S101

@@ -18,6 +18,7 @@ from optsched.formats.traces.own import is_own, read_own
 from optsched.formats.traces.read import read_published_trace
 from optsched.policy.policy import describe
 from optsched.study.chargeback import Charging
+from optsched.study.definitions import definition
 from optsched.study.metrics import Measuring, as_json
 from optsched.study.simulation.record import lines
 from optsched.study.simulation.recorded import trace_of_record
@@ -230,7 +231,11 @@ def as_result(
             "nodes": len(given.trace.nodes),
             "left_out": [str(p) for p in given.problems],
         },
-        "model": {"name": policy.name, "sha256": fingerprint(policy)},
+        "model": {
+            "name": policy.name,
+            "sha256": fingerprint(policy),
+            "definition": definition(policy),
+        },
         "parameters": {
             "period_ms": options.period_ms or policy.budgets.period_ms,
             "until_ms": options.until_ms,

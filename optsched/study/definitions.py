@@ -1,0 +1,59 @@
+"""Models as data: what one says by key, so that results tell it and several can be compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optsched.rules.faces import DEFAULT_FACES, Face
+from optsched.rules.levels import LEVELS
+from optsched.units import format_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.policy.policy import Policy, TierPlugin
+
+
+def definition(policy: Policy) -> dict[str, Any]:
+    """What a model says, as JSON: the same for all models that decide alike."""
+    budgets = policy.budgets
+    return {
+        "name": policy.name,
+        "meaning": policy.meaning,
+        "actions": list(policy.actions),
+        "tiers": [[_plugin(plugin) for plugin in tier] for tier in policy.tiers],
+        "levels": [{"name": name, "meaning": LEVELS[name].meaning} for name in policy.levels],
+        "admission": policy.admission.value,
+        "solver": policy.solver.value,
+        "reservations": policy.reservations,
+        "budgets": {
+            "solve": format_duration_ms(budgets.solve_ms),
+            "period": format_duration_ms(budgets.period_ms),
+            "starvationAfter": format_duration_ms(budgets.starvation_after_ms),
+            "deterministic": f"{budgets.deterministic_s:g}",
+        },
+    }
+
+
+def _plugin(plugin: TierPlugin) -> dict[str, Any]:
+    faces = [f.value for f in Face if (f in plugin.faces) != (f in DEFAULT_FACES)]
+    return {
+        "name": plugin.name,
+        "meaning": plugin.meant.meaning,
+        "arguments": {name: str(value) for name, value in plugin.arguments},
+        "switched": faces,
+    }
+
+
+def flat(model: Mapping[str, Any]) -> dict[str, str]:
+    """A definition by key, in order."""
+    found = {"actions": ", ".join(model["actions"])}
+    for number, tier in enumerate(model["tiers"], 1):
+        for plugin in tier:
+            key = f"plugin {plugin['name']}"
+            found[key] = f"tier {number}"
+            found |= {f"{key}, {name}": value for name, value in plugin["arguments"].items()}
+            found |= {f"{key}, {name}": "switched" for name in plugin["switched"]}
+    found["levels"] = " > ".join(level["name"] for level in model["levels"])
+    found |= {key: str(model[key]) for key in ("admission", "solver", "reservations")}
+    return found | {f"budget {key}": value for key, value in model["budgets"].items()}

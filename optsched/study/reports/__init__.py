@@ -1,0 +1,1 @@
+"""Reports for people: values in, one HTML page out that needs nothing but itself."""

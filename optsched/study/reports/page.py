@@ -1,0 +1,221 @@
+"""A report as one HTML page: what is on it as values, and the page as text.
+
+The page asks the network for nothing, and a Content-Security-Policy holds it to that: only the
+script and the style that are part of it may run. Every text is escaped by the template engine or
+by `optsched.study.reports.svg`. The same values give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from base64 import b64encode
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_ROWS: Final = 1000
+"""Rows of a table on a page; files beside it hold them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text in a table and the number by which it is sorted; None: by the text."""
+
+    text: str
+    key: float | None = None
+    css: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings; headings in `numbers` are of figures.
+
+    Attributes
+    ----------
+    rows
+        The first cell of each is its heading.
+    note
+        What is not in it.
+
+    """
+
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    numbers: frozenset[str] = frozenset()
+    note: str = ""
+    is_sortable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One line of a legend: the class of its swatch and what it means."""
+
+    css: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing with its legend, and the table with the same numbers.
+
+    Attributes
+    ----------
+    name
+        Of its elements; one on a page.
+    drawing
+        SVG.
+    is_walkable
+        Whether arrow keys go from one part to the next and tell what it is.
+
+    """
+
+    name: str
+    title: str
+    drawing: Markup
+    legend: Sequence[Key] = ()
+    tables: Sequence[Table] = ()
+    note: str = ""
+    is_walkable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Film:
+    """A chart that shows one of many instants, and a slider that chooses it.
+
+    Attributes
+    ----------
+    data
+        What the script needs of all instants, as JSON.
+    shown
+        Number of the instant that the drawing shows.
+    told
+        In words, what the drawing shows.
+
+    """
+
+    chart: Chart
+    data: dict[str, Any]
+    num_frames: int
+    shown: int
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page with a heading of its own.
+
+    Attributes
+    ----------
+    said
+        Paragraphs before its parts.
+
+    """
+
+    name: str
+    heading: str
+    parts: Sequence[Chart | Film | Table] = ()
+    said: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report.
+
+    Attributes
+    ----------
+    facts
+        (what, value) under the title.
+    warnings
+        What has to be known before anything is believed.
+
+    """
+
+    title: str
+    subtitle: str
+    facts: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+    warnings: Sequence[str] = ()
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    style, script = _shipped("report.css"), _shipped("report.js")
+    policy = (
+        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    template = _environment().get_template("report.html")
+    return template.render(page=page, style=style, script=script, policy=policy) + "\n"
+
+
+def as_data(value: object) -> Markup:
+    """A value as JSON that no HTML parser takes for markup."""
+    told = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for char in "<>&\u2028\u2029":
+        told = told.replace(char, f"\\u{ord(char):04x}")
+    return Markup(told)  # noqa: S704  nothing of markup is left in it
+
+
+def write_page(page: Page, target: Path) -> None:
+    """Write the page; under its name there is the whole of it, or what was there before.
+
+    Raises OSError, with the name of the target, where it can not be written.
+    """
+    text = render(page)
+    fresh: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        fresh = Path(name)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.chmod(_usual_mode())
+        fresh.replace(target)
+    except OSError as e:
+        if fresh is not None:
+            fresh.unlink(missing_ok=True)
+        raise OSError(e.errno, e.strerror, str(target)) from e
+
+
+def _usual_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _digest(part: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(part.encode()).digest()).decode()}'"
+
+
+@cache
+def _shipped(name: str) -> str:
+    return files("optsched.study.reports").joinpath(name).read_text("utf-8").strip()
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        autoescape=True,
+        loader=FunctionLoader(_shipped),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["data"] = as_data
+    made.filters["trusted"] = Markup
+    made.tests["chart"] = lambda part: isinstance(part, Chart)
+    made.tests["film"] = lambda part: isinstance(part, Film)
+    return made

@@ -1,0 +1,148 @@
+"""The report of one replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optsched.study.reports.curves import Curve, cdf_chart, share_charts
+from optsched.study.reports.figures import figure_tables
+from optsched.study.reports.jobs import queue_charts
+from optsched.study.reports.models import definition_table, difference_table
+from optsched.study.reports.nodes import node_chart
+from optsched.study.reports.occupancy import film
+from optsched.study.reports.page import Cell, Page, Section, Table
+from optsched.study.reports.views import View
+from optsched.study.reports.words import counted, moment, percent, plain, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from optsched.study.reports.page import Chart
+    from optsched.study.story import Job, Story
+
+
+def simulation_page(
+    result: Mapping[str, Any], story: Story, base: Mapping[str, Any], usage: Sequence[Table] = ()
+) -> Page:
+    """What a replay came to.
+
+    Parameters
+    ----------
+    result
+        As of `optsched.study.replay.as_result`, with the definition of its model.
+    story
+        What happened in it.
+    base
+        The definition of the model that its own is held against.
+    usage
+        Tables of what queues and users have had.
+
+    """
+    view = View.of(story)
+    model = result["model"]
+    trace = result["trace"]
+    return Page(
+        f"Replay of {trace['name']}",
+        f"{counted(trace['jobs'], 'gang')} on {counted(trace['nodes'], 'node')}, decided by "
+        f"{model['name']}",
+        list(_facts(result)),
+        list(_sections(view, result, base, usage)),
+        list(_warnings(result)),
+    )
+
+
+def _facts(result: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    metrics = result["metrics"]
+    yield "finished", f"{plain(metrics['finished'])} of {plain(metrics['jobs'])} gangs"
+    for name, key in (("completion time, mean", "jct_s"), ("queueing delay, mean", "queueing_s")):
+        if metrics[key] is not None:
+            yield name, seconds(metrics[key]["mean"])
+    if metrics["makespan_s"] is not None:
+        yield "makespan", seconds(metrics["makespan_s"])
+    if metrics["allocation"] is not None:
+        yield "allocation", percent(metrics["allocation"], 2)
+    yield "preemptions", plain(metrics["preemptions"])
+    yield "model", str(result["model"]["name"])
+    yield "seed", str(result["parameters"]["seed"])
+    yield "optsched", str(result["versions"]["optsched"])
+
+
+def _warnings(result: Mapping[str, Any]) -> Iterable[str]:
+    if not result["complete"]:
+        yield (
+            f"Incomplete: the replay was stopped at {moment(result['ended_at_ms'])}. All figures "
+            "are of what happened until then."
+        )
+    for fault, number in sorted(result["faults"].items()):
+        yield f"{fault} ({counted(number, 'time')})"
+
+
+def _sections(
+    view: View, result: Mapping[str, Any], base: Mapping[str, Any], usage: Sequence[Table]
+) -> Iterable[Section]:
+    yield Section("figures", "Figures", figure_tables(result["metrics"]))
+    if view.story.jobs and view.story.nodes:
+        yield Section("nodes", "Nodes", [node_chart(view), film(view)])
+        yield Section("queues", "Queues", queue_charts(view))
+        yield Section("shares", "Shares", share_charts(view))
+        yield Section("distributions", "Distributions", _distributions(view))
+    if usage:
+        yield Section("usage", "GPU hours", usage)
+    yield model_section([result["model"]["definition"]], base)
+    yield Section("again", "How to get it again", list(_provenance(result)))
+
+
+def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
+    """What models say, and how they differ; a single one is held against a base."""
+    held = list(models) if len(models) > 1 else [base, *models]
+    heading = "Models" if len(models) > 1 else "Model"
+    return Section("model", heading, [difference_table(held), *map(definition_table, models)])
+
+
+def _distributions(view: View) -> list[Chart]:
+    def of(times: Mapping[int, list[float]]) -> list[Curve]:
+        every = [value for values in times.values() for value in values]
+        curves = [Curve("all gangs", "lall", every)]
+        if len(view.colours) > 1:
+            curves += [Curve(n, f"l{i}", times[i]) for i, n in enumerate(view.colours)]
+        return curves
+
+    done = _times(view, lambda j: None if j.done_ms is None else j.done_ms - j.submit_ms)
+    waited = _times(view, lambda j: None if not j.runs else j.runs[0].from_ms - j.submit_ms)
+    return [
+        cdf_chart("jct", "Completion time", of(done)),
+        cdf_chart("delay", "Queueing delay", of(waited)),
+    ]
+
+
+def _times(view: View, of: Callable[[Job], int | None]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}
+    for job in view.story.jobs:
+        length_ms = of(job)
+        if length_ms is not None:
+            found[view.colour[job.queue]].append(length_ms / 1000)
+    return found
+
+
+def _provenance(result: Mapping[str, Any]) -> Iterable[Table]:
+    trace, parameters = result["trace"], result["parameters"]
+    until_ms = parameters["until_ms"]
+    rows = [
+        ("trace", trace["source"]),
+        ("SHA-256 of the trace", trace["sha256"]),
+        ("SHA-256 of the model", result["model"]["sha256"]),
+        ("session period", moment(parameters["period_ms"])),
+        ("until", "the end" if until_ms is None else moment(until_ms)),
+        ("warm-up", moment(parameters["warm_up_ms"])),
+        ("seed", str(parameters["seed"])),
+        ("events", plain(result["record"]["events"])),
+        ("SHA-256 of the record", result["record"]["sha256"]),
+        *((f"version of {name}", told) for name, told in result["versions"].items()),
+    ]
+    cells = [(Cell(name), Cell(value)) for name, value in rows]
+    yield Table("What it is made of", ("what", "value"), cells, is_sortable=False)
+    if trace["left_out"]:
+        told = trace["left_out"]
+        shown = [(Cell(str(i)), Cell(words)) for i, words in enumerate(told[:100], 1)]
+        note = f"The first 100 of {plain(len(told))}." if len(told) > 100 else ""
+        yield Table("Left out of the trace", ("", "what"), shown, note=note, is_sortable=False)

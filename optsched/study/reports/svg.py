@@ -1,0 +1,127 @@
+"""Pieces of SVG: every text and every attribute is escaped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+WIDTH: Final = 960
+"""Of every chart, in units of its own; charts grow and shrink with the page."""
+
+
+def tag(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
+    """An element. `class_` is `class`, other underscores are hyphens; None leaves one out."""
+    told = Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _text(value))
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inside = Markup("").join(children)
+    return Markup("<{}{}>{}</{}>").format(name, told, inside, name)
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else number(value)
+
+
+def number(value: float) -> str:
+    """With two decimals at most."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def rect(box: tuple[float, float, float, float], **attributes: str | float | None) -> Markup:
+    """A rectangle of (x, y, width, height)."""
+    x, y, width, height = box
+    return tag("rect", x=x, y=y, width=width, height=height, **attributes)
+
+
+def text(at: tuple[float, float], words: str, **attributes: str | float | None) -> Markup:
+    """Words that begin at (x, y) of their base line, or end there with `text_anchor`."""
+    return tag("text", words, x=at[0], y=at[1], **attributes)
+
+
+def line(
+    start: tuple[float, float], end: tuple[float, float], **attributes: str | float | None
+) -> Markup:
+    """A straight line."""
+    return tag("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], **attributes)
+
+
+def path(steps: str, **attributes: str | float | None) -> Markup:
+    """A path of drawing commands."""
+    return tag("path", d=steps, **attributes)
+
+
+def group(children: Iterable[Markup], **attributes: str | float | None) -> Markup:
+    """Elements that belong together."""
+    return tag("g", *children, **attributes)
+
+
+def polyline(points: Iterable[tuple[float, float]]) -> str:
+    """The commands of a line through points."""
+    told = [f"{number(x)} {number(y)}" for x, y in points]
+    return "M" + "L".join(told) if told else ""
+
+
+def staircase(points: Sequence[tuple[float, float]]) -> str:
+    """The commands of a line that keeps its height up to the next point."""
+    if not points:
+        return ""
+    told = [f"M{number(points[0][0])} {number(points[0][1])}"]
+    told += [f"H{number(x)}V{number(y)}" for x, y in points[1:]]
+    return "".join(told)
+
+
+def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
+    """The commands of steps between tops and bottoms: each from one edge to the next.
+
+    Parts where top and bottom are the same are left out.
+    """
+    found: list[str] = []
+    at = 0
+    while at < len(tops):
+        if tops[at] == bottoms[at]:
+            at += 1
+            continue
+        end = at
+        while end < len(tops) and tops[end] != bottoms[end]:
+            end += 1
+        found.append(_piece(edges[at : end + 1], tops[at:end], bottoms[at:end]))
+        at = end
+    return "".join(found)
+
+
+def _piece(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
+    there = [f"M{number(edges[0])} {number(tops[0])}"]
+    for i, edge in enumerate(edges[1:]):
+        last = i + 1 == len(tops)
+        if last or tops[i + 1] != tops[i]:
+            there.append(f"H{number(edge)}")
+            there.append("" if last else f"V{number(tops[i + 1])}")
+    back = [f"V{number(bottoms[-1])}"]
+    for i in range(len(bottoms) - 1, -1, -1):
+        if i == 0 or bottoms[i - 1] != bottoms[i]:
+            back.append(f"H{number(edges[i])}")
+            back.append("" if i == 0 else f"V{number(bottoms[i - 1])}")
+    return "".join([*there, *back, "Z"])
+
+
+def drawing(
+    name: str, height: float, title: str, children: Iterable[Markup], *, css: str = ""
+) -> Markup:
+    """A whole chart; `title` says to those who do not see it what it shows."""
+    return tag(
+        "svg",
+        tag("title", title, id=f"{name}-title"),
+        *children,
+        id=f"{name}-chart",
+        class_=f"chart {css}".strip(),
+        viewBox=f"0 0 {WIDTH} {number(height)}",
+        role="img",
+        aria_labelledby=f"{name}-title",
+    )
