@@ -70,11 +70,17 @@ demo: $(STAMP) ## the gang experiment on a Kubernetes control plane of this mach
 test: ## everything that is tested
 	$(MAKE) check
 	$(MAKE) unit
+	$(MAKE) pages
 	$(MAKE) e2e
 
 .PHONY: unit
 unit: $(STAMP) ## tests that need no cluster
 	$(PY) -m pytest --numprocesses=auto --dist=worksteal
+
+.PHONY: pages
+pages: $(STAMP) ## tests that look at reports in Chromium
+	bash .ci/prerequisites chromium
+	$(PY) -m pytest -m pages tests/pages
 
 .PHONY: e2e
 e2e: $(STAMP) ## tests on a real API server

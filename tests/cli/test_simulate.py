@@ -173,3 +173,52 @@ def test_it_stops_when_it_is_told_to() -> None:
     found = json.loads(result.stdout)
     assert found["metrics"]["jobs"] == 2
     assert found["ended_at_ms"] < 3_600_000
+
+
+def test_a_report_is_written_for_people(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    assert simulate(FAILURES, "--report", target).exit_code == 0
+    text = target.read_text("utf-8")
+    assert "<h1>Replay of failures</h1>" in text
+    assert "research/pretrain" in text
+
+
+def test_a_report_goes_on_after_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = tmp_path / "whole.html", tmp_path / "parts.html"
+    assert simulate(SMALL, "--report", whole).exit_code == 0
+    step, left = Simulation.step, [9]
+
+    def interrupted(self: Simulation) -> list[Event] | None:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self)
+
+    monkeypatch.setattr(Simulation, "step", interrupted)
+    out = tmp_path / "out"
+    assert simulate(SMALL, "--out", out, "--report", parts).exit_code == 130
+    assert "Incomplete: the replay was stopped" in parts.read_text("utf-8")
+    assert simulate(SMALL, "--out", out, "--resume", "--report", parts).exit_code == 0
+    assert chart_of(parts) == chart_of(whole)
+
+
+def chart_of(page: Path) -> str:
+    return page.read_text("utf-8").partition('id="nodes"')[2].partition('id="usage"')[0]
+
+
+def test_a_report_that_can_not_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "there is no folder" in simulate(FAILURES, "--report", tmp_path / "no" / "a.html").stderr
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = simulate(FAILURES, "--report", tmp_path / "a.html")
+    assert result.exit_code == 1
+    assert "a.html: No space left on device; nothing of the report is kept" in result.stderr
+    assert "makespan" in result.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -85,7 +85,7 @@ def share_charts(view: View) -> list[Chart]:
             "dominant",
             "Dominant shares",
             svg.drawing("dominant", _HEIGHT, "Dominant share by queue", _lines(view, shares)),
-            [Key(f"f{i}", name) for i, name in enumerate(shares.names)],
+            [Key(f"l{i}", name) for i, name in enumerate(shares.names)],
             [_share_table(shares, shares.dominant, "Dominant share")],
             "The greatest part of any resource of the cluster that a queue holds.",
         ),

@@ -107,7 +107,7 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
         parts += _row(view, job, at)
         at += _HEIGHT + 4
     axis = view.time_axis(TOP, at)
-    axis.append(view.now(TOP, at, int(view.instants[view.frame_shown])))
+    parts.append(view.now(TOP, at, int(view.instants[view.frame_shown])))
     words = f"When {counted(len(jobs), 'gang')} waited and ran"
     drawing = svg.drawing(name, at + 26, words, [*axis, *parts])
     keys = [*view.legend, Key("f7 wait", "light: waits"), Key("mark", "stopped")]
@@ -158,7 +158,7 @@ def _panels(view: View) -> Chart:
         parts += _panel(view, colour, name, (running[colour], waiting[colour]))
     bottom = TOP + len(view.colours) * (_PANEL + 12)
     axis = view.time_axis(TOP, bottom)
-    axis.append(view.now(TOP, bottom, int(view.instants[view.frame_shown])))
+    parts.append(view.now(TOP, bottom, int(view.instants[view.frame_shown])))
     drawing = svg.drawing(
         NAME, bottom + 26, f"{unit}s that run and that wait, by queue", [*axis, *parts]
     )

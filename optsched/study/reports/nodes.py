@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 NAME: Final = "by-node"
 MOST_BARS: Final = 2500
 MOST_NODES: Final = 64
-MOST_GROUPS: Final = 40
+MOST_GROUPS: Final = 24
 TOP: Final = 8.0
 _GAP: Final = 7.0
-_GROUP_HEIGHT: Final = 22.0
+_GROUP_HEIGHT: Final = 36.0
 
 
 def node_chart(view: View) -> Chart:

@@ -90,8 +90,10 @@ def _note(view: View, grid: Grid) -> str:
         changes = f"{counted(frames, 'instant')}, equally far apart."
     if grid.rows:
         return f"The slider has {changes} Arrow keys move it."
-    each = "A cell is several nodes; its height is how full they are, its colour who has the most."
-    return f"{each} The slider has {changes} Arrow keys move it."
+    number = len(view.story.nodes)
+    each = "a node" if len(grid.places) == number else "several nodes"
+    told = f"A cell is {each}; its height is how full it is, its colour who has the most."
+    return f"{told} The slider has {changes} Arrow keys move it."
 
 
 # --- what is in the cells ------------------------------------------------------------------------

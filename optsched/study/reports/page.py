@@ -157,7 +157,7 @@ def render(page: Page) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     template = _environment().get_template("report.html")
-    return template.render(page=page, style=style, script=script, policy=policy) + "\n"
+    return template.render(page=page, style=style, script=script, policy=policy).strip() + "\n"
 
 
 def as_data(value: object) -> Markup:

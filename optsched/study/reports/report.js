@@ -11,17 +11,18 @@
     tip.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - box.width - 8))}px`;
     tip.style.top = `${y + 16 + box.height > innerHeight ? Math.max(4, y - box.height - 8) : y + 16}px`;
   };
+  let isHeld = false; // by keys: it stays while the page scrolls to its part
   const hide = () => { tip.hidden = true; };
   document.addEventListener("pointermove", (event) => {
     const part = event.target instanceof Element ? event.target.closest("[data-tip]") : null;
     if (part) show(part.getAttribute("data-tip"), event.clientX, event.clientY);
-    else hide();
+    else if (!isHeld) hide();
   });
-  document.addEventListener("scroll", hide, { passive: true });
+  document.addEventListener("scroll", () => { if (!isHeld) hide(); }, { passive: true });
 
   for (const walk of all(".walk")) {
     let on = null;
-    const leave = () => { if (on) on.classList.remove("on"); on = null; hide(); };
+    const leave = () => { if (on) on.classList.remove("on"); on = null; isHeld = false; hide(); };
     walk.addEventListener("blur", leave);
     walk.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -34,7 +35,8 @@
       leave();
       on = parts[Math.max(0, Math.min(at, parts.length - 1))];
       on.classList.add("on");
-      on.scrollIntoView({ block: "nearest", inline: "nearest" });
+      on.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
+      isHeld = true;
       const box = on.getBoundingClientRect();
       show(on.getAttribute("data-tip"), box.left + box.width / 2, box.bottom - 8);
     });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optsched.study.chargeback import of_json
 from optsched.study.reports.curves import Curve, cdf_chart, share_charts
 from optsched.study.reports.figures import figure_tables
 from optsched.study.reports.jobs import queue_charts
@@ -11,6 +12,7 @@ from optsched.study.reports.models import definition_table, difference_table
 from optsched.study.reports.nodes import node_chart
 from optsched.study.reports.occupancy import film
 from optsched.study.reports.page import Cell, Page, Section, Table
+from optsched.study.reports.usage import usage_section
 from optsched.study.reports.views import View
 from optsched.study.reports.words import counted, moment, percent, plain, seconds
 
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
     from optsched.study.story import Job, Story
 
 
-def simulation_page(
-    result: Mapping[str, Any], story: Story, base: Mapping[str, Any], usage: Sequence[Table] = ()
-) -> Page:
+def simulation_page(result: Mapping[str, Any], story: Story, base: Mapping[str, Any]) -> Page:
     """What a replay came to.
 
     Parameters
@@ -34,9 +34,6 @@ def simulation_page(
         What happened in it.
     base
         The definition of the model that its own is held against.
-    usage
-        Tables of what queues and users have had.
-
     """
     view = View.of(story)
     model = result["model"]
@@ -46,7 +43,7 @@ def simulation_page(
         f"{counted(trace['jobs'], 'gang')} on {counted(trace['nodes'], 'node')}, decided by "
         f"{model['name']}",
         list(_facts(result)),
-        list(_sections(view, result, base, usage)),
+        list(_sections(view, result, base)),
         list(_warnings(result)),
     )
 
@@ -77,17 +74,15 @@ def _warnings(result: Mapping[str, Any]) -> Iterable[str]:
         yield f"{fault} ({counted(number, 'time')})"
 
 
-def _sections(
-    view: View, result: Mapping[str, Any], base: Mapping[str, Any], usage: Sequence[Table]
-) -> Iterable[Section]:
+def _sections(view: View, result: Mapping[str, Any], base: Mapping[str, Any]) -> Iterable[Section]:
     yield Section("figures", "Figures", figure_tables(result["metrics"]))
     if view.story.jobs and view.story.nodes:
         yield Section("nodes", "Nodes", [node_chart(view), film(view)])
         yield Section("queues", "Queues", queue_charts(view))
         yield Section("shares", "Shares", share_charts(view))
         yield Section("distributions", "Distributions", _distributions(view))
-    if usage:
-        yield Section("usage", "GPU hours", usage)
+    if result["gpu_hours"]["charges"]:
+        yield usage_section(of_json(result["gpu_hours"]))
     yield model_section([result["model"]["definition"]], base)
     yield Section("again", "How to get it again", list(_provenance(result)))
 

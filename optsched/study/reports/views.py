@@ -147,7 +147,10 @@ class View:
         times |= {t for _, a, b in story.down for t in (a, b)} | {0, story.end_ms}
         if len(times) <= STRETCHES:
             return column(sorted(times))
-        return np.linspace(0, story.end_ms, STRETCHES // 2 + 1).round().astype(np.int64)
+        grain = 1000 if story.end_ms > 3_600_000 else 1
+        even = np.linspace(0, story.end_ms, STRETCHES // 2 + 1) / grain
+        made: Ints = even.round().astype(np.int64) * grain
+        return made
 
     @cached_property
     def frame_shown(self) -> int:

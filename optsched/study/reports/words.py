@@ -41,7 +41,9 @@ def span(length_ms: float) -> str:
 
 def seconds(value: float | None) -> str:
     """A length of time in seconds, as `span`."""
-    return UNKNOWN if value is None else duration_text(value)
+    if value is None:
+        return UNKNOWN
+    return f"{1000 * value:.1f} ms" if 0 < value < 1 else duration_text(value)
 
 
 def percent(part: float | None, digits: int = 1) -> str:

@@ -1,0 +1,76 @@
+"""One browser for all tests that look at pages, and the pages."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.study.reports.page import write_page
+from optsched.study.reports.simulation import simulation_page
+from tests.support.browser import MISSING, Browser, programs
+from tests.support.stories import base, failures, harmful, large
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from optsched.study.story import Story
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave these tests out unless a marker expression asks for them."""
+    if config.option.markexpr:
+        return
+    slow = [item for item in items if item.get_closest_marker("pages")]
+    items[:] = [item for item in items if item not in slow]
+    config.hook.pytest_deselected(items=slow)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium; without it these tests fail where they must run and skip elsewhere."""
+    found = programs()
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail(MISSING)
+        pytest.skip(MISSING)
+    browser = Browser.started(*found)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pages are written."""
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="session")
+def story() -> Story:
+    """The story of the replay that `replay` shows."""
+    return failures()[1]
+
+
+@pytest.fixture(scope="session")
+def replay(folder: Path) -> Path:
+    """A small replay: every gang and every GPU can be told apart."""
+    result, story = failures()
+    write_page(simulation_page(result, story, base()), folder / "replay.html")
+    return folder / "replay.html"
+
+
+@pytest.fixture(scope="session")
+def crowd(folder: Path) -> Path:
+    """A large one: nodes, gangs and queues are put together."""
+    result, _ = failures()
+    write_page(simulation_page(result, large(3000, 200), base()), folder / "crowd.html")
+    return folder / "crowd.html"
+
+
+@pytest.fixture(scope="session")
+def trap(folder: Path) -> Path:
+    """One whose names are markup and scripts."""
+    write_page(simulation_page(*harmful(), base()), folder / "trap.html")
+    return folder / "trap.html"

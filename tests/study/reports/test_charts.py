@@ -1,0 +1,96 @@
+"""What charts show of a story, and how they stay small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from optsched.study.definitions import definition
+from optsched.study.reports.curves import shares_of, thinned
+from optsched.study.reports.jobs import queue_charts
+from optsched.study.reports.models import difference_table
+from optsched.study.reports.nodes import node_chart
+from optsched.study.reports.occupancy import film
+from optsched.study.reports.views import View
+from optsched.study.reports.words import moment, part_ticks, plain, short, time_ticks
+from tests.support.stories import base, failures, large, model
+
+
+def test_shares_come_to_what_was_held() -> None:
+    result, story = failures()
+    view = View.of(story)
+    held = shares_of(view).held.mean() * len(view.colours)
+    hours = result["gpu_hours"]["total"]["held_gpu_us"] / 3.6e9
+    assert held * 24 * story.end_ms / 3.6e6 == pytest.approx(hours)
+
+
+def test_each_instant_of_a_film_is_what_was_held_then() -> None:
+    story = failures()[1]
+    found = film(View.of(story))
+    names = [name for name, _ in found.data["who"]]
+    for frame, at in enumerate(View.of(story).instants.tolist()):
+        there = {
+            (s.node * 8 + lane, story.jobs[s.job].key)
+            for s in story.stays
+            if s.from_ms <= at < s.to_ms
+            for lane in s.lanes
+        }
+        shown = set()
+        for cell, runs in enumerate(found.data["cells"]):
+            begins, who = runs[::3], runs[1::3]
+            now = who[max(i for i, begin in enumerate(begins) if begin <= frame)]
+            if now >= 0:
+                shown.add((cell, names[now]))
+        assert shown == there
+
+
+def test_many_nodes_and_gangs_are_put_together() -> None:
+    view = View.of(large(800, 300))
+    assert view.colours[-1] == "4 other queues"
+    assert "300 nodes in 24 rows" in node_chart(view).note
+    assert len(film(view).data["places"]) == 300
+    charts = queue_charts(view)
+    assert [c.name for c in charts] == ["by-queue", "longest"]
+    assert str(charts[1].drawing).count('class="name"') == 60
+
+
+def test_a_model_is_its_own_definition() -> None:
+    assert difference_table([base(), base()]).rows == []
+    other = definition(model("volcano-compatible"))
+    rows = {r[0].text: [c.text for c in r[1:]] for r in difference_table([base(), other]).rows}
+    assert rows["solver"] == ["cpsat", "none"]
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "words"),
+    [(0, "0"), (1, "1ms"), (90_000, "1m 30s"), (93_600_000, "1d 2h"), (3_600_001, "1h 1ms")],
+)
+def test_moments(at_ms: int, words: str) -> None:
+    assert moment(at_ms) == words
+
+
+@pytest.mark.parametrize("end_ms", [1, 999, 12_345, 7_200_000, 10**9, 10**12])
+def test_ticks_are_few_and_inside(end_ms: int) -> None:
+    ticks = [at for at, _ in time_ticks(end_ms)]
+    assert ticks[0] == 0
+    assert len(ticks) <= 9
+    assert max(ticks) <= end_ms
+
+
+@pytest.mark.parametrize("top", [0.003, 0.04, 0.31, 0.5, 1.0])
+def test_ticks_of_parts_reach_the_top(top: float) -> None:
+    ticks = part_ticks(top)
+    assert ticks[-1] >= top
+    assert len(ticks) <= 7
+
+
+def test_thinning_keeps_both_ends() -> None:
+    values = np.arange(10_000.0).tolist()
+    found = thinned(values, 100)
+    assert (found[0], found[-1], len(found)) == (0, 9999, 100)
+
+
+def test_words() -> None:
+    assert plain(1234567.5) == "1\u202f234\u202f567.5"
+    assert short("abcdefghij", 5) == "ab…ij"
+    assert short("abc", 5) == "abc"

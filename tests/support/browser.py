@@ -1,0 +1,114 @@
+"""A real browser without a screen, and what tests look at in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from selenium.webdriver.remote.webelement import WebElement
+
+MISSING = "chromium and chromedriver are not installed (Debian: chromium, chromium-driver)"
+
+
+def programs() -> tuple[str, str] | None:
+    """Chromium and its driver; None where either is missing."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    return None if chromium is None or driver is None else (chromium, driver)
+
+
+@dataclass(frozen=True)
+class Browser:
+    """Chromium with one page."""
+
+    driver: Chrome
+
+    @classmethod
+    def started(cls, chromium: str, driver: str) -> Self:
+        """A fresh one."""
+        options = ChromeOptions()
+        options.binary_location = chromium
+        for switch in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage"):
+            options.add_argument(switch)
+        if os.geteuid() == 0:
+            options.add_argument("--no-sandbox")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        return cls(Chrome(options=options, service=Service(driver)))
+
+    def close(self) -> None:
+        """End it."""
+        self.driver.quit()
+
+    # --- what is shown ---------------------------------------------------------------------------
+
+    def open(self, page: Path, width: int = 1200, **media: str) -> None:
+        """Load a page in a window of a width, with features of the medium such as dark colours."""
+        features = [{"name": k.replace("_", "-"), "value": v} for k, v in media.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
+        self.driver.get_log("browser")
+        self.driver.get_log("performance")
+        self.driver.get(page.as_uri())
+
+    def on_paper(self) -> None:
+        """Show the page as a printer gets it."""
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+
+    def pdf(self) -> bytes:
+        """The page printed on A4, with an outline of its headings."""
+        from base64 import b64decode
+
+        asked = {"preferCSSPageSize": True, "generateDocumentOutline": True}
+        return b64decode(self.driver.execute_cdp_cmd("Page.printToPDF", asked)["data"])
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def all(self, selector: str) -> Sequence[WebElement]:
+        """Elements of a selector."""
+        return self.driver.find_elements("css selector", selector)
+
+    def one(self, selector: str) -> WebElement:
+        """The first of them."""
+        return self.driver.find_element("css selector", selector)
+
+    def js(self, script: str, *arguments: object) -> Any:
+        """What a script returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def boxes(self, selector: str) -> list[dict[str, float]]:
+        """Where elements are: x, y, width, height."""
+        return self.js(
+            "return Array.from(document.querySelectorAll(arguments[0])).map((e) => {"
+            "const b = e.getBoundingClientRect();"
+            "return {x: b.x, y: b.y + scrollY, width: b.width, height: b.height}; })",
+            selector,
+        )
+
+    def press(self, *keys: str) -> None:
+        """Type keys, one after the other."""
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def complaints(self) -> list[str]:
+        """What the console says."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Addresses that were asked for since the page was opened."""
+        told = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
+        return [m["params"]["request"]["url"] for m in told if m["method"] == ASKED]
+
+
+ASKED = "Network.requestWillBeSent"
