@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from optsched.formats.reassignments import is_model
 from optsched.formats.vbp import is_vbp
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ class Benchmark:
         return found
 
 
-BENCHMARKS: Final = (Benchmark(is_vbp, "optsched.cli.pack", "pack"),)
+BENCHMARKS: Final = (
+    Benchmark(is_vbp, "optsched.cli.pack", "pack"),
+    Benchmark(is_model, "optsched.cli.reassign", "reassign"),
+)
 
 
 class OrBenchmark(click.Command):

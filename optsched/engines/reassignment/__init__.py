@@ -1,0 +1,1 @@
+"""Machine reassignment: annealed shifts and swaps, neighbourhoods solved whole, a proved bound."""

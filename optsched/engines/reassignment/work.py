@@ -1,0 +1,175 @@
+"""Reassignment in processes of its own: seeds side by side, then all go on from the best."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.domain.reassignment import cost_of, wrong_with
+from optsched.engines.reassignment.solve import (
+    ANNEAL_SHARE,
+    BOUND_MET,
+    Effort,
+    ReassignmentResult,
+    anneal_reassignment,
+    improve_reassignment,
+    quick_reassignment,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from optsched.domain.reassignment import Reassignment
+    from optsched.engines.cpsat.solver import WorkerProcess
+
+NOT_READY: Final = "the solver process did not come up"
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentWork:
+    """A part of a search on its way to a worker.
+
+    Attributes
+    ----------
+    effort
+        Its clock is a function of the standard library.
+    start
+        What to improve; None to anneal from the first assignment on.
+
+    """
+
+    problem: Reassignment
+    effort: Effort
+    start: tuple[int, ...] | None = None
+
+    def run(self, report: Callable[[object], None]) -> str:
+        """See `Work`."""
+        if self.start is None:
+            return anneal_reassignment(self.problem, self.effort, report).stopped
+        return improve_reassignment(self.problem, self.effort, self.start, report).stopped
+
+
+def reassignments(
+    workers: Sequence[WorkerProcess], problem: Reassignment, effort: Effort
+) -> Iterator[ReassignmentResult]:
+    """Better and better assignments, each checked here; the last one says why no better one came.
+
+    Parameters
+    ----------
+    workers
+        Each draws other lots; the best of all is improved by all. With a number of steps what
+        comes out depends on how many there are.
+    effort
+        Of each; the clock is that of the caller.
+
+    Raises
+    ------
+    ValueError
+        As `quick_reassignment`.
+
+    """
+    race = _Race(problem, effort, quick_reassignment(problem))
+    yield race.best
+    if race.is_done() or effort.steps == 0 or effort.seconds <= 0:
+        yield race.result("")
+        return
+    if not all([worker.wait_until_ready() for worker in workers]):
+        yield race.result(NOT_READY)
+        return
+    for share in (ANNEAL_SHARE, 1.0):
+        yield from race.run(workers, share)
+        if race.is_done():
+            break
+    yield race.result("")
+
+
+class _Race:
+    """What several workers have found."""
+
+    def __init__(self, problem: Reassignment, effort: Effort, best: ReassignmentResult) -> None:
+        self._problem, self._effort, self.best = problem, effort, best
+        self._began = effort.clock()
+        self._history = [(0.0, best.cost)]
+        self._stopped, self._running = "", 0
+
+    def is_done(self) -> bool:
+        """Whether nothing better can come."""
+        return self.best.is_proved
+
+    def result(self, stopped: str) -> ReassignmentResult:
+        said = BOUND_MET if self.best.is_proved else stopped or self._stopped
+        return replace(self.best, stopped=said, history=tuple(self._history))
+
+    def run(self, workers: Sequence[WorkerProcess], until: float) -> Iterator[ReassignmentResult]:
+        """A part of the effort; the first part anneals, any other one improves."""
+        effort, start = self._part(until), None if until < 1 else self.best.machine_of
+        queue: SimpleQueue[Any] = SimpleQueue()
+        threads = []
+        for i, worker in enumerate(workers):
+            own = replace(effort, seed=len(workers) * effort.seed + i)
+            work = ReassignmentWork(self._problem, own, start)
+            threads.append(threading.Thread(target=_listen, args=(worker, work, queue)))
+        for thread in threads:
+            thread.start()
+        try:
+            yield from self._collect(queue, len(threads))
+        finally:
+            if self._running:
+                _end(workers)
+            for thread in threads:
+                thread.join()
+
+    def _part(self, until: float) -> Effort:
+        effort = self._effort
+        share = until if until < 1 else 1 - ANNEAL_SHARE
+        if effort.steps is not None:
+            return replace(effort, steps=max(int(effort.steps * share), 1), clock=time.monotonic)
+        left = effort.seconds - (effort.clock() - self._began) if until == 1 else effort.seconds
+        seconds = left if until == 1 else left * share
+        return replace(effort, seconds=max(seconds, 0.0), clock=time.monotonic)
+
+    def _collect(self, queue: SimpleQueue[Any], running: int) -> Iterator[ReassignmentResult]:
+        self._running = running
+        while self._running:
+            answer = queue.get()
+            if isinstance(answer, str):
+                self._stopped = answer
+                self._running -= 1
+            elif self._is_better(answer):
+                yield self.result("")
+
+    def _is_better(self, new: ReassignmentResult) -> bool:
+        if wrong_with(self._problem, new.machine_of):
+            return False
+        best, cost = self.best, cost_of(self._problem, new.machine_of).total
+        bound = max(best.bound, new.bound)
+        # Of equal ones the first in order, whoever comes first.
+        if (cost, new.machine_of) < (best.cost, best.machine_of):
+            self._history.append((round(self._effort.clock() - self._began, 3), cost))
+            self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)
+        is_news = self.best is not best or bound > best.bound
+        self.best = replace(self.best, bound=bound)
+        return is_news
+
+
+def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[Any]) -> None:
+    """Everything that a worker says, and at last why it ended."""
+    answers = worker.work(work, None if work.effort.steps is not None else work.effort.seconds)
+    while True:
+        try:
+            queue.put(next(answers))
+        except StopIteration as end:
+            queue.put(str(end.value))
+            return
+
+
+def _end(workers: Sequence[WorkerProcess]) -> None:
+    """End processes; who listens to them hears of it."""
+    for worker in workers:
+        if worker.pid is not None:
+            os.kill(worker.pid, signal.SIGKILL)
