@@ -14,6 +14,7 @@ from optsched.domain.reassignment import cost_of, wrong_with
 from optsched.engines.reassignment.solve import (
     ANNEAL_SHARE,
     BOUND_MET,
+    OUT_OF_TIME,
     Effort,
     ReassignmentResult,
     anneal_reassignment,
@@ -75,16 +76,16 @@ def reassignments(
     """
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best
-    if race.is_done() or effort.steps == 0 or effort.seconds <= 0:
+    has_time = effort.steps != 0 and (effort.steps is not None or effort.seconds > 0)
+    if race.is_done() or not has_time:
         yield race.result("")
         return
     if not all([worker.wait_until_ready() for worker in workers]):
         yield race.result(NOT_READY)
         return
     for share in (ANNEAL_SHARE, 1.0):
-        yield from race.run(workers, share)
-        if race.is_done():
-            break
+        if not race.is_done():
+            yield from race.run(workers, share)
     yield race.result("")
 
 
@@ -95,13 +96,14 @@ class _Race:
         self._problem, self._effort, self.best = problem, effort, best
         self._began = effort.clock()
         self._history = [(0.0, best.cost)]
-        self._stopped, self._running = "", 0
+        self._stopped, self._running = OUT_OF_TIME, 0
 
     def is_done(self) -> bool:
         """Whether nothing better can come."""
         return self.best.is_proved
 
     def result(self, stopped: str) -> ReassignmentResult:
+        """The best, and why it is the last one: what was said, or what a worker said."""
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))
 
@@ -141,7 +143,7 @@ class _Race:
                 self._stopped = answer
                 self._running -= 1
             elif self._is_better(answer):
-                yield self.result("")
+                yield replace(self.best, history=tuple(self._history))
 
     def _is_better(self, new: ReassignmentResult) -> bool:
         if wrong_with(self._problem, new.machine_of):
