@@ -22,8 +22,8 @@ _AGAINST: Final = 256
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 
-_HOT: Final = 10.0
-_COLD: Final = 1e-4
+_HOT: Final = 5.0
+_COLD: Final = 2e-3
 """Temperatures for one of the mean cost of a shift."""
 
 

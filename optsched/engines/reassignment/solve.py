@@ -116,7 +116,8 @@ def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
 
     """
     instance = Instance.of(problem)
-    return _checked(problem, problem.initial, bound_of(instance, usual_prices(instance)))
+    found = _checked(problem, problem.initial, bound_of(instance, usual_prices(instance)))
+    return replace(found, history=((0.0, found.cost),))
 
 
 def solve_reassignment(
