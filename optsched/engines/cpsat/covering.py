@@ -5,6 +5,7 @@ Rows are kinds of items, columns are bins; items beyond the number needed may be
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,24 @@ from ortools.sat.python import cp_model
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.engines.packing.items import Items
-    from optsched.problem.arrays import F64, I64
+    from optsched.problem.arrays import F64, I64, Bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Need:
+    """What columns have to cover.
+
+    Attributes
+    ----------
+    number
+        (K,) how often each item at least.
+    exactly
+        (K,) which of them no more often.
+
+    """
+
+    number: I64
+    exactly: Bool
 
 
 class CoverMaster:
@@ -60,17 +77,15 @@ class CoverMaster:
 
 
 def fewest_columns(
-    columns: Sequence[I64], items: Items, between: tuple[int, int], seconds: float
+    columns: Sequence[I64], need: Need, between: tuple[int, int], seconds: float
 ) -> list[I64] | None:
     """The fewest columns that cover all items, each as often as it is used; None if none is found.
-
-    Items that make room for others are covered exactly, others at least.
 
     Parameters
     ----------
     columns
         Bins (K,) to choose from.
-    items
+    need
         What has to be covered.
     between
         How many columns must and may be used; fewer are known not to do.
@@ -78,12 +93,12 @@ def fewest_columns(
         For CP-SAT, two workers.
 
     """
-    table, number = np.array(columns, np.int64), items.number
+    table, number = np.array(columns, np.int64), need.number
     model = cp_model.CpModel()
     largest = int(number.max(initial=1))
     uses = [model.new_int_var(0, largest, "") for _ in columns]
-    most = np.where(items.is_rigid, number, largest * len(columns) * largest)
-    for k in range(len(number)):
+    most = np.where(need.exactly, number, largest * len(columns) * largest)
+    for k in np.flatnonzero(number).tolist():
         inside = np.flatnonzero(table[:, k]).tolist()
         covered = cp_model.LinearExpr.weighted_sum(
             [uses[c] for c in inside], table[inside, k].tolist()
@@ -95,6 +110,7 @@ def fewest_columns(
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = 2
+    solver.parameters.catch_sigint_signal = False
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     chosen = [(column, solver.value(use)) for column, use in zip(columns, uses, strict=True)]

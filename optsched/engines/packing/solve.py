@@ -8,33 +8,36 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.domain.packing import volume_bound, wrong_with_bins
-from optsched.engines.packing.filling import Scores, fillings, packings, usual_scores
+from optsched.engines.packing.columns import CLEAR, Columns
+from optsched.engines.packing.filling import packings, usual_scores
 from optsched.engines.packing.items import Items, as_bin
-from optsched.engines.packing.pricing import best_bins
+from optsched.engines.packing.pool import every_bin, full_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from optsched.domain.packing import Bin, VectorPacking
-    from optsched.engines.cpsat.covering import CoverMaster
     from optsched.problem.arrays import F64, I64
 
 BOUND_MET: Final = "the bound is met"
 OUT_OF_TIME: Final = "out of time"
 
 GREEDY: Final = "greedy"
+FULL_BINS: Final = "full bins"
 CP_SAT: Final = "cp-sat"
 DIVE: Final = "dive"
 VOLUME: Final = "volume"
 COLUMNS: Final = "columns"
 
-_UNIT: Final = 1 << 30
-"""A price of one bin, in whole numbers."""
-
 _WAYS: Final = 32
-_COLUMNS: Final = 40
-_CLEAR: Final = 1e-6
 _NOISE: Final = 0.3
+_PART: Final = 0.04
+_FEW_ITEMS: Final = 80
+_FINISH: Final = 4.0
+_FIRST_SHARE: Final = 0.1
+_MOST_COLUMNS: Final = 8000
+_FULL_ITEMS: Final = 3
+_NEXT_TO_NOTHING: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +144,14 @@ class _Search:
         return PackingResult(bins, self.bound, stopped, self._found_by, self._bound_by)
 
     def run(self) -> str:
-        self._greedy(self._items)
-        if self._is_done():
-            return BOUND_MET
-        from optsched.engines.cpsat.covering import CoverMaster
-
-        master = CoverMaster(self._items.number)
-        for counts in self.best:
-            master.add(counts)
-        self._grow(master)
-        if self._is_done():
-            return BOUND_MET
-        noise = 0.0
-        while not self._is_done() and not self._is_late():
-            self._choose(master)
-            if not self._is_done():
-                self._dive(master, noise)
-            noise = _NOISE
-        return OUT_OF_TIME if not self._is_done() else BOUND_MET
+        """Search until the bound is met or time is out; which of them."""
+        for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
+            self._offer(counts, GREEDY)
+        for step in (self._fill_up, self._grow, self._dive_on):
+            if self._is_done() or self._is_late():
+                break
+            step()
+        return BOUND_MET if self._is_done() else OUT_OF_TIME
 
     def _is_done(self) -> bool:
         return len(self.best) <= self.bound
@@ -188,91 +181,93 @@ class _Search:
             self.bound, self._bound_by = bound, how
             self._report(self.result(""))
 
-    def _greedy(self, items: Items) -> None:
-        for bins in packings(items, usual_scores(items, _WAYS, self._random)):
-            self._offer(bins, GREEDY)
+    # --- bins without waste ----------------------------------------------------------------------
+
+    def _fill_up(self) -> None:
+        """Where the volume leaves next to nothing unused, only full bins are of use."""
+        waste = self.bound * self._items.capacity - self._items.total
+        if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
+            return
+        from optsched.engines.cpsat.covering import Need, fewest_columns
+
+        pool = full_bins(self._items, waste, _FULL_ITEMS, self._is_late)
+        if pool is None or pool.num_bins > _MOST_COLUMNS:
+            return
+        need = Need(self._items.number, self._items.is_rigid | (waste == 0).all())
+        found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), self._left / 2)
+        if found is not None:
+            self._offer(found, FULL_BINS)
 
     # --- columns ---------------------------------------------------------------------------------
 
-    def _grow(self, master: CoverMaster) -> None:
+    def _grow(self) -> None:
         """Generate columns until the bound is as good as it gets."""
-        while not self._is_late():
-            solved = master.solve(self._left)
-            if solved is None:
+        pool = every_bin(self._items, self._is_late)
+        self._columns = Columns(self._items, pool, self._random, lambda: self._end - self._clock())
+        for counts in self.best:
+            self._columns.master.add(counts)
+        for bound in self._columns.bounds():
+            self._raise(bound, COLUMNS)
+            if self._is_done():
                 return
-            _, prices = solved
-            if self._add_greedy(master, self._items, prices):
-                continue
-            whole = np.floor(prices * _UNIT).astype(np.int64)
-            found = best_bins(self._items, whole, _UNIT, _COLUMNS, self._is_late)
-            self._raise(-(-int(whole @ self._items.number) // found.most), COLUMNS)
-            grown = sum([master.add(counts) for counts in found.bins])
-            if not grown or self._is_done() or self.bound >= prices @ self._items.number - _CLEAR:
-                return
-
-    def _add_greedy(self, master: CoverMaster, items: Items, prices: F64) -> int:
-        """Bins filled by price that are worth more than one."""
-        ways = 2 * _WAYS
-        weight = self._random.dirichlet(np.ones(len(items.capacity)), ways)
-        weight[::2] = weight[::2] * 0.5 + 0.5 / len(items.capacity)
-        size = weight @ items.relative.T
-        worth = prices / np.maximum(size, 1e-3) ** self._random.uniform(0.3, 1.2, (ways, 1))
-        worth = worth * self._random.uniform(0.8, 1.2, worth.shape)
-        worth[:, prices <= 0] = -1
-        found = fillings(items, Scores(weight * 1e-6, np.zeros(ways), worth))
-        found = np.unique(found[found @ prices > 1 + _CLEAR], axis=0)
-        return sum([master.add(counts) for counts in found])
 
     # --- integers --------------------------------------------------------------------------------
 
-    def _choose(self, master: CoverMaster) -> None:
-        """The fewest of the columns that there are."""
-        from optsched.engines.cpsat.covering import fewest_columns
+    def _dive_on(self) -> None:
+        """Dive and choose among columns, again and again."""
+        noise, share = 0.0, _FIRST_SHARE
+        while not self._is_done() and not self._is_late():
+            self._dive(noise)
+            if not self._is_done():
+                self._choose(
+                    self._items.number,
+                    [],
+                    self._columns.prices,
+                    self._columns.value,
+                    self._left * share,
+                )
+            noise, share = _NOISE, min(2 * share, 0.5)
 
-        found = fewest_columns(
-            master.columns,
-            self._items,
-            (self.bound, len(self.best) - 1),
-            self._left / 3,
+    def _choose(
+        self, left: I64, fixed: list[I64], prices: F64, value: float, seconds: float
+    ) -> None:
+        """The fewest bins for what is left beside some that are fixed."""
+        from optsched.engines.cpsat.covering import Need, fewest_columns
+
+        target = len(self.best) - 1 - len(fixed)
+        gap = target - value
+        if gap < -CLEAR:
+            return
+        columns = self._columns.promising(left, prices, gap, _MOST_COLUMNS)
+        least = max(int(np.ceil(value - CLEAR)), self.bound - len(fixed))
+        need = Need(left, self._items.is_rigid)
+        found = (
+            fewest_columns(columns, need, (least, target), min(seconds, self._left))
+            if columns
+            else None
         )
         if found is not None:
-            self._offer(found, CP_SAT)
+            self._offer([*fixed, *found], CP_SAT)
 
-    def _dive(self, master: CoverMaster, noise: float) -> None:
-        """Fix the most used columns one after the other, and price again for what is left."""
-        self._descend(master, noise)
-        master.need(self._items.number)
-
-    def _descend(self, master: CoverMaster, noise: float) -> None:
-        left, fixed = self._items.number.copy(), list[np.ndarray]()
+    def _dive(self, noise: float) -> None:
+        """Fix the most used columns, price again for what is left, and so on to the end."""
+        left = self._items.number.copy()
+        fixed: list[I64] = []
         while left.any() and not self._is_late():
-            items = Items(self._items.sizes, left, self._items.capacity)
-            master.need(left)
-            uses = self._priced_again(master, items)
-            if uses is None:
-                return
-            counts = self._most_used(master, uses, left, noise)
-            fixed.append(counts)
-            left = left - counts
-            if len(fixed) >= len(self.best):
-                return
-        self._offer(fixed, DIVE)
-
-    def _priced_again(self, master: CoverMaster, items: Items) -> F64 | None:
-        for _ in range(20):
-            solved = master.solve(self._left)
-            if solved is None or self._is_late():
-                return None
-            uses, prices = solved
-            if not self._add_greedy(master, items, prices):
+            solved = self._columns.solved_for(left)
+            if solved is None:
                 break
-        return uses
-
-    def _most_used(self, master: CoverMaster, uses: F64, left: I64, noise: float) -> I64:
-        """The most used column, cut to what is left; the fullest of equally used ones."""
-        uses = np.minimum(uses, 1) * self._random.uniform(1 - noise, 1, len(uses))
-        # Columns that came after the last solve have no uses yet.
-        table = np.minimum(np.array(master.columns[: len(uses)]), left)
-        uses = np.where(self._items.fit(table) & table.any(axis=1), uses, -1)
-        fill = (table @ self._items.relative).sum(axis=1)
-        return np.asarray(table[np.lexsort((-fill, -uses.round(6)))[0]], np.int64)
+            uses, prices, value = solved
+            if len(fixed) + np.ceil(value - CLEAR) >= len(self.best):
+                break
+            if left.sum() <= _FEW_ITEMS and fixed:
+                self._choose(left, fixed, prices, value, _FINISH)
+                break
+            chosen = self._columns.most_used(uses, left, noise, _PART)
+            if not chosen:
+                break
+            fixed += chosen
+            left = left - np.sum(chosen, axis=0)
+        if not left.any():
+            self._offer(fixed, DIVE)
+        self._columns.master.need(self._items.number)
