@@ -32,9 +32,10 @@ COLUMNS: Final = "columns"
 _WAYS: Final = 32
 _NOISE: Final = 0.3
 _PART: Final = 0.04
-_FEW_ITEMS: Final = 80
+_FEW_BINS: Final = 12
 _FINISH: Final = 4.0
-_FIRST_SHARE: Final = 0.1
+_DIVES: Final = 6
+_SHARE: Final = 0.15
 _MOST_COLUMNS: Final = 8000
 _FULL_ITEMS: Final = 3
 _NEXT_TO_NOTHING: Final = 0.02
@@ -215,18 +216,16 @@ class _Search:
 
     def _dive_on(self) -> None:
         """Dive and choose among columns, again and again."""
-        noise, share = 0.0, _FIRST_SHARE
+        noise = 0.0
         while not self._is_done() and not self._is_late():
-            self._dive(noise)
-            if not self._is_done():
-                self._choose(
-                    self._items.number,
-                    [],
-                    self._columns.prices,
-                    self._columns.value,
-                    self._left * share,
-                )
-            noise, share = _NOISE, min(2 * share, 0.5)
+            for _ in range(_DIVES):
+                self._dive(noise)
+                noise = _NOISE
+                if self._is_done() or self._is_late():
+                    return
+            columns = self._columns
+            seconds = self._left * _SHARE
+            self._choose(self._items.number, [], columns.prices, columns.value, seconds)
 
     def _choose(
         self, left: I64, fixed: list[I64], prices: F64, value: float, seconds: float
@@ -234,20 +233,17 @@ class _Search:
         """The fewest bins for what is left beside some that are fixed."""
         from optsched.engines.cpsat.covering import Need, fewest_columns
 
-        target = len(self.best) - 1 - len(fixed)
-        gap = target - value
-        if gap < -CLEAR:
-            return
-        columns = self._columns.promising(left, prices, gap, _MOST_COLUMNS)
+        most = len(self.best) - 1 - len(fixed)
         least = max(int(np.ceil(value - CLEAR)), self.bound - len(fixed))
         need = Need(left, self._items.is_rigid)
-        found = (
-            fewest_columns(columns, need, (least, target), min(seconds, self._left))
-            if columns
-            else None
-        )
-        if found is not None:
-            self._offer([*fixed, *found], CP_SAT)
+        for target in sorted({least, most}):
+            columns = self._columns.promising(left, prices, target - value, _MOST_COLUMNS)
+            if target > most or not columns or self._is_late():
+                return
+            found = fewest_columns(columns, need, (least, target), min(seconds, self._left))
+            if found is not None:
+                self._offer([*fixed, *found], CP_SAT)
+                return
 
     def _dive(self, noise: float) -> None:
         """Fix the most used columns, price again for what is left, and so on to the end."""
@@ -260,7 +256,7 @@ class _Search:
             uses, prices, value = solved
             if len(fixed) + np.ceil(value - CLEAR) >= len(self.best):
                 break
-            if left.sum() <= _FEW_ITEMS and fixed:
+            if value <= _FEW_BINS and fixed:
                 self._choose(left, fixed, prices, value, _FINISH)
                 break
             chosen = self._columns.most_used(uses, left, noise, _PART)
