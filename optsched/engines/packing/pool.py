@@ -7,7 +7,7 @@ in that order, so that those which still fit are one stretch of the order; each 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64, Bool
 
     Kinds = npt.NDArray[np.int16]
+    Prices = TypeVar("Prices", F64, I64)
 
 _MOST_NUMBERS: Final = 16_000_000
 _MOST_KINDS: Final = 30_000
@@ -44,12 +45,12 @@ class Pool:
     inside: Kinds
     num_kinds: int
 
-    def worth(self, prices: F64 | I64) -> F64 | I64:
+    def worth(self, prices: Prices) -> Prices:
         """(P,) what bins are worth at prices (K,) of items."""
-        padded = np.append(prices, prices.dtype.type(0))
-        total = padded[self.inside[:, 0]]
+        padded: Prices = np.append(prices, prices.dtype.type(0))
+        total: Prices = padded[self.inside[:, 0]]
         for column in self.inside.T[1:]:
-            total = total + padded[column]
+            total += padded[column]
         return total
 
     def counts(self, bins: I64) -> I64:
@@ -61,7 +62,7 @@ class Pool:
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
         """As `pricing.best_bins`, the best for many items before the second best for one."""
-        worth = np.asarray(self.worth(prices))
+        worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
         if not len(good):
@@ -80,7 +81,7 @@ class Pool:
     def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
         """Bins of items that are left (K,), worth more than so much, the most precious ones."""
         allowed = np.append(left > 0, True)
-        worth = np.asarray(self.worth(prices))
+        worth = self.worth(prices)
         good = np.flatnonzero((worth > above) & allowed[self.inside].all(axis=1))
         order = good[np.argsort(-worth[good], kind="stable")][:most]
         table = self.counts(order)
@@ -94,7 +95,8 @@ class Pool:
         ]
         first = np.unique(np.concatenate([at[kinds < self.num_kinds] for kinds, at in chosen]))
         rest = np.setdiff1d(np.arange(min(len(order), most // 4)), first)
-        return order[np.concatenate([first, rest])[:most]]
+        found: I64 = order[np.concatenate([first, rest])[:most]]
+        return found
 
 
 def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:
@@ -139,7 +141,9 @@ class _Growth:
         levels: list[Kinds] = []
         for size in range(1, most_items + 1):
             grown = self._grown(last, room, is_last=size == most_items)
-            if grown is None or sum(map(len, levels)) + len(grown[0]) > self._most:
+            if grown is None:
+                return None
+            if (sum(map(len, levels)) + len(grown[0])) * max(size, 4) > 4 * self._most:
                 return None
             parent, last, room = grown
             inside = np.column_stack([inside[parent], self._kind[last].astype(np.int16)])
