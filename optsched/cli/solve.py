@@ -1,56 +1,57 @@
-"""`optsched solve`: decide an instance offline and write the plan."""
+"""`optsched solve`: decide an instance offline, under one model or several, and write what came."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from optsched.cli.assigning import (
+    Options,
+    assignment_of,
+    identity_of,
+    limits_for,
+    places_of,
+    policies_of,
+)
 from optsched.cli.benchmarks import OrBenchmark
-from optsched.cli.deciding import BAD_INPUT, policy_of, surroundings
+from optsched.cli.keeping import NOT_KEPT, KeepError, keep_text
+from optsched.cli.output import JSON, TABLE
+from optsched.cli.reading import instance_of, news
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.show import MOST_ROWS, show_plan
-from optsched.formats.instances import read_instance
+from optsched.cli.showmodels import show_models
+from optsched.cli.solving import Gap, Places, Solved, solve_one
+from optsched.cli.stopping import stopping
 from optsched.formats.plan import write_plan
-from optsched.formats.pods import DecodeOptions
-from optsched.formats.problems import InstanceError
-from optsched.session.flaws import READ_CODES
-from optsched.session.session import run_session
-from optsched.session.solving import DEFAULT_SECONDS, limits_of
+from optsched.formats.solveresult import write_result, write_results
+from optsched.session.session import NOTHING
+from optsched.session.solving import DEFAULT_SECONDS
+from optsched.study.planmeasures import measure_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Sequence
 
     from rich.console import Console
 
+    from optsched.cli.stopping import Stop
     from optsched.formats.instances import Instance
-    from optsched.session.flaws import Flaw
 
 NO_PLAN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line asks for; see the help of `solve`."""
-
-    model: str
-    solver: str | None
-    time_limit: float | None
-    deterministic: bool
-    out: Path | None
-    names: tuple[str, ...]
-    everything: bool
-    plugins_dir: Path | None
+INTERRUPTED = 130
 
 
 @click.command(cls=OrBenchmark)
 @click.argument("instance", type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--model", default="volcano-default", show_default=True, help="Name of a model, or a file."
+    "--model",
+    "models",
+    multiple=True,
+    default=("volcano-default",),
+    show_default=True,
+    help="Name of a model, or a file; may be given again, to compare with the first.",
 )
 @click.option("--solver", type=click.Choice(["none"]), help="none: the greedy pipeline alone.")
 @click.option(
@@ -58,10 +59,38 @@ class Options:
     type=click.FloatRange(min=0),
     help=f"Seconds for the solver; {DEFAULT_SECONDS:g} unless said otherwise.",
 )
+@click.option(
+    "--gap",
+    type=Gap(),
+    help="Stop once each level is proved to be within this of its best value: 0.01 or 1%.",
+)
+@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True)
 @click.option("--deterministic", is_flag=True, help="The same plan every time: reads no clock.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan to this file."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write the plan to this file; with several models one file each to this folder.",
 )
+@click.option(
+    "--result",
+    type=click.Path(path_type=Path),
+    help="Write the result, with progress and all that made it, in the same way.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(exists=True, path_type=Path),
+    help="Go on from a result of --result: the same file or folder.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice([TABLE, JSON]),
+    default=TABLE,
+    show_default=True,
+    help="json: print the result.",
+)
+@click.option("--progress", is_flag=True, help="Print a line for everything new on the way.")
 @click.option(
     "--scheduler-name",
     "names",
@@ -80,64 +109,92 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     """Decide what to do with the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.
 
     Prints placements by gang, the certificate, and what stays pending and why. Ends with 0 when a
-    verified plan was made, 2 for bad input, 3 when there is no plan.
+    verified plan was made, 2 for bad input, 3 when there is no plan, 4 when a file could not be
+    written, 130 after Ctrl-C, with the best plan so far.
     """
-    _solve(instance, Options(**options))
-
-
-def _solve(instance: Path, options: Options) -> None:
     screen = remarks()
-    policy = policy_of(screen, options.model, options.solver, options.plugins_dir)
-    read = _instance(screen, instance, options.names)
-    limits = limits_of(policy, options.time_limit, deterministic=options.deterministic)
-    with (
-        screen.status(f"deciding with {policy.name}"),
-        surroundings(policy, limits, deterministic=options.deterministic) as around,
-    ):
-        report = run_session(read.snapshot, policy, around)
-    show_plan(output(), report.plan, sys.maxsize if options.everything else MOST_ROWS)
-    for flaw in _news(report.flaws, read):
+    try:
+        code = _solve(screen, instance, Options(**options))
+    except KeyboardInterrupt:
+        say(screen, "interrupted before there was a plan", "red")
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def _solve(screen: Console, instance: Path, options: Options) -> int:
+    policies = policies_of(screen, options)
+    places = places_of(screen, options, policies)
+    read = instance_of(screen, instance, options.names)
+    identity = identity_of(screen, instance)
+    solved: list[Solved] = []
+    is_kept = True
+    with stopping(lambda: say(screen, "stopping; once more ends it at once", "yellow")) as stop:
+        for given, policy in policies.items():
+            if stop():
+                say(screen, f"{policy.name}: not solved", "yellow")
+                continue
+            limits = limits_for(policy, options)
+            assignment = assignment_of(options, (given, policy), identity, limits)
+            how = (limits, stop, options.progress)
+            found = solve_one(screen, read.snapshot, policy, assignment, places[given], how)
+            solved.append(found)
+            _tell(screen, found, read, options)
+            is_kept &= _keep(screen, found, places[given])
+    _conclude(solved, read, options)
+    return _code(solved, stop, is_kept=is_kept)
+
+
+def _code(solved: Sequence[Solved], stop: Stop, *, is_kept: bool) -> int:
+    if stop():
+        return stop.code
+    if any(each.report.plan.certificate.engine == NOTHING for each in solved):
+        return NO_PLAN
+    return 0 if is_kept else NOT_KEPT
+
+
+# --- afterwards ----------------------------------------------------------------------------------
+
+
+def _tell(screen: Console, solved: Solved, read: Instance, options: Options) -> None:
+    """Print a plan and what was wrong on the way."""
+    report = solved.report
+    if options.form == TABLE:
+        if len(options.models) > 1:
+            output().print(f"model {solved.policy.name}\n", style="bold", highlight=False)
+        show_plan(output(), report.plan, sys.maxsize if options.everything else MOST_ROWS)
+    for flaw in news(report.flaws, read):
         say(screen, str(flaw), "yellow")
     for violation in report.trace.violations:
         say(screen, f"an answer broke a rule and was not used: {violation}", "red")
     for fault in report.trace.faults:
         say(screen, str(fault), "red")
-    if report.plan.certificate.engine == "none":
-        sys.exit(NO_PLAN)
-    if options.out is not None:
-        options.out.write_text(write_plan(report.plan), encoding="utf-8")
-        say(screen, f"wrote {options.out}", "dim")
 
 
-def _instance(screen: Console, path: Path, names: tuple[str, ...]) -> Instance:
-    try:
-        with _progress(screen, path) as report:
-            read = read_instance(path, DecodeOptions(names), progress=report)
-    except InstanceError as e:
-        say(screen, str(e), "red")
-        sys.exit(BAD_INPUT)
-    for problem in read.problems:
-        say(screen, str(problem), "yellow")
-    for notice in read.notices:
-        say(screen, notice, "dim")
-    return read
+def _keep(screen: Console, solved: Solved, places: Places) -> bool:
+    """Write what is to be written; False where that was not possible."""
+    plan, is_kept = solved.report.plan, True
+    texts = []
+    if places.out is not None and plan.certificate.engine != NOTHING:
+        texts.append((places.out, write_plan(plan), ""))
+    if places.result is not None:
+        partial = f" (partial: {solved.result.ended})" if solved.result.is_partial else ""
+        texts.append((places.result, write_result(solved.result), partial))
+    for path, text, note in texts:
+        try:
+            keep_text(path, text)
+            say(screen, f"wrote {path}{note}", "dim")
+        except KeepError as e:
+            say(screen, str(e), "red")
+            is_kept = False
+    return is_kept
 
 
-def _news(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
-    """Flaws of which reading has not told already."""
-    told = {(problem.kind, problem.key) for problem in read.problems}
-    for flaw in flaws:
-        if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in told:
-            yield flaw
-
-
-@contextmanager
-def _progress(screen: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
-    """Shows how much of an instance has been read."""
-    with screen.status(f"reading {path}") as status:
-
-        def report(read: int, total: int) -> None:
-            if total:
-                status.update(f"reading {path}: {100 * read // total} %")
-
-        yield report
+def _conclude(solved: Sequence[Solved], read: Instance, options: Options) -> None:
+    """Print what is said of all models together."""
+    if options.form == JSON:
+        results = tuple(each.result for each in solved)
+        alone = len(options.models) == 1 and len(results) == 1
+        click.echo(write_result(results[0]) if alone else write_results(results), nl=False)
+    elif len(solved) > 1:
+        measured = [(s.policy.name, measure_plan(read.snapshot, s.report.plan)) for s in solved]
+        show_models(output(), measured)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from optsched.api import kinds
 from optsched.api.unknown import unknown_fields
 from optsched.formats.index import READ_KINDS
-from optsched.formats.openb import read_openb
+from optsched.formats.openb import NODE_LIST, read_openb
 from optsched.formats.pods import DEFAULT_NAMESPACE
 from optsched.formats.problems import InstanceError, ObjectProblem, problems_of
 from optsched.formats.snapshot import assemble
@@ -112,6 +112,13 @@ def read_objects(
     """The plain objects at a path, lists taken apart, and what is none; InstanceError as above."""
     found = _read_files(_files(Path(path)), Path(path), progress or _silent)
     return found.values, tuple(found.problems)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files that are read for an instance at a path; InstanceError where there are none."""
+    if path.suffix.lower() == _CSV:
+        return [path, path.with_name(NODE_LIST)]
+    return _files(path)
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ package's own data.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 
 _MODELS = "optsched.models"
 _SUFFIX = ".yaml"
+_SHIPPED = "model "
 _EMPTY = Shelf()
+_SECRET = re.compile(
+    r"""((?:password|passwd|token|secret)[\w.-]*["']?\s*:)[^\S\n]*[^\s,}][^,}\n]*""", re.I
+)
+"""A key that speaks of a secret, and its value."""
 
 PLUGINS_DIR = "pluginsDir"
 """The field of both formats that names a folder of plugins."""
@@ -50,7 +56,7 @@ def _shipped_names() -> list[str]:
 
 def _shipped(name: str, shelf: Shelf = _EMPTY) -> Policy:
     text = files(_MODELS).joinpath(f"{name}{_SUFFIX}").read_text("utf-8")
-    return parse_policy(text, f"model {name}", shelf)
+    return parse_policy(text, f"{_SHIPPED}{name}", shelf)
 
 
 def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY) -> Policy:
@@ -120,6 +126,19 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     policy = parse(root, source, findings, catalogue)
     warnings = (*catalogue.warnings, *policy.warnings)
     return replace(policy, warnings=warnings, plugin_files=plugin_files)
+
+
+def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
+    """The text that a policy was read from, with stars for what could be a password.
+
+    Raises `PolicyError` where its file can not be read any more.
+    """
+    shipped = policy.source.removeprefix(_SHIPPED)
+    if policy.source.startswith(_SHIPPED) and is_shipped(shipped):
+        text = files(_MODELS).joinpath(f"{shipped}{_SUFFIX}").read_text("utf-8")
+    else:
+        text = read_text(policy.source, read)
+    return _SECRET.sub(r"\1 '***'", text)
 
 
 def plugin_folders(text: str, source: str) -> tuple[Path, ...]:

@@ -55,7 +55,7 @@ class History:
         search = _Search(self, problem, levels, start)
         for result in start.results:
             search.take(result.name, self.now, result.value, result.bound)
-        self._watch.improved(search.incumbent(start.decisions))
+        self.improved(search.incumbent(start.decisions))
         return search.hear
 
     def end(self, problem: Problem, answer: Answer) -> None:
@@ -92,7 +92,7 @@ class History:
     def improved(self, incumbent: Callable[[], Incumbent]) -> None:
         """Tell of a better answer."""
         if self._watch is not None:
-            self._watch.improved(incumbent)
+            self._watch.improved(self.turn, incumbent)
 
 
 class _Search:

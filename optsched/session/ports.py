@@ -43,5 +43,5 @@ class Watch(Protocol):
     def progressed(self, progress: Progress) -> None:
         """More is known of a level than before."""
 
-    def improved(self, incumbent: Callable[[], Incumbent]) -> None:
-        """A better answer was found; `incumbent` works it out, which may take a while."""
+    def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
+        """A search has found a better answer; `incumbent` works it out, which may take a while."""

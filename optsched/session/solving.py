@@ -10,7 +10,7 @@ from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.policy.policy import SolverKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from optsched.policy.policy import Policy
 
@@ -19,22 +19,35 @@ DEFAULT_SECONDS: Final = 10.0
 """What a solve by the clock may take unless somebody says otherwise."""
 
 
-def limits_of(policy: Policy, seconds: float | None, *, deterministic: bool) -> Limits:
-    """What a solve may spend."""
+def limits_of(
+    policy: Policy,
+    seconds: float | None,
+    *,
+    deterministic: bool,
+    seed: int = 0,
+    gap: float | None = None,
+) -> Limits:
+    """What a solve may spend; with a gap no more than it takes to come within it."""
     work = policy.budgets.deterministic_s
     if deterministic:
-        return Limits(budget_ms=None, deterministic=seconds or work, num_workers=1)
+        work = seconds or work
+        return Limits(budget_ms=None, deterministic=work, num_workers=1, seed=seed, gap=gap)
     budget = DEFAULT_SECONDS if seconds is None else seconds
-    return Limits(budget_ms=int(budget * 1000), deterministic=max(budget, work))
+    return Limits(int(budget * 1000), deterministic=max(budget, work), seed=seed, gap=gap)
 
 
 @contextmanager
-def solver_of(policy: Policy) -> Iterator[WorkerProcess | None]:
-    """A worker that is ready to solve; None for policies without a solver."""
+def solver_of(
+    policy: Policy, is_stopped: Callable[[], bool] | None = None
+) -> Iterator[WorkerProcess | None]:
+    """A worker that is ready to solve; None for policies without a solver.
+
+    Its solves end with what they have once `is_stopped` says so.
+    """
     if policy.solver is SolverKind.NONE:
         yield None
         return
-    worker = WorkerProcess()
+    worker = WorkerProcess(is_stopped)
     try:
         worker.wait_until_ready()
         yield worker

@@ -241,7 +241,7 @@ class Measuring:
         self._arrivals = {a.gang.key: a for a in trace.arrivals}
         self._tasks: dict[str, Task] = {}
         self._nodes = _Nodes(trace)
-        self._topology = _Nearness(trace.topology)
+        self._topology = Nearness(trace.topology)
         self._queues = _Shares(trace)
         self._jobs: dict[str, _Job] = {}
         self._crowd, self._crowded = 0, 0.0
@@ -563,7 +563,7 @@ class _Shares:
         return jain_index([self._over[queue] for queue in sorted(self._asked)])
 
 
-class _Nearness:
+class Nearness:
     """How far apart in the network gangs start."""
 
     def __init__(self, topology: Topology) -> None:

@@ -1,0 +1,58 @@
+"""Reading an instance for a command: progress on the way, and what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from optsched.cli.deciding import BAD_INPUT
+from optsched.cli.screen import say
+from optsched.formats.instances import read_instance
+from optsched.formats.pods import DecodeOptions
+from optsched.formats.problems import InstanceError
+from optsched.session.flaws import READ_CODES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from optsched.formats.instances import Instance
+    from optsched.session.flaws import Flaw
+
+
+def instance_of(screen: Console, path: Path, names: tuple[str, ...]) -> Instance:
+    """The instance at a path; ends with 2 where there is none, and tells what is wrong with it."""
+    try:
+        with _progress(screen, path) as report:
+            read = read_instance(path, DecodeOptions(names), progress=report)
+    except InstanceError as e:
+        say(screen, str(e), "red")
+        sys.exit(BAD_INPUT)
+    for problem in read.problems:
+        say(screen, str(problem), "yellow")
+    for notice in read.notices:
+        say(screen, notice, "dim")
+    return read
+
+
+def news(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
+    """Flaws of which reading has not told already."""
+    told = {(problem.kind, problem.key) for problem in read.problems}
+    for flaw in flaws:
+        if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in told:
+            yield flaw
+
+
+@contextmanager
+def _progress(screen: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
+    """Shows how much of an instance has been read."""
+    with screen.status(f"reading {path}") as status:
+
+        def report(read: int, total: int) -> None:
+            if total:
+                status.update(f"reading {path}: {100 * read // total} %")
+
+        yield report

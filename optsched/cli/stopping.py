@@ -1,0 +1,60 @@
+"""Ctrl-C and `kill` while a command searches: the first asks it to end, the second ends it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_BY_SIGNAL: Final = 128
+
+
+class Stop:
+    """Whether somebody has asked to stop, and how."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def __call__(self) -> bool:
+        """Whether somebody has."""
+        return self._number != 0
+
+    def ask(self, number: int) -> None:
+        """Ask, as a signal of that number does."""
+        self._number = number
+
+    @property
+    def code(self) -> int:
+        """The code to end with: 130 after Ctrl-C, 143 after `kill`; 0 where nobody has asked."""
+        return _BY_SIGNAL + self._number if self._number else 0
+
+
+@contextmanager
+def stopping(tell: Callable[[], None]) -> Iterator[Stop]:
+    """What the first signal asks for; a second one is a KeyboardInterrupt.
+
+    `tell` is called when somebody asks. Threads other than the first one get no signals.
+    """
+    stop = Stop()
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        if stop():
+            raise KeyboardInterrupt
+        stop.ask(number)
+        tell()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, asked) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

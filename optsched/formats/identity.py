@@ -1,0 +1,44 @@
+"""What an instance and the software that solves it are, so that both can be found again."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from optsched.formats.instances import files_of
+from optsched.formats.solveresult import FileSum, InstanceIdentity, checksum
+
+SOLVERS: Final = ("ortools", "numpy", "scipy")
+
+
+def instance_identity(path: str | Path) -> InstanceIdentity:
+    """The files that `read_instance` reads at a path, with the SHA-256 of their bytes.
+
+    Raises
+    ------
+    InstanceError
+        Nothing is there.
+    OSError
+        A file can not be read.
+
+    """
+    root = Path(path)
+    base = root if root.is_dir() else root.parent
+    files = [
+        FileSum(file.relative_to(base).as_posix(), checksum(file.read_bytes()))
+        for file in files_of(root)
+    ]
+    return InstanceIdentity(str(path), tuple(sorted(files, key=lambda f: f.path)))
+
+
+def versions(own: str) -> dict[str, str]:
+    """Versions by name: of Python, of what solves, and our own, which is handed in."""
+    found = {"optsched": own, "python": platform.python_version()}
+    for name in SOLVERS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
