@@ -330,6 +330,8 @@ def _weigh(
         _result(problem, level, value, proved.get(i), relaxed)
         for i, (level, value) in enumerate(zip(levels, values, strict=True))
     )
+    if values == known:
+        results = tuple(map(_at_best, results, incumbent.results))
     whose = engine
     if values == known:
         # As good is no reason to place otherwise, or the plan would change from run to run.
@@ -363,6 +365,15 @@ def _result(
     else:
         status = LevelStatus.FEASIBLE
     return LevelResult(level.name, level.unit, level.sense, value, bound, status)
+
+
+def _at_best(result: LevelResult, before: LevelResult) -> LevelResult:
+    """A result with the better one of two bounds, where nothing above has changed."""
+    if result.bound is None or before.bound is None:
+        return result
+    bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)
+    status = LevelStatus.OPTIMAL if result.value == bound else result.status
+    return replace(result, bound=bound, status=status)
 
 
 def _uses(results: Sequence[LevelResult]) -> bool:

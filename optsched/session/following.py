@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 RESUMED = "resumed"
 """The engine of decisions that an earlier solve has left."""
 
+PROVED_BEFORE = "proved before"
+"""Why a search ends at once whose start was proved to be the best already."""
+
 
 class History:
     """Progress and incumbents of all searches of a session, told on the way.
@@ -167,8 +170,15 @@ def taken_up(
         return None
     told = [(r.name, r.value) for r in incumbent.levels]
     is_same = told == [(r.name, r.value) for r in answer.results]
-    proved = tuple(r.bound for r in incumbent.levels) if is_same else ()
-    return replace(answer, engine=RESUMED, final=greedy.final, proved=proved)
+    answer = replace(answer, engine=RESUMED, final=greedy.final)
+    if not is_same:
+        return answer
+    bounds = tuple(r.bound for r in incumbent.levels)
+    pairs = zip(levels, answer.results, bounds, strict=True)
+    results = tuple(
+        r if bound is None else _result(level, r.value, bound) for level, r, bound in pairs
+    )
+    return replace(answer, results=results, proved=bounds)
 
 
 def _decided(problem: Problem, incumbent: Incumbent, greedy: Answer) -> Decisions | None:

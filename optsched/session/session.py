@@ -68,7 +68,7 @@ from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, decisions_of, pending_of
 from optsched.session.exclusive import with_exclusive
 from optsched.session.flaws import budget_flaws, find_flaws
-from optsched.session.following import History, taken_up
+from optsched.session.following import PROVED_BEFORE, History, taken_up
 from optsched.session.gates import opened
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.nearby import with_wants
@@ -476,7 +476,7 @@ class _Session:
         if not self._optimises or self._around.solver is None:
             return greedy
         if is_ideal(problem, self._policy.rules, levels, greedy):
-            return replace(greedy, stopped=IDEAL)
+            return replace(greedy, stopped=PROVED_BEFORE if greedy.proved else IDEAL)
         goal = (tiers, levels)
         search = Search(self._around.solver, self._limits, watch)
         try:
