@@ -18,8 +18,10 @@ if TYPE_CHECKING:
         Played,
         Policy,
         Problem,
+        Progress,
         Queue,
         Snapshot,
+        SolveResult,
         Trace,
         arrival,
         compare,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         simulate,
         snapshot,
         solve,
+        solve_result,
         trace,
     )
 

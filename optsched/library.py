@@ -10,19 +10,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optsched import __version__
 from optsched.api.wellknown import HOSTNAME
 from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, alike_gang
 from optsched.domain.decisions import Allocate, Plan
+from optsched.domain.progress import Progress
 from optsched.domain.task import TaskShape
 from optsched.domain.trace import Arrival, Trace, sound_trace
 from optsched.formats.groups import with_builtin_queues
+from optsched.formats.identity import snapshot_identity, versions
 from optsched.formats.instances import read_instance
 from optsched.formats.pods import DEFAULT_NAMESPACE
+from optsched.formats.solveresult import SolveResult
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import Policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.problem import Problem
+from optsched.session.following import Listener
+from optsched.session.offline import (
+    Assignment,
+    Means,
+    check_resumable,
+    model_identity,
+    parameters_of,
+    solve_offline,
+)
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import limits_of, solver_of
 from optsched.study.comparison.grid import cells_of, read_traces
@@ -33,7 +46,7 @@ from optsched.study.simulation.simulator import Options
 from optsched.units import parse_duration_ms, parse_resource_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
     from optsched.study.comparison.grid import Cell
@@ -48,8 +61,10 @@ __all__ = [
     "Played",
     "Policy",
     "Problem",
+    "Progress",
     "Queue",
     "Snapshot",
+    "SolveResult",
     "Trace",
     "arrival",
     "compare",
@@ -64,6 +79,7 @@ __all__ = [
     "simulate",
     "snapshot",
     "solve",
+    "solve_result",
     "trace",
 ]
 
@@ -282,7 +298,13 @@ def read_trace(source: str, trace_format: str | None = None, nodes: Path | None 
 
 
 def solve(
-    cluster: Snapshot, model: str | Policy = "volcano-default", *, seconds: float | None = None
+    cluster: Snapshot,
+    model: str | Policy = "volcano-default",
+    *,
+    seconds: float | None = None,
+    gap: float | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
     """Decide what to do about a cluster, as `optsched solve` does.
 
@@ -295,6 +317,13 @@ def solve(
     seconds
         Wall time for the solver. None for the model's deterministic work limit: no clock is read,
         and the same cluster gives the same plan.
+    gap
+        |bound − value| / max(1, |value|) that is good enough for each level, such as 0.01; None
+        for the optimum alone.
+    seed
+        Of the solver.
+    progress
+        Called with what is new about a level, as soon as it is known.
 
     Returns
     -------
@@ -308,11 +337,61 @@ def solve(
 
     """
     policy = _policy(model)
-    limits = limits_of(policy, seconds, deterministic=seconds is None)
+    limits = limits_of(policy, seconds, deterministic=seconds is None, seed=seed, gap=gap)
+    clock = None if seconds is None else SystemClock()
+    watch = None if progress is None else Listener(progress)
+    with solver_of(policy) as worker:
+        around = Surroundings(clock, worker, limits=limits if worker else None, watch=watch)
+        return run_session(cluster, policy, around).plan
+
+
+def solve_result(  # noqa: PLR0913  what a solve may be told, by name
+    cluster: Snapshot,
+    model: str | Policy = "volcano-default",
+    *,
+    seconds: float | None = None,
+    gap: float | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    resume: SolveResult | None = None,
+) -> SolveResult:
+    """Decide as `solve` does, and say how the search went and everything needed to make it again.
+
+    Parameters
+    ----------
+    cluster, model, seconds, gap, seed, progress
+        As for `solve`.
+    resume
+        A result of the same cluster and model, to be gone on from.
+
+    Returns
+    -------
+    SolveResult
+        The plan with its certificate, versions, parameters, checksums and history; written by
+        `optsched.formats.solveresult.write_result`.
+
+    Raises
+    ------
+    PolicyError
+        The model has mistakes, or its file is gone; says where.
+    ResumeError
+        The result is of another cluster or model; says which field differs.
+
+    """
+    policy = _policy(model)
+    limits = limits_of(policy, seconds, deterministic=seconds is None, seed=seed, gap=gap)
+    assignment = Assignment(
+        instance=snapshot_identity(cluster),
+        model=model_identity(policy, Path.read_text),
+        parameters=parameters_of(policy, limits),
+        versions=versions(__version__),
+    )
+    if resume is not None:
+        check_resumable(resume, assignment)
     clock = None if seconds is None else SystemClock()
     with solver_of(policy) as worker:
-        around = Surroundings(clock, worker, limits=limits if worker else None)
-        return run_session(cluster, policy, around).plan
+        means = Means(clock, worker, limits, show=progress or (lambda _: None), earlier=resume)
+        return solve_offline(cluster, policy, assignment, means)[1]
 
 
 def explain(plan: Plan, gang: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 import optsched
 from optsched import library
+from optsched.session.offline import ResumeError
 
 FUNCTIONS = [n for n in library.__all__ if inspect.isfunction(getattr(library, n))]
 
@@ -57,3 +58,20 @@ def test_the_same_cluster_gives_the_same_plan() -> None:
     first, second = optsched.solve(cluster), optsched.solve(cluster)
     assert first.actions == second.actions
     assert len(first.binds) == 2
+
+
+def test_progress_is_told_and_results_can_be_gone_on_from() -> None:
+    nodes = [optsched.node(f"n{i}", {"cpu": "4"}) for i in range(2)]
+    gangs = [optsched.gang("a", 5, {"cpu": "1"}), optsched.gang("b", 2, {"cpu": "4"})]
+    cluster, told = optsched.snapshot(nodes, gangs), []
+    plan = optsched.solve(cluster, gap=0.5, seed=3, progress=told.append)
+    assert {p.level for p in told} == {level.name for level in plan.certificate.levels}
+    result = optsched.solve_result(cluster, seed=3)
+    assert result == optsched.solve_result(cluster, seed=3)
+    assert (result.ended, result.parameters.seed) == ("complete", 3)
+    again = optsched.solve_result(cluster, seed=3, resume=result)
+    assert again.plan is not None
+    assert result.plan is not None
+    assert again.plan.binds == result.plan.binds
+    with pytest.raises(ResumeError, match=r"instance\.sha256"):
+        optsched.solve_result(optsched.snapshot(nodes, gangs[:1]), resume=result)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from optsched.formats.encode import encode
 from optsched.formats.instances import files_of
 from optsched.formats.solveresult import FileSum, InstanceIdentity, checksum
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Snapshot
 
 SOLVERS: Final = ("ortools", "numpy", "scipy")
 
@@ -31,6 +36,12 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
         for file in files_of(root)
     ]
     return InstanceIdentity(str(path), tuple(sorted(files, key=lambda f: f.path)))
+
+
+def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
+    """The same for a snapshot that comes from no file: SHA-256 over its manifests, line by line."""
+    lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
+    return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 
 
 def versions(own: str) -> dict[str, str]:

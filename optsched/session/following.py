@@ -98,6 +98,20 @@ class History:
             self._watch.improved(self.turn, incumbent)
 
 
+class Listener:
+    """Watches for progress alone."""
+
+    def __init__(self, hear: Callable[[Progress], None]) -> None:
+        self._hear = hear
+
+    def progressed(self, progress: Progress) -> None:
+        """See `Watch`."""
+        self._hear(progress)
+
+    def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
+        """See `Watch`: it does not want to know."""
+
+
 class _Search:
     """One search: its levels, and what is known of each."""
 
