@@ -15,6 +15,7 @@ import click
 from optsched.cli.deciding import BAD_INPUT
 from optsched.cli.plugins import shelf_of
 from optsched.cli.replaying import STOPPED, replay_options
+from optsched.cli.reporting import check_report, report_option, write_report
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showcomparison import show_comparison
 from optsched.formats.problems import InstanceError
@@ -32,6 +33,7 @@ from optsched.study.comparison.places import (
     remote_cluster,
 )
 from optsched.study.comparison.table import Comparison
+from optsched.study.reports.comparison import comparison_page
 from optsched.study.simulation.simulator import Options
 from optsched.study.synthetic import SyntheticError
 
@@ -67,6 +69,7 @@ class Asked:
     dask_ca: Path | None
     dask_cert: Path | None
     dask_key: Path | None
+    report: Path | None
     form: str
     plugins_dir: Path | None
 
@@ -120,6 +123,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--dask-ca", type=_FILE, help="Who signs its certificates.")
 @click.option("--dask-cert", type=_FILE, help="Our certificate for it.")
 @click.option("--dask-key", type=_FILE, help="The key of our certificate.")
+@report_option
 @click.option(
     "-o", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True
 )
@@ -136,6 +140,7 @@ def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
 
 def _compare(asked: Asked) -> None:
     screen = remarks()
+    check_report(asked.report)
     try:
         cells = _cells(screen, asked)
         with _place(asked, len(cells)) as place:
@@ -147,6 +152,8 @@ def _compare(asked: Asked) -> None:
         raise click.ClickException(f"{e.filename or asked.out}: {e.strerror}") from e
     _write(comparison, asked.out)
     _show(comparison, asked.form)
+    if asked.report is not None and comparison.rows:
+        write_report(screen, comparison_page(comparison), asked.report)
     for name, fault in comparison.failures.items():
         say(screen, f"{name}: {fault}", "red")
     if is_stopped:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 
 from optsched.study.comparison.figures import FIGURES, SHOWN
-from optsched.study.durations import duration_text
+from optsched.study.comparison.wording import UNKNOWN, signed_text, value_text, verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from optsched.study.comparison.figures import Figure
     from optsched.study.comparison.table import Comparison
 
-_UNKNOWN: Final = "–"
 _COLUMNS: Final = tuple(figure for figure in FIGURES if figure.name in SHOWN)
 
 
@@ -45,7 +44,7 @@ def _means(comparison: Comparison, columns: list[Figure]) -> Table:
         table.add_column(figure.name, justify="right")
     for model in comparison.models:
         values = (comparison.mean(model, figure) for figure in columns)
-        table.add_row(model, *map(_text, columns, values))
+        table.add_row(model, *map(value_text, columns, values))
     return table
 
 
@@ -61,40 +60,16 @@ def _differences(comparison: Comparison, columns: list[Figure]) -> Table:
             found = comparison.difference(model, figure)
             if found is None:
                 continue
-            ends = (_signed(figure, found.low), _signed(figure, found.high))
-            zero = _text(figure, 0.0)
-            if {_signed(figure, found.mean), *ends} <= {zero, _UNKNOWN}:
+            ends = (signed_text(figure, found.low), signed_text(figure, found.high))
+            zero = value_text(figure, 0.0)
+            if {signed_text(figure, found.mean), *ends} <= {zero, UNKNOWN}:
                 continue
-            verdict = _verdict(figure, found.mean) if found.is_clear else ""
+            told = verdict(figure, found.mean) if found.is_clear else ""
             number = str(found.pairs)
-            table.add_row(model, figure.name, _signed(figure, found.mean), *ends, number, verdict)
+            mean = signed_text(figure, found.mean)
+            table.add_row(model, figure.name, mean, *ends, number, told)
     return table
 
 
 def _number(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
-
-
-def _verdict(figure: Figure, mean: float) -> str:
-    if figure.is_better_low is None:
-        return ""
-    return "better" if (mean < 0) == figure.is_better_low else "worse"
-
-
-def _text(figure: Figure, value: float | None) -> str:
-    if value is None:
-        return _UNKNOWN
-    if figure.unit == "s":
-        return duration_text(value)
-    if figure.unit == "part":
-        return f"{100 * value:.2f} %"
-    return f"{value:.2f}"
-
-
-def _signed(figure: Figure, value: float | None) -> str:
-    if value is None:
-        return _UNKNOWN
-    size = _text(figure, abs(value))
-    if size == _text(figure, 0.0):
-        return size
-    return f"{'−' if value < 0 else '+'}{size}"

@@ -24,6 +24,7 @@ from optsched.study.simulation.record import lines
 from optsched.study.simulation.recorded import trace_of_record
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.traces import trace_of
+from optsched.study.story import Telling
 from optsched.study.synthetic import synthetic
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
     from optsched.study.chargeback import Chargeback
     from optsched.study.metrics import Metrics
+    from optsched.study.story import Story
 
 PICTURES = "snapshot-*.yaml"
 """Files of a folder that are one picture each of a cluster that was watched, in name order."""
@@ -172,6 +174,8 @@ class Played:
         On the clock of the trace.
     faults
         What went wrong in rules, and how often.
+    story
+        What happened, for those who draw it; None where nobody has asked.
 
     """
 
@@ -182,6 +186,7 @@ class Played:
     ended_at_ms: int
     faults: Mapping[str, int]
     wall_seconds: float
+    story: Story | None = None
 
 
 def play(
@@ -197,12 +202,13 @@ def play(
     began_s = clock.monotonic()
     simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
     measuring, tally = Measuring(given.trace, warm_up_ms), Tally()
-    charging = Charging(given.trace, warm_up_ms)
+    charging, telling = Charging(given.trace, warm_up_ms), Telling(given.trace)
     while (events := simulation.step()) is not None:
         tally.take(lines(events), len(events))
         for event in events:
             measuring.take(event)
             charging.take(event)
+            telling.take(event)
     return Played(
         measuring.metrics(simulation.session_seconds),
         charging.found(simulation.now_ms),
@@ -211,6 +217,7 @@ def play(
         ended_at_ms=simulation.now_ms,
         faults=simulation.faults,
         wall_seconds=clock.monotonic() - began_s,
+        story=telling.story(simulation.now_ms),
     )
 
 

@@ -180,3 +180,12 @@ def test_workers_give_what_one_process_gives() -> None:
     alone, spread = compare(*grid, "--workers", 0), compare(*grid, "--workers", 2)
     assert (alone.exit_code, spread.exit_code) == (0, 0), spread.output
     assert without_times(spread.stdout) == without_times(alone.stdout)
+
+
+def test_a_report_is_written_for_people(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    result = here(FAILURES, "--out", tmp_path / "out", "--report", target)
+    assert result.exit_code == 0, result.output
+    assert "Comparison of volcano-compatible and shortest-remaining" in target.read_text("utf-8")
+    cell = next((tmp_path / "out" / "cells").iterdir())
+    assert set(json.loads(cell.read_text())["series"]) >= {"jct_s", "queueing_s", "held"}

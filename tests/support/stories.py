@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optsched.policy.load import load_policy
+from optsched.policy.policy import without_solver
 from optsched.study.chargeback import Charging
+from optsched.study.comparison.grid import cells_of, read_traces
+from optsched.study.comparison.table import Comparison
 from optsched.study.definitions import definition
 from optsched.study.metrics import Measuring
 from optsched.study.replay import Played, Tally, as_result, read_given
@@ -108,3 +111,23 @@ def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Story:
         (),
         end_ms,
     )
+
+
+def compared(num_seeds: int = 3) -> Comparison:
+    """Two models on small synthetic traces."""
+    options = Options(period_ms=60_000)
+    policies = {n: model(n) for n in ("volcano-compatible", "shortest-remaining")}
+    policies = {name: without_solver(policy) for name, policy in policies.items()}
+    source = "gavel:jobs=25,nodes=1,load=1.3,estimated=1"
+    cells = cells_of(policies, read_traces([source], range(num_seeds), None, None), options)
+    return Comparison.of(cells, {c.key: c.played(_Still()) for c in cells}, {})
+
+
+class _Still:
+    """A clock that stands."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def now_ms(self) -> int:
+        return 0

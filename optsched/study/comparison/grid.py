@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from optsched import __version__
 from optsched.session.solving import solver_of
 from optsched.study.replay import SYNTHETIC, as_result, fingerprint, play, read_given
+from optsched.study.series import series_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,11 +64,12 @@ class Cell:
         return f"{self.model} on {self.trace}, seed {self.seed}"
 
     def played(self, clock: Clock) -> dict[str, Any]:
-        """Play it; the result as JSON."""
+        """Play it; the result as JSON, with series of it beside its figures."""
         given, policy, options, warm_up_ms = self.given, self.policy, self.options, self.warm_up_ms
         with solver_of(policy) as solver:
             played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
-        return as_result(given, policy, options, warm_up_ms, played)
+        result = as_result(given, policy, options, warm_up_ms, played)
+        return result if played.story is None else {**result, "series": series_of(played.story)}
 
 
 def cells_of(

@@ -70,6 +70,13 @@ class Comparison:
         models = tuple(dict.fromkeys(cell.model for cell in cells))
         return cls(models, rows, failures, len(rows) == len(cells))
 
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Self:
+        """What `as_json` has written."""
+        rows = [Row(c["model"], c["trace"], c["seed"], c["result"]) for c in found["cells"]]
+        models = tuple(m["name"] for m in found["models"])
+        return cls(models, rows, found["failures"], found["complete"])
+
     def mean(self, model: str, figure: Figure) -> float | None:
         """Over the cells of a model in which there is something to measure."""
         found = [row.value(figure) for row in self.rows if row.model == model]

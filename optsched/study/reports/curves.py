@@ -152,45 +152,46 @@ def thinned(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
     return [ordered[round(i * (len(ordered) - 1) / (most - 1))] for i in range(most)]
 
 
-def cdf_chart(name: str, title: str, curves: Sequence[Curve]) -> Chart:
+def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") -> Chart:
     """Distributions over a logarithmic axis of time that begins at nothing."""
     kept = [c for c in curves if c.values]
-    top = max((max(c.values) for c in kept), default=1.0)
-    parts = list(_cdf_axes(top))
+    top = max([1.0, *(max(c.values) for c in kept)])
+    least = min([top, *(min(c.values) for c in kept)])
+    reach = (max((m for m, _ in _MARKS if m <= least and m < top), default=0), top)
+    parts = list(_cdf_axes(reach))
     for curve in kept:
-        points = _steps(curve, top)
+        points = _steps(curve, reach)
         middle = seconds(_rank(curve.values, 50))
-        words = f"{curve.name}: {plain(len(curve.values))} gangs, half within {middle}"
+        words = f"{curve.name}: half of the gangs within {middle}"
         parts.append(svg.path(svg.staircase(points), class_=curve.css, data_tip=words))
     keys = [Key(c.css, c.name) for c in kept]
     drawing = svg.drawing(name, _HEIGHT, f"{title}: part of gangs by time", parts)
-    return Chart(name, title, drawing, keys, [_cdf_table(title, kept)])
+    return Chart(name, title, drawing, keys, [_cdf_table(title, kept)], note)
 
 
-def _steps(curve: Curve, top: float) -> list[tuple[float, float]]:
+def _steps(curve: Curve, reach: tuple[float, float]) -> list[tuple[float, float]]:
     ordered = thinned(curve.values)
     points = [(_LEFT, _BOTTOM)]
     for i, value in enumerate(ordered, 1):
-        points.append((_time_x(value, top), _BOTTOM - i / len(ordered) * (_BOTTOM - _TOP)))
+        points.append((_time_x(value, reach), _BOTTOM - i / len(ordered) * (_BOTTOM - _TOP)))
     return [*points, (_RIGHT, _TOP)]
 
 
-def _time_x(value: float, top: float) -> float:
-    whole = math.log1p(max(top, 1.0))
-    return round(_LEFT + (_RIGHT - _LEFT) * math.log1p(value) / whole, 1)
+def _time_x(value: float, reach: tuple[float, float]) -> float:
+    least, top = (math.log1p(end) for end in reach)
+    return round(_LEFT + (_RIGHT - _LEFT) * (math.log1p(value) - least) / (top - least), 1)
 
 
-def _cdf_axes(top: float) -> Iterable[Markup]:
+def _cdf_axes(reach: tuple[float, float]) -> Iterable[Markup]:
     for part in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = _BOTTOM - part * (_BOTTOM - _TOP)
         yield svg.line((_LEFT, y), (_RIGHT, y), class_="grid")
         yield svg.text((_LEFT - 8, y + 4), percent(part, 0), text_anchor="end")
     for value, words in ((0, "0"), *_MARKS):
-        if value > max(top, 1.0):
-            break
-        x = _time_x(value, top)
-        yield svg.line((x, _TOP), (x, _BOTTOM), class_="grid")
-        yield svg.text((x, _BOTTOM + 16), words, text_anchor="middle")
+        if reach[0] <= value <= reach[1]:
+            x = _time_x(value, reach)
+            yield svg.line((x, _TOP), (x, _BOTTOM), class_="grid")
+            yield svg.text((x, _BOTTOM + 16), words, text_anchor="middle")
 
 
 def _rank(values: Sequence[float], in_hundred: int) -> float:
@@ -199,7 +200,7 @@ def _rank(values: Sequence[float], in_hundred: int) -> float:
 
 
 def _cdf_table(title: str, curves: Sequence[Curve]) -> Table:
-    columns = ("gangs", "mean", "p50", "p90", "p95", "p99", "most")
+    columns = ("number", "mean", "p50", "p90", "p95", "p99", "most")
     rows = []
     for curve in curves:
         mean = sum(curve.values) / len(curve.values)

@@ -29,7 +29,7 @@ NAME: Final = "occupancy"
 MOST_CELLS: Final = 1024
 FREE, DOWN, OTHERS = -1, -2, -3
 _STATES: Final = (("free", "free"), ("node is down", "downed"), ("not played", "others"))
-_LABEL: Final = 132.0
+_LABEL: Final = 150.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLOURS: Final = 8
 OTHERS: Final = COLOURS - 1
-LEFT: Final = 132.0
+LEFT: Final = 150.0
 RIGHT: Final = svg.WIDTH - 14.0
 STRETCHES: Final = 240
 
@@ -78,7 +78,7 @@ class View:
 
     def x(self, at_ms: float) -> float:
         """Where an instant is on the axis of time."""
-        return LEFT + (RIGHT - LEFT) * at_ms / self.story.end_ms
+        return time_x(at_ms, self.story.end_ms)
 
     @cached_property
     def edges(self) -> Floats:
@@ -93,12 +93,7 @@ class View:
 
     def time_axis(self, top: float, bottom: float) -> list[Markup]:
         """Lines at round instants, and what they are below them."""
-        parts = []
-        for at_ms, words in time_ticks(self.story.end_ms):
-            x = self.x(at_ms)
-            parts.append(svg.line((x, top), (x, bottom), class_="grid"))
-            parts.append(svg.text((x, bottom + 16), words, text_anchor="middle"))
-        return parts
+        return time_axis(self.story.end_ms, top, bottom)
 
     def now(self, top: float, bottom: float, at_ms: int) -> Markup:
         """The line that the slider moves."""
@@ -158,6 +153,21 @@ class View:
         rows = np.zeros_like(self.stay_nodes)
         found = at_instants(self.seen, self.held, rows, 1, self.instants)
         return int(np.argmax(found.round()))
+
+
+def time_x(at_ms: float, end_ms: int) -> float:
+    """Where an instant is on an axis from 0 to an end."""
+    return LEFT + (RIGHT - LEFT) * at_ms / end_ms
+
+
+def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
+    """Lines at round instants, and what they are below them."""
+    parts = []
+    for at_ms, words in time_ticks(end_ms):
+        x = time_x(at_ms, end_ms)
+        parts.append(svg.line((x, top), (x, bottom), class_="grid"))
+        parts.append(svg.text((x, bottom + 16), words, text_anchor="middle"))
+    return parts
 
 
 # --- in words ------------------------------------------------------------------------------------

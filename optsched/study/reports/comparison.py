@@ -1,0 +1,362 @@
+"""The report of several models on the same traces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from optsched.study.chargeback import HOUR_US
+from optsched.study.comparison.figures import FIGURES, SHOWN
+from optsched.study.comparison.statistics import CONFIDENCE, RESAMPLES
+from optsched.study.comparison.wording import signed_text, value_text, verdict
+from optsched.study.reports import svg
+from optsched.study.reports.curves import Curve, cdf_chart
+from optsched.study.reports.models import definition_table, difference_table
+from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
+from optsched.study.reports.views import LEFT, RIGHT, time_axis, time_x
+from optsched.study.reports.words import counted, percent, plain, short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from markupsafe import Markup
+
+    from optsched.study.comparison.figures import Figure
+    from optsched.study.comparison.statistics import Difference
+    from optsched.study.comparison.table import Comparison, Row
+
+MOST_TRACES: Final = 4
+_ROW: Final = 26.0
+_STRIP: Final = 84.0
+_NAMES: Final = 150.0
+_VALUES: Final = 740.0
+
+
+def comparison_page(found: Comparison) -> Page:
+    """What differs between models, in figures and over time, and what the models say."""
+    traces = list(dict.fromkeys(row.trace for row in found.rows))
+    seeds = sorted({row.seed for row in found.rows})
+    replays = counted(len({(row.trace, row.seed) for row in found.rows}), "replay")
+    facts = [
+        ("models", plain(len(found.models))),
+        ("traces", plain(len(traces))),
+        ("seeds", ", ".join(map(str, seeds[:12])) + (" …" if len(seeds) > 12 else "")),
+        ("held against", found.models[0]),
+        *(("optsched", str(row.result["versions"]["optsched"])) for row in found.rows[:1]),
+    ]
+    title = " and ".join(found.models) if len(found.models) < 3 else "Models"
+    subtitle = f"{replays} of each model: {', '.join(traces)}"
+    warnings = [f"{name}: {fault}" for name, fault in found.failures.items()]
+    if not found.is_complete:
+        warnings.insert(0, "Incomplete: figures are of those replays that were played.")
+    return Page(f"Comparison of {title}", subtitle, facts, list(_sections(found)), warnings)
+
+
+def _sections(found: Comparison) -> Iterable[Section]:
+    yield Section("means", "Means", [_means(found)])
+    if len(found.models) > 1:
+        yield Section("differences", "Differences", _differences(found), [_told(found)])
+    if any("series" in row.result for row in found.rows):
+        yield Section("distributions", "Distributions", _distributions(found))
+        yield Section("shares", "Shares over time", list(_shares(found)))
+    yield Section("usage", "GPU hours", [_usage(found)])
+    yield Section("model", "Models", _models(found))
+    yield Section("replays", "Replays", [_replays(found)])
+
+
+def _columns(found: Comparison) -> list[Figure]:
+    """Figures that somebody has, those that matter most first."""
+    there = [f for f in FIGURES if any(row.value(f) is not None for row in found.rows)]
+    return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
+
+
+# --- means and differences -----------------------------------------------------------------------
+
+
+def _means(found: Comparison) -> Table:
+    rows = []
+    for figure in _columns(found):
+        values = [found.mean(model, figure) for model in found.models]
+        best = _best(figure, values)
+        cells = [
+            Cell(value_text(figure, v), v, "better" if v is not None and v == best else "")
+            for v in values
+        ]
+        rows.append((Cell(figure.name), *cells))
+    note = "Bold and green: the best, where models differ and a figure is good or bad."
+    caption = "Means over all replays of a model"
+    return Table(caption, ("figure", *found.models), rows, frozenset(found.models), note)
+
+
+def _best(figure: Figure, values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    if figure.is_better_low is None or len(set(known)) < 2:
+        return None
+    return min(known) if figure.is_better_low else max(known)
+
+
+def _told(found: Comparison) -> str:
+    return (
+        f"Others are held against {found.models[0]}, pair by pair: the same trace with the same "
+        f"seed. Intervals: percentile bootstrap, {percent(CONFIDENCE, 0)}, {plain(RESAMPLES)} "
+        "resamples of the pairs. A difference is better or worse where its interval leaves no "
+        "doubt about the sign."
+    )
+
+
+def _differences(found: Comparison) -> list[Chart | Table]:
+    charts: list[Chart | Table] = []
+    for number, model in enumerate(found.models[1:]):
+        rows = [
+            (figure, apart)
+            for figure in _columns(found)
+            if (apart := found.difference(model, figure)) is not None
+        ]
+        charts.append(_interval_chart(found, model, number, rows))
+    return charts
+
+
+def _interval_chart(
+    found: Comparison, model: str, number: int, rows: Sequence[tuple[Figure, Difference]]
+) -> Chart:
+    """Differences as parts of the mean of the model that others are held against."""
+    drawn = [
+        (figure, apart, base)
+        for figure, apart in rows
+        if (base := abs(found.mean(found.models[0], figure) or 0.0)) and _differs(figure, apart)
+    ]
+    ends = [abs(v) / base for _, apart, base in drawn for v in _ends(apart)]
+    reach = next((r for r in _REACHES if max(ends, default=0.0) <= r), _REACHES[-1])
+    name = f"interval-{number}"
+    bottom = 12 + _ROW * len(drawn)
+    parts = list(_interval_axis(reach, bottom))
+    for i, (figure, apart, base) in enumerate(drawn):
+        parts += _interval(figure, apart, (base, reach), 12 + _ROW * (i + 0.5))
+    keys = [Key("good", "better"), Key("bad", "worse"), Key("f7", "may be chance")]
+    return Chart(
+        name,
+        f"{model} against {found.models[0]}",
+        svg.drawing(name, bottom + 26, "Paired differences with their intervals", parts),
+        keys if drawn else (),
+        [_difference_table(model, rows)],
+        "" if drawn else "Nothing differs.",
+        is_walkable=True,
+    )
+
+
+_REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+def _differs(figure: Figure, apart: Difference) -> bool:
+    return signed_text(figure, apart.mean) != value_text(figure, 0.0)
+
+
+def _ends(apart: Difference) -> list[float]:
+    return [v for v in (apart.mean, apart.low, apart.high) if v is not None]
+
+
+def _difference_x(part: float, reach: float) -> float:
+    middle, half = (_NAMES + _VALUES) / 2, (_VALUES - _NAMES) / 2 - 10
+    return middle + max(min(part / reach, 1.0), -1.0) * half
+
+
+def _interval_axis(reach: float, bottom: float) -> Iterable[Markup]:
+    for step in (-1.0, -0.5, 0.0, 0.5, 1.0):
+        x = _difference_x(step * reach, reach)
+        yield svg.line((x, 6), (x, bottom), class_="grid" if step else "zero")
+        words = "no difference" if not step else f"{step * reach * 100:+g} %".replace("-", "−")
+        yield svg.text((x, bottom + 16), words, text_anchor="middle")
+
+
+def _interval(
+    figure: Figure, apart: Difference, scale: tuple[float, float], y: float
+) -> Iterable[Markup]:
+    base, reach = scale
+    css = {"better": "good", "worse": "bad"}.get(_verdict(figure, apart), "f7")
+    words = _in_words(figure, apart)
+    yield svg.text((_NAMES - 8, y + 4), figure.name, text_anchor="end", class_="name")
+    if apart.low is not None and apart.high is not None:
+        ends = [_difference_x(v / base, reach) for v in (apart.low, apart.high)]
+        yield svg.line((ends[0], y), (ends[1], y), class_="whisker")
+        for x in ends:
+            yield svg.line((x, y - 4), (x, y + 4), class_="whisker")
+    at = _difference_x(apart.mean / base, reach)
+    tip = f"{figure.name}: {words}"
+    yield svg.tag("circle", cx=at, cy=y, r=5.5, class_=f"dot {css}", data_tip=tip)
+    told = f"{signed_text(figure, apart.mean)}  {_verdict(figure, apart)}".strip()
+    yield svg.text((_VALUES + 8, y + 4), told, class_="name")
+
+
+def _verdict(figure: Figure, apart: Difference) -> str:
+    return verdict(figure, apart.mean) if apart.is_clear else ""
+
+
+def _in_words(figure: Figure, apart: Difference) -> str:
+    if apart.low is None:
+        return f"{signed_text(figure, apart.mean)} in one pair"
+    ends = f"{signed_text(figure, apart.low)} to {signed_text(figure, apart.high)}"
+    return f"{signed_text(figure, apart.mean)}, {ends} in {counted(apart.pairs, 'pair')}"
+
+
+def _difference_table(model: str, rows: Sequence[tuple[Figure, Difference]]) -> Table:
+    cells = [
+        (
+            Cell(figure.name),
+            *(Cell(signed_text(figure, v), v) for v in (apart.mean, apart.low, apart.high)),
+            Cell(str(apart.pairs), apart.pairs),
+            Cell(_verdict(figure, apart), css=_verdict(figure, apart)),
+        )
+        for figure, apart in rows
+    ]
+    numbers = ("difference", "from", "to", "pairs")
+    return Table(model, ("figure", *numbers, "verdict"), cells, frozenset(numbers))
+
+
+# --- distributions and shares --------------------------------------------------------------------
+
+
+def _distributions(found: Comparison) -> list[Chart]:
+    note = "Percentiles of each replay, together: each replay counts the same."
+    charts = []
+    for key, name, title in (
+        ("jct_s", "jct", "Completion time"),
+        ("queueing_s", "delay", "Queueing delay"),
+    ):
+        curves = [
+            Curve(model, f"l{min(i, 7)}", _pooled(found, model, key))
+            for i, model in enumerate(found.models)
+        ]
+        charts.append(cdf_chart(name, title, curves, note))
+    return charts
+
+
+def _pooled(found: Comparison, model: str, key: str) -> list[float]:
+    return [
+        value
+        for row in found.rows
+        if row.model == model
+        for value in row.result.get("series", {}).get(key, ())
+    ]
+
+
+def _shares(found: Comparison) -> Iterable[Chart]:
+    """For each trace, what queues held under each model, with the first seed."""
+    traces = list(dict.fromkeys(row.trace for row in found.rows))
+    for number, trace in enumerate(traces[:MOST_TRACES]):
+        rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
+        if rows:
+            yield _strips(number, trace, [r for r in rows if r.seed == rows[0].seed])
+
+
+def _strips(number: int, trace: str, rows: Sequence[Row]) -> Chart:
+    queues = list(dict.fromkeys(q for row in rows for q in row.result["series"]["held"]))
+    end_ms = max(row.result["series"]["end_ms"] for row in rows)
+    bottom = 8 + len(rows) * (_STRIP + 14)
+    parts = time_axis(end_ms, 8, bottom)
+    for i, row in enumerate(rows):
+        parts += _strip(row, queues, end_ms, 8 + i * (_STRIP + 14))
+    name = f"shares-{number}"
+    unit = rows[0].result["series"]["unit"]
+    seed = f", seed {rows[0].seed}" if len({row.seed for row in rows}) == 1 else ""
+    keys = [Key(f"f{min(i, 7)}", queue) for i, queue in enumerate(queues)]
+    drawing = svg.drawing(name, bottom + 26, f"{unit}s held by queue under each model", parts)
+    title = f"{unit}s held, as a part of all: {trace}{seed}"
+    return Chart(name, title, drawing, keys, [_share_table(rows, queues)], is_walkable=True)
+
+
+def _strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable[Markup]:
+    series = row.result["series"]
+    floor_y = top + _STRIP
+    yield svg.rect((LEFT, top, RIGHT - LEFT, _STRIP), class_="lane", fill_opacity=0.55)
+    name = short(row.model, 19)
+    yield svg.text((LEFT - 8, top + 30), name, text_anchor="end", class_="heading")
+    steps = len(next(iter(series["held"].values()), ()))
+    edges = [
+        round(time_x(series["end_ms"] * i / steps, end_ms), 1) for i in range(steps + 1) if steps
+    ]
+    floor = np.full(steps, floor_y)
+    for i, queue in enumerate(queues):
+        part = np.array(series["held"].get(queue, ()))
+        if not part.any():
+            continue
+        above = np.round(floor - part * _STRIP, 1)
+        words = f"{row.model}\n{queue}: {percent(float(part.mean()))} on average"
+        path = svg.ribbon(edges, above.tolist(), floor.tolist())
+        yield svg.path(path, class_=f"f{min(i, 7)}", data_tip=words)
+        floor = above
+    yield svg.line((LEFT, top), (RIGHT, top), class_="grid")
+    yield svg.text((LEFT - 8, top + 10), "100 %", text_anchor="end")
+
+
+def _share_table(rows: Sequence[Row], queues: Sequence[str]) -> Table:
+    cells = []
+    for row in rows:
+        held = row.result["series"]["held"]
+        means = [sum(held.get(q, ())) / max(len(held.get(q, ())), 1) for q in queues]
+        values = [*means, sum(means)]
+        cells.append((Cell(row.model), *(Cell(percent(v), round(v, 6)) for v in values)))
+    columns = (*queues, "all")
+    return Table("Means over time", ("model", *columns), cells, frozenset(columns))
+
+
+# --- who, what, and how again --------------------------------------------------------------------
+
+
+def _usage(found: Comparison) -> Table:
+    by_model = {model: found.charges(model).by_queue for model in found.models}
+    queues = sorted({queue for held in by_model.values() for queue in held})
+    rows = []
+    for queue in queues:
+        held = [by_model[m][queue].held if queue in by_model[m] else 0 for m in found.models]
+        lost = [by_model[m][queue].evicted if queue in by_model[m] else 0 for m in found.models]
+        told = [
+            Cell(
+                f"{plain(h / HOUR_US)} ({plain(x / HOUR_US)} lost)" if x else plain(h / HOUR_US), h
+            )
+            for h, x in zip(held, lost, strict=True)
+        ]
+        rows.append((Cell(queue), *told))
+    caption = "By queue, all replays of a model together; lost: work that has to be done again"
+    return Table(caption, ("queue", *found.models), rows, frozenset(found.models))
+
+
+def _models(found: Comparison) -> list[Table]:
+    models: dict[str, Mapping[str, Any]] = {}
+    for row in found.rows:
+        told: Mapping[str, Any] | None = row.result["model"].get("definition")
+        if told is not None:
+            models.setdefault(row.model, {**told, "name": row.model})
+    several = list(models.values())
+    return [difference_table(several), *map(definition_table, several)] if several else []
+
+
+def _replays(found: Comparison) -> Table:
+    headings = ("model", "trace", "seed", "gangs", "finished", "JCT mean", "allocation",
+                "preemptions", "wall time", "record")  # fmt: skip
+    rows = []
+    for row in found.rows:
+        metrics, result = row.result["metrics"], row.result
+        jct = metrics["jct_s"] and metrics["jct_s"]["mean"]
+        wall, allocation = result["wall_seconds"], metrics["allocation"]
+        rows.append(
+            (
+                Cell(row.model),
+                Cell(row.trace),
+                Cell(str(row.seed), row.seed),
+                Cell(plain(metrics["jobs"]), metrics["jobs"]),
+                Cell(plain(metrics["finished"]), metrics["finished"]),
+                Cell(value_text(_figure("JCT mean"), jct), jct),
+                Cell(value_text(_figure("allocation"), allocation), allocation),
+                Cell(plain(metrics["preemptions"]), metrics["preemptions"]),
+                Cell(f"{plain(wall, 1)} s", wall),
+                Cell(result["record"]["sha256"][:12]),
+            )
+        )
+    note = "Record: the first digits of its SHA-256. The comparison as JSON has all of it."
+    numbers = frozenset(headings) - {"model", "trace", "record"}
+    return Table("What was played", headings, rows, numbers, note)
+
+
+def _figure(name: str) -> Figure:
+    return next(figure for figure in FIGURES if figure.name == name)
