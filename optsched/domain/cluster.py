@@ -18,7 +18,7 @@ from optsched.domain.topology import NO_TOPOLOGY
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
     from optsched.domain.amounts import Amounts
@@ -113,6 +113,21 @@ class Node:
     numa: Numa | None = None
     store: Store = EMPTY_STORE
     attach_limits: Amounts = ()
+    _derived: dict[object, object] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def derived(self, compute: Callable[[Node], Derived]) -> Derived:
+        """What a pure function makes of this node, worked out once; see `Gang.derived`."""
+        known = self._derived
+        if compute not in known:
+            known[compute] = compute(self)
+        return cast("Derived", known[compute])
+
+    @property
+    def resident_shapes(self) -> tuple[TaskShape, ...]:
+        """The shapes of its residents, each once: few, also where residents are many."""
+        return self.derived(_resident_shapes)
 
     @property
     def offers(self) -> dict[str, int]:
@@ -134,6 +149,10 @@ class Node:
         if not self.unschedulable or any(t.key == UNSCHEDULABLE_TAINT for t in self.taints):
             return self.taints
         return (*self.taints, _CORDONED)
+
+
+def _resident_shapes(node: Node) -> tuple[TaskShape, ...]:
+    return tuple(dict.fromkeys(task.shape for task in node.residents))
 
 
 class GangPhase(StrEnum):
@@ -471,6 +490,14 @@ class Quota:
     def namespace(self) -> str:
         """The namespace that it limits."""
         return self.key.partition("/")[0]
+
+
+def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> list[Derived]:
+    """`Gang.derived` of many, most of which have been asked before."""
+    return [
+        cast("Derived", known[compute]) if compute in (known := g._derived) else g.derived(compute)
+        for g in gangs
+    ]
 
 
 def alike_gang(

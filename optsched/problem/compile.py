@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -24,14 +25,15 @@ from optsched.problem.topology import topology_arrays
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from optsched.domain.amounts import Amounts
     from optsched.domain.cluster import Gang, Node, Snapshot
     from optsched.domain.task import Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.queues import QueueArrays
     from optsched.problem.relations import Term
-    from optsched.problem.shapes import GangRow, GangShape, Relation
+    from optsched.problem.shapes import GangRow, GangShape, Relation, Stake
 
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
@@ -138,9 +140,8 @@ def _resources(
     snapshot: Snapshot, rows: Iterable[GangRow], previous: Problem | None
 ) -> tuple[str, ...]:
     mentioned: set[str] = set()
-    for row in rows:
-        mentioned.update(row.requested)
-        mentioned.update(r for r, _ in row.gang.min_resources)
+    for stake in {row.stake for row in rows}:
+        mentioned.update(stake.mentioned)
     for queue in snapshot.queues:
         for part in (queue.capability or (), queue.deserved, queue.guarantee):
             mentioned.update(r for r, _ in part)
@@ -273,10 +274,11 @@ def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str
     known = queue_of >= 0
     shape = (len(snapshot.queues), len(resources))
 
-    def by_queue(parts: Iterable[Mapping[str, int]]) -> I64:
-        # Gangs of few kinds make up most of a queue.
-        numbers = Counter(zip(queue_of.tolist(), (tuple(p.items()) for p in parts), strict=True))
-        kinds = [(q, dict(part), number) for (q, part), number in numbers.items() if q >= 0]
+    # Gangs of few kinds make up most of a queue.
+    numbers = Counter(zip(queue_of.tolist(), (r.stake for r in rows), strict=True))
+
+    def by_queue(part_of: Callable[[Stake], Amounts]) -> I64:
+        kinds = [(q, dict(part_of(stake)), n) for (q, stake), n in numbers.items() if q >= 0]
         held = table([[p.get(r, 0) for r in resources] for _, p, _ in kinds], len(resources))
         times = np.array([number for _, _, number in kinds], np.int64)[:, None]
         at = np.array([q for q, _, _ in kinds], np.int64)
@@ -290,8 +292,8 @@ def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str
     return queue_arrays(
         snapshot.queues,
         resources,
-        by_queue(r.allocated for r in rows),
-        by_queue(r.requested for r in rows),
+        by_queue(attrgetter("allocated")),
+        by_queue(attrgetter("requested")),
         has_gangs,
     )
 

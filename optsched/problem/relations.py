@@ -135,9 +135,10 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
     found: dict[TermKey, None] = {}
     for shape in pending:
         found.update(dict.fromkeys(_keys(shape)))
-    residents = (r.shape for n in snapshot.nodes for r in n.residents if r.shape.pod_anti_affinity)
-    for shape in dict.fromkeys(residents):
-        found.update(dict.fromkeys(_anti_keys(shape)))
+    residents = dict.fromkeys(shape for n in snapshot.nodes for shape in n.resident_shapes)
+    for shape in residents:
+        if shape.pod_anti_affinity:
+            found.update(dict.fromkeys(_anti_keys(shape)))
     return tuple(
         Term(kind, sources, tuple(_namespaces(s, snapshot.namespaces) for s in sources))
         for kind, sources in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from optsched.problem.parts import NO_PART, find_parts, standing_on
 from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.cluster import Gang
@@ -105,6 +106,23 @@ class GangShape:
         return self.need == self.num_tasks and not self.is_started
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stake:
+    """What a gang holds, what that and its pending tasks come to, and its `min_resources`."""
+
+    allocated: Amounts
+    requested: Amounts
+    minimum: Amounts
+
+    @property
+    def mentioned(self) -> Iterator[str]:
+        """Names of resources that it asks for."""
+        yield from (name for name, _ in (*self.requested, *self.minimum))
+
+
+_stake = lru_cache(maxsize=65_536)(Stake)
+
+
 @dataclass(frozen=True, slots=True)
 class GangRow:
     """One gang as the problem sees it; kept from session to session while the gang is the same.
@@ -126,6 +144,8 @@ class GangRow:
         Numbers of the bookings that it may not get in the way of.
     is_gated
         Whether a gate that its queue opens held, or holds, one of its pending tasks.
+    stake
+        The amounts together; those that are alike are one object.
     """
 
     gang: Gang
@@ -138,6 +158,12 @@ class GangRow:
     queue: str = ""
     bound: tuple[int, ...] = ()
     is_gated: bool = False
+    stake: Stake = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.allocated, self.requested, dict(self.gang.min_resources))
+        stake = _stake(*(tuple(part.items()) for part in parts))
+        object.__setattr__(self, "stake", stake)
 
 
 def gang_row(

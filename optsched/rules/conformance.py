@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.domain.cluster import derived_of
 from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
 
@@ -38,6 +39,8 @@ class Conformance(Rule):
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         evicted = {action.task for action in world.evictions}
+        if not evicted:
+            return
         for task in (t for node in world.snapshot.nodes for t in node.residents):
             if task.key in evicted and is_system(task):
                 yield Violation(self.name, f"task {task.key}", "evicted, but keeps the cluster up")
@@ -74,7 +77,7 @@ class _Sparing(Greedy):
 
 def _system_gangs(problem: Problem) -> list[bool]:
     """By gang; asked for by every engine of a session."""
-    return [gang.derived(is_system_gang) for gang in problem.snapshot.gangs]
+    return derived_of(problem.snapshot.gangs, is_system_gang)
 
 
 def is_system(task: Task) -> bool:
@@ -94,7 +97,11 @@ def system_first(snapshot: Snapshot) -> Snapshot:
 
     The very same snapshot where all of them are.
     """
-    low = [g for g in snapshot.gangs if g.priority < SYSTEM_PRIORITY and g.derived(is_system_gang)]
+    system = derived_of(snapshot.gangs, is_system_gang)
+    if not any(system):
+        return snapshot
+    pairs = zip(snapshot.gangs, system, strict=True)
+    low = [gang for gang, is_system in pairs if is_system and gang.priority < SYSTEM_PRIORITY]
     if not low:
         return snapshot
     raised = {gang.key: replace(gang, priority=SYSTEM_PRIORITY) for gang in low}

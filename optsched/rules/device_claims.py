@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         DeviceId,
         Devices,
     )
-    from optsched.domain.task import TaskShape
+    from optsched.domain.task import Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
@@ -322,8 +322,12 @@ class _Pools:
         return self._options[key]
 
 
+def _with_claims(node: Node) -> tuple[Task, ...]:
+    return tuple(task for task in node.residents if task.device_claims)
+
+
 def _leaving(snapshot: Snapshot) -> frozenset[str]:
-    residents = [t for node in snapshot.nodes for t in node.residents if t.device_claims]
+    residents = [t for node in snapshot.nodes for t in node.derived(_with_claims)]
     gone = {t.key for t in residents if t.status is TaskStatus.RELEASING}
     return snapshot.devices.freed(residents, gone)
 

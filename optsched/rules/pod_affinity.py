@@ -388,10 +388,10 @@ class _Standing:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._tasks = [t for n in world.snapshot.nodes for t in n.residents]
-        self._tasks += [p.task for p in world.placements]
         self._by_domain: dict[str, dict[str, list[Task]]] = {}
-        disliking = (t for t in self._tasks if t.shape.pod_anti_affinity)
+        nodes, placed = world.snapshot.nodes, (p.task for p in world.placements)
+        disliking = [t for n in nodes for t in n.derived(_disliking)]
+        disliking += [t for t in placed if t.shape.pod_anti_affinity]
         self.anti_terms = [(t, term) for t in disliking for term in t.shape.pod_anti_affinity]
 
     @cached_property
@@ -408,7 +408,7 @@ class _Standing:
         """Tasks on nodes with a value of a label; none where the label is missing."""
         if key not in self._by_domain:
             groups: dict[str, list[Task]] = {}
-            for task in self._tasks:
+            for task in self.tasks:
                 at = self.domain(task, key)
                 if at is not None:
                     groups.setdefault(at, []).append(task)
@@ -419,10 +419,15 @@ class _Standing:
         """The other tasks in a node's domain."""
         return (o for o in self.in_domain(key, node.labels.get(key)) if o is not task)
 
-    @property
+    @cached_property
     def tasks(self) -> Sequence[Task]:
         """All of them."""
-        return self._tasks
+        residents = [t for n in self._world.snapshot.nodes for t in n.residents]
+        return residents + [p.task for p in self._world.placements]
+
+
+def _disliking(node: Node) -> tuple[Task, ...]:
+    return tuple(task for task in node.residents if task.shape.pod_anti_affinity)
 
 
 def _means(world: World, term: PodTerm, task: Task) -> bool:

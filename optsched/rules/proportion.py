@@ -7,16 +7,13 @@ gives two queues half a GPU each, neither can ever use it.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from optsched.domain.amounts import amounts
 from optsched.domain.cluster import ROOT_QUEUE
 from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.running import running_tasks
 from optsched.rules.asking import asked_next
@@ -25,7 +22,7 @@ from optsched.rules.faces import Face
 from optsched.rules.shortfall import Shortfall
 from optsched.rules.tolerances import kept_amounts, returns_first
 from optsched.rules.wording import amount_text
-from optsched.rules.world import add_into, held_by, summed, taken_by
+from optsched.rules.world import add_into, summed
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -33,8 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Gang, Queue
+    from optsched.domain.cluster import Queue
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
@@ -420,27 +416,13 @@ def _asked(world: World) -> dict[str, dict[str, int]]:
     known = world.snapshot.queue_by_name
     closed = {name for name in known if world.shut(name)}
     asked: dict[str, dict[str, int]] = {}
-    numbers = Counter(
-        (
-            gang.queue,
-            gang.derived(held_by),
-            () if gang.queue in closed else gang.derived(_wanted_by),
-        )
-        for gang in world.snapshot.gangs
-        if gang.queue in known
-    )
-    for (queue, held, wanted), number in numbers.items():
-        for part in (held, wanted) if held or wanted else ():
-            add_into(asked.setdefault(queue, {}), {r: a * number for r, a in part})
+    for stake, number in world.stakes.items():
+        if stake.queue not in known:
+            continue
+        wanted = () if stake.queue in closed else stake.wanted
+        for part in (stake.held, wanted) if stake.held or wanted else ():
+            add_into(asked.setdefault(stake.queue, {}), {r: a * number for r, a in part})
     return asked
-
-
-def _wanted_by(gang: Gang) -> Amounts:
-    """What the tasks of a gang that could be placed ask for."""
-    if gang.problem is not None:
-        return ()
-    waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
-    return amounts(summed(map(taken_by, waiting)))
 
 
 def _bounds(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.domain.amounts import amounts
-from optsched.domain.cluster import NO_POD_LIMIT, ROOT_QUEUE, QueueState
+from optsched.domain.cluster import NO_POD_LIMIT, ROOT_QUEUE, QueueState, derived_of
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.devices import is_class_quota
 from optsched.domain.eviction import leaving
@@ -167,20 +167,24 @@ class World:
     def _class_quotas(self) -> frozenset[str]:
         """Resources by which queues count devices of claims, as far as anybody names them."""
         snapshot = self.snapshot
-        named: set[str] = set().union(*(gang.derived(_class_quotas_of) for gang in snapshot.gangs))
+        named: set[str] = set().union(*set(derived_of(snapshot.gangs, _class_quotas_of)))
         for queue in snapshot.queues:
             for part in (queue.capability or (), queue.deserved, queue.guarantee):
                 named.update(resource for resource, _ in part if is_class_quota(resource))
         return frozenset(named)
 
     @cached_property
+    def stakes(self) -> Mapping[Stake, int]:
+        """What gangs hold and ask for, and how many have just that."""
+        return Counter(derived_of(self.snapshot.gangs, _stake_of))
+
+    @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
         """What each queue's own bound, running and expected tasks take before the plan."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
-        numbers = Counter((gang.queue, gang.derived(held_by)) for gang in self.snapshot.gangs)
-        for (queue, part), number in numbers.items():
-            if queue in held:
-                add_into(held[queue], {r: amount * number for r, amount in part})
+        for stake, number in self.stakes.items():
+            if stake.queue in held:
+                add_into(held[stake.queue], {r: amount * number for r, amount in stake.held})
         return held
 
     @cached_property
@@ -245,6 +249,30 @@ def _class_quotas_of(gang: Gang) -> frozenset[str]:
 def held_by(gang: Gang) -> Amounts:
     """What the bound, running and expected tasks of a gang take."""
     return amounts(summed(taken_by(t) for t in gang.tasks if t.status.counts_for_queue))
+
+
+def wanted_by(gang: Gang) -> Amounts:
+    """What the tasks of a gang that could be placed ask for."""
+    if gang.problem is not None:
+        return ()
+    waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
+    return amounts(summed(map(taken_by, waiting)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stake:
+    """What a gang holds and asks for of its queue. Those that are alike are one object."""
+
+    queue: str
+    held: Amounts
+    wanted: Amounts
+
+
+def _stake_of(gang: Gang) -> Stake:
+    return _stake(gang.queue, held_by(gang), wanted_by(gang))
+
+
+_stake = lru_cache(maxsize=65_536)(Stake)
 
 
 def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:
