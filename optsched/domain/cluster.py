@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from optsched.api.wellknown import ALLOCATED_HYPERNODE
 from optsched.domain.amounts import amount_of
@@ -125,11 +125,6 @@ class Node:
         return cast("Derived", known[compute])
 
     @property
-    def resident_shapes(self) -> tuple[TaskShape, ...]:
-        """The shapes of its residents, each once: few, also where residents are many."""
-        return self.derived(_resident_shapes)
-
-    @property
     def offers(self) -> dict[str, int]:
         """What pods may take by resource, their number included."""
         return {PODS: NO_POD_LIMIT, **dict(self.allocatable)}
@@ -228,9 +223,7 @@ class Gang:
     sub_groups: tuple[SubGroupRule, ...] = ()
     owner: Owner | None = None
     problem: Reason | None = None
-    _derived: dict[object, object] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def derived(self, compute: Callable[[Gang], Derived]) -> Derived:
         """What a pure function makes of this gang, worked out once.
@@ -495,8 +488,7 @@ class Quota:
 def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> list[Derived]:
     """`Gang.derived` of many, most of which have been asked before."""
     return [
-        cast("Derived", known[compute]) if compute in (known := g._derived) else g.derived(compute)
-        for g in gangs
+        known[compute] if compute in (known := g._derived) else g.derived(compute) for g in gangs
     ]
 
 
@@ -591,6 +583,12 @@ class Snapshot:
     def node_by_name(self) -> Mapping[str, Node]:
         """Nodes by name."""
         return {n.name: n for n in self.nodes}
+
+    @cached_property
+    def resident_shapes(self) -> tuple[TaskShape, ...]:
+        """The shapes of all residents, each once: few, also where residents are many."""
+        by_node = (shape for node in self.nodes for shape in node.derived(_resident_shapes))
+        return tuple(dict.fromkeys(by_node))
 
     @cached_property
     def gang_by_key(self) -> Mapping[str, Gang]:

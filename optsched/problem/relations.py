@@ -135,8 +135,7 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
     found: dict[TermKey, None] = {}
     for shape in pending:
         found.update(dict.fromkeys(_keys(shape)))
-    residents = dict.fromkeys(shape for n in snapshot.nodes for shape in n.resident_shapes)
-    for shape in residents:
+    for shape in snapshot.resident_shapes:
         if shape.pod_anti_affinity:
             found.update(dict.fromkeys(_anti_keys(shape)))
     return tuple(

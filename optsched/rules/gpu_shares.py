@@ -174,7 +174,7 @@ def shares_devices(problem: Problem) -> bool:
     """The same, not kept."""
     if any(part_of(s) for s in problem.classes.shapes):
         return True
-    there = {shape for n in problem.snapshot.nodes for shape in n.resident_shapes}
+    there = problem.snapshot.resident_shapes
     return any(shape.device is not None and part_of(shape) for shape in there)
 
 

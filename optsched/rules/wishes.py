@@ -167,8 +167,7 @@ def find_wishes(problem: Problem) -> Wishes | None:
     nodes = problem.snapshot.nodes
     shapes = dict.fromkeys(problem.classes.shapes)
     found: dict[TermKey, Term] = {t.key: t for t in _terms(problem, shapes, spread=True)}
-    there = dict.fromkeys(shape for node in nodes for shape in node.resident_shapes)
-    carriers = [shape for shape in there if shape.preferred_pods]
+    carriers = [shape for shape in problem.snapshot.resident_shapes if shape.preferred_pods]
     found |= {t.key: t for t in _terms(problem, carriers, spread=False)}
     if not found:
         return None
