@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,12 +19,13 @@ from optsched.cli.reporting import check_report, report_option, write_report
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showcomparison import show_comparison
 from optsched.formats.problems import InstanceError
+from optsched.formats.whole import write_whole
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.policy.problem import PolicyError
 from optsched.study.comparison.grid import cells_of, read_traces
-from optsched.study.comparison.keep import Keep
+from optsched.study.comparison.keep import CELLS, Keep
 from optsched.study.comparison.places import (
     Here,
     PlaceError,
@@ -144,22 +145,27 @@ def _compare(asked: Asked) -> None:
     try:
         cells = _cells(screen, asked)
         with _place(asked, len(cells)) as place:
-            comparison, is_stopped = _Run(cells, Keep(asked.out), screen).play(place)
+            run = _Run(cells, Keep(asked.out), screen)
+            comparison, is_stopped = run.play(place)
     except (InstanceError, SyntheticError, PolicyError, PlaceError) as e:
         say(screen, str(e), "red")
         sys.exit(BAD_INPUT)
     except OSError as e:
         raise click.ClickException(f"{e.filename or asked.out}: {e.strerror}") from e
-    _write(comparison, asked.out)
+    unwritten = _write(comparison, asked.out)
     _show(comparison, asked.form)
     if asked.report is not None and comparison.rows:
         write_report(screen, comparison_page(comparison), asked.report)
     for name, fault in comparison.failures.items():
         say(screen, f"{name}: {fault}", "red")
+    for name, fault in run.unkept.items():
+        say(screen, f"{name}: played, but not kept: {fault}", "red")
+    for fault in unwritten:
+        say(screen, f"{fault}; what was kept is in {CELLS} beside it", "red")
     if is_stopped:
         say(screen, "stopped; the same command goes on from what was kept", "yellow")
         sys.exit(STOPPED)
-    if comparison.failures:
+    if comparison.failures or run.unkept or unwritten:
         sys.exit(FAILED)
 
 
@@ -216,6 +222,7 @@ class _Run:
     cells: list[Cell]
     keep: Keep
     screen: Console
+    unkept: dict[str, str] = field(default_factory=dict)
 
     def play(self, place: Place) -> tuple[Comparison, bool]:
         """The comparison, and whether it was stopped before it was whole."""
@@ -244,26 +251,36 @@ class _Run:
                     failures[done.cell.name] = done.fault
                     continue
                 results[done.cell.key] = done.result
-                self.keep.put(done.cell, done.result)
+                self._keep(done.cell, done.result)
                 status.update(f"played {len(results)} of {len(self.cells)}")
+
+    def _keep(self, cell: Cell, result: Mapping[str, Any]) -> None:
+        """A disk that is full costs nothing that was played: it goes on, and is shown."""
+        try:
+            self.keep.put(cell, result)
+        except OSError as e:
+            self.unkept[cell.name] = f"{e.filename}: {e.strerror}"
 
 
 # --- what comes of it ----------------------------------------------------------------------------
 
 
-def _write(comparison: Comparison, out: Path | None) -> None:
+def _write(comparison: Comparison, out: Path | None) -> list[str]:
+    """What it came to, in files; returns what could not be written, and why."""
     if out is None:
-        return
+        return []
+    unwritten: list[str] = []
     for name, text in (
         (JSON, _as_text(comparison)),
         (CSV, comparison.as_csv()),
         (GPU_HOURS, comparison.gpu_hours_as_csv()),
     ):
         try:
-            (out / name).write_text(text, encoding="utf-8")
+            out.mkdir(parents=True, exist_ok=True)
+            write_whole(out / name, text)
         except OSError as e:
-            kept = "what was played is kept beside it"
-            raise click.ClickException(f"{out / name}: {e.strerror}; {kept}") from e
+            unwritten.append(f"{e.filename}: {e.strerror}")
+    return unwritten
 
 
 def _as_text(comparison: Comparison) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -32,12 +33,25 @@ COMMANDS: Final = {
 """The module of each command, which has it under its own name, `_` for `-`."""
 
 
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
 class Commands(click.Group):
     """Loads a command when it is asked for: the solver takes a second, a queue does not."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
         return sorted({*COMMANDS, *super().list_commands(ctx)})
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
+        """Run it; a disk behind the standard output that is full is no fault of ours."""
+        try:
+            return super().invoke(ctx)
+        except OSError as e:
+            if e.errno not in _FULL:
+                raise
+            where = e.filename or "standard output"
+            raise click.ClickException(f"{where}: {e.strerror}") from e
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """One of them."""

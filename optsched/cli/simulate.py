@@ -6,7 +6,7 @@ import gc
 import json
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from optsched.cli.reporting import base_definition, check_report, report_option,
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showsimulation import show_result
 from optsched.formats.problems import InstanceError
+from optsched.formats.whole import keep_whole_lines, write_whole
 from optsched.kube.clock import SystemClock
 from optsched.session.solving import solver_of
 from optsched.study.chargeback import Charging
@@ -114,12 +115,11 @@ def _simulate(trace: str, asked: Asked) -> None:
     try:
         with solver_of(policy) as solver, screen.status("playing") as status:
             stopped = run.play(solver, status.update)
+        result = run.write_result(complete=not stopped)
     except OSError as e:
-        where = e.filename or asked.out
-        kept = f"the first {run.num_events} events are kept" if asked.out else "nothing is kept"
-        run.write_result(complete=False, best_effort=True)
-        raise click.ClickException(f"{where}: {e.strerror}; {kept}, marked as incomplete") from e
-    result = run.write_result(complete=not stopped)
+        where = e.filename or (asked.out / RECORD if asked.out else "standard output")
+        kept = run.keep_what_is_whole()
+        raise click.ClickException(f"{where}: {e.strerror}; {kept}") from e
     for fault, number in sorted(run.faults.items()):
         say(screen, f"{fault} ({number} times)", "red")
     if asked.form == "json":
@@ -212,6 +212,8 @@ class _Run:
         asked.out.mkdir(parents=True, exist_ok=True)
         if asked.resume:
             self._resume(asked.out)
+        # From here on what lies there is marked, whatever ends this process.
+        self.write_result(complete=False)
         mode = "a" if asked.resume else "w"
         with (asked.out / RECORD).open(mode, encoding="utf-8") as file, _stoppable(self):
             self._go_on(file, tell)
@@ -270,10 +272,7 @@ class _Run:
             "record_bytes": self.tally.num_bytes,
             "state": self.simulation.state(),
         }
-        target = self.asked.out / CHECKPOINT
-        fresh = target.with_suffix(".new")
-        fresh.write_text(json.dumps(state), encoding="utf-8")
-        fresh.replace(target)
+        write_whole(self.asked.out / CHECKPOINT, json.dumps(state))
 
     def _resume(self, out: Path) -> None:
         assert self.simulation is not None  # noqa: S101
@@ -309,22 +308,30 @@ class _Run:
 
     # --- results ---------------------------------------------------------------------------------
 
-    def write_result(self, *, complete: bool, best_effort: bool = False) -> dict[str, Any]:
+    def keep_what_is_whole(self) -> str:
+        """After the disk was full: cut off half an event at the end; says what is left.
+
+        `result.json` says already that it is incomplete; it tells of these events where it can.
+        """
+        if self.asked.out is None:
+            return "nothing is kept"
+        self.tally = Tally()
+        with suppress(OSError):
+            text = keep_whole_lines(self.asked.out / RECORD)
+            self.tally.take(text, text.count("\n"))
+        with suppress(OSError):
+            self.write_result(complete=False)
+        return f"the first {self.num_events} events are kept, marked as incomplete"
+
+    def write_result(self, *, complete: bool) -> dict[str, Any]:
         """What it came to, in the folder as well if there is one."""
         played = self._played(complete=complete)
         asked = self.asked
         result = as_result(self.given, self.policy, self.options, asked.warm_up, played)
         if asked.out is not None:
             text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
-            for path, what in (
-                (asked.out / GPU_HOURS, played.charges.as_csv()),
-                (asked.out / RESULT, text),
-            ):
-                try:
-                    path.write_text(what, encoding="utf-8")
-                except OSError as e:
-                    if not best_effort:
-                        raise click.ClickException(f"{path}: {e.strerror}") from e
+            write_whole(asked.out / GPU_HOURS, played.charges.as_csv())
+            write_whole(asked.out / RESULT, text)
         return result
 
     def _played(self, *, complete: bool) -> Played:

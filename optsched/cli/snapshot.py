@@ -13,6 +13,7 @@ import click
 
 from optsched.cli.screen import remarks, say
 from optsched.formats.encode import bundle_writer, yaml_bundle
+from optsched.formats.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,9 +82,7 @@ def _record(kubeconfig: str, folder: Path, every_s: float, times: int | None) ->
         for taken in count(1) if times is None else range(1, times + 1):
             objects = _captured(kubeconfig)
             target = folder / f"snapshot-{before + taken:06d}.yaml"
-            fresh = target.with_suffix(".new")
-            fresh.write_text("".join(yaml_bundle(objects)), encoding="utf-8")
-            fresh.replace(target)
+            write_whole(target, "".join(yaml_bundle(objects)))
             say(remarks(), f"{target}: {_counts(objects)}", "dim")
             if taken != times:
                 time.sleep(every_s)

@@ -149,7 +149,22 @@ def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "cells").write_text("in the way")
     result = here(SMALL, "--out", tmp_path)
     assert result.exit_code == 1
-    assert f"{tmp_path / 'cells'}" in result.stderr
+    assert f"played, but not kept: {tmp_path / 'cells'}" in result.stderr
+    assert "means over 1 replay of each model" in result.stdout
+
+
+def test_a_full_disk_costs_nothing_that_was_played(tmp_path: Path) -> None:
+    for name in ("comparison.json", "gpu-hours.csv"):
+        (tmp_path / f"{name}.new").symlink_to("/dev/full")
+    result = here(SMALL, "--out", tmp_path, "-o", "csv")
+    assert result.exit_code == 1
+    assert len(rows_of(result)) == 2
+    for name in ("comparison.json", "gpu-hours.csv"):
+        assert f"{tmp_path / name}: No space left on device" in result.stderr
+        assert not (tmp_path / name).exists()
+    assert (tmp_path / "comparison.csv").exists()
+    assert here(SMALL, "--out", tmp_path).exit_code == 0
+    assert (tmp_path / "comparison.json").exists()
 
 
 # --- on Dask -------------------------------------------------------------------------------------

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import resource
 import signal
+import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +20,8 @@ from optsched.cli.main import main
 from optsched.study.simulation.simulator import Simulation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from click.testing import Result
 
     from optsched.study.simulation.record import Event
@@ -121,6 +128,75 @@ def test_a_full_disk_leaves_what_was_written_and_says_so(tmp_path: Path) -> None
     assert "No space left on device" in result.stderr
     assert "marked as incomplete" in result.stderr
     assert result_of(tmp_path)["complete"] is False
+
+
+@contextmanager
+def small_disk(num_bytes: int) -> Iterator[None]:
+    """No file may become larger than that."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_half_an_event_is_cut_off_where_the_disk_is_full(tmp_path: Path) -> None:
+    assert simulate(SMALL, "--out", tmp_path / "whole").exit_code == 0
+    whole = (tmp_path / "whole" / "record.jsonl").read_bytes()
+    size = len(result_of(tmp_path / "whole").__repr__()) * 2
+    trace = SMALL.replace("jobs=12", "jobs=60")
+    with small_disk(max(size, len(whole))):
+        result = simulate(trace, "--out", tmp_path / "cut")
+    assert result.exit_code == 1
+    record = (tmp_path / "cut" / "record.jsonl").read_text()
+    assert f"{tmp_path / 'cut' / 'record.jsonl'}: File too large" in result.stderr
+    assert f"the first {record.count(chr(10))} events are kept, marked" in result.stderr
+    assert record.endswith("}\n")
+    assert {"at", "event"} <= json.loads(record.splitlines()[-1]).keys()
+    found = result_of(tmp_path / "cut")
+    assert found["complete"] is False
+    assert found["record"]["sha256"] == hashlib.sha256(record.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["result.json", "gpu-hours.csv", "checkpoint.json"])
+def test_a_full_disk_is_told_by_file_and_leaves_no_whole_result(tmp_path: Path, name: str) -> None:
+    assert simulate(SMALL, "--out", tmp_path).exit_code == 0
+    (tmp_path / f"{name}.new").symlink_to("/dev/full")
+    result = simulate(SMALL, "--out", tmp_path, "--checkpoint", 5)
+    assert result.exit_code == 1
+    assert f"{tmp_path / name}: No space left on device" in result.stderr
+    assert not (tmp_path / f"{name}.new").exists()
+    assert "Traceback" not in result.output
+
+
+def test_what_lies_there_is_marked_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(self: Simulation) -> list[Event] | None:
+        raise SystemExit(9)
+
+    assert simulate(SMALL, "--out", tmp_path).exit_code == 0
+    assert result_of(tmp_path)["complete"] is True
+    monkeypatch.setattr(Simulation, "step", dies)
+    assert simulate(SMALL, "--out", tmp_path).exit_code == 9
+    assert result_of(tmp_path)["complete"] is False
+
+
+def test_a_full_disk_behind_the_standard_output_is_told() -> None:
+    code = "from optsched.cli.main import main; main()"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "simulate", str(FAILURES), "-o", "json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert "Error: standard output: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode != 0
 
 
 def test_what_is_wrong_with_a_trace_is_told_with_file_and_line(tmp_path: Path) -> None:

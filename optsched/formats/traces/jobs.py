@@ -131,7 +131,9 @@ def played(
 
     """
     if not nodes:
-        raise InstanceError(f"{name}: there are no nodes to play it on", ())
+        raise InstanceError(
+            "\n".join([*map(str, problems), f"{name}: there are no nodes to play it on"])
+        )
     told = list(problems)
     listed = list(jobs)
     makers = _Maker(nodes, _start_ms(listed))

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.formats.whole import write_whole
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -39,9 +41,7 @@ class Keep:
             return
         path = self._path(self.folder, cell)
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(result, ensure_ascii=False, indent=1), encoding="utf-8")
-        fresh.replace(path)
+        write_whole(path, json.dumps(result, ensure_ascii=False, indent=1))
 
     @staticmethod
     def _path(folder: Path, cell: Cell) -> Path:

@@ -7,23 +7,29 @@ is spoken to over TLS only.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
+
+from optsched import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from distributed import Client
+    from distributed import Client, Future, Security
 
     from optsched.session.ports import Clock
     from optsched.study.comparison.grid import Cell
 
 INSTALL = "Dask is not installed: `pip install 'optsched[study]'`, or --workers 0 to do without"
 CONNECT_S = 10
+WORKERS_S = 60
+"""How long a cluster may take until its first worker is there."""
 
 
 class PlaceError(Exception):
@@ -73,19 +79,33 @@ class OnDask:
         from distributed import as_completed
 
         cell_of = {
-            self.client.submit(_played, cell, self.clock, key=f"cell-{cell.key}"): cell
+            self.client.submit(_played, cell, self.clock, __version__, key=f"cell-{cell.key}"): cell
             for cell in cells
         }
         for future in as_completed(list(cell_of)):
             if future.status == "finished":
                 yield Done(cell_of[future], future.result())
             else:
-                error = future.exception()
-                yield Done(cell_of[future], None, f"{type(error).__name__}: {error}")
+                yield Done(cell_of[future], None, _fault_of(future))
             future.release()
 
 
-def _played(cell: Cell, clock: Clock) -> dict[str, Any]:
+def _fault_of(future: Future[Any]) -> str:
+    if future.status in ("cancelled", "lost"):
+        return "the scheduler of Dask has gone, or has lost it: the same command plays what is left"
+    error = future.exception()
+    return f"{type(error).__name__}: {error}"
+
+
+class VersionError(Exception):
+    """A worker of another version, which could decide otherwise."""
+
+
+def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
+    if wanted != __version__:
+        raise VersionError(
+            f"this worker has optsched {__version__}, who asks has {wanted}: install the same"
+        )
     return cell.played(clock)
 
 
@@ -146,12 +166,62 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
             tls_client_key=str(tls.key),
             require_encryption=True,
         )
+        _check_files(address, security)
     try:
+        _shake_hands(address, security)
         client = Client(address, security=security, timeout=CONNECT_S)
     except (OSError, TimeoutError, ValueError) as e:
-        raise PlaceError(f"{address}: no scheduler of Dask answers: {e}") from e
+        told = str(e) or f"nothing came in {CONNECT_S} s"
+        raise PlaceError(f"{address}: no scheduler of Dask answers: {told}") from e
     with client:
+        try:
+            client.wait_for_workers(1, timeout=WORKERS_S)
+        except TimeoutError as e:
+            raise PlaceError(
+                f"{address}: the scheduler of Dask has no worker, nor got one in {WORKERS_S} s"
+            ) from e
         yield OnDask(client, clock)
+
+
+def _shake_hands(address: str, security: Security | None) -> None:
+    """Find out whether anybody there speaks as Dask does; OSError or TimeoutError where not.
+
+    `Client` waits for ever for one who takes a connection and says nothing. In a thread, for the
+    one who asks may have a loop that runs.
+    """
+    from distributed.comm import connect
+
+    given = security.get_connection_args("client") if security is not None else {}
+    found: list[Exception] = []
+
+    async def greet() -> None:
+        comm = await connect(address, timeout=CONNECT_S, **given)
+        comm.abort()
+
+    def run() -> None:
+        try:
+            asyncio.run(greet())
+        except Exception as e:  # what a stranger says may be read as anything
+            found.append(e)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(CONNECT_S + 1)
+    if thread.is_alive():
+        raise TimeoutError
+    if found and isinstance(found[0], (OSError, ValueError)):
+        raise found[0]
+    if found:
+        raise ValueError("what answers there does not speak as Dask does") from found[0]
+
+
+def _check_files(address: str, security: Security) -> None:
+    """Refuse files that are no certificates, or a key of another one, before anybody is asked."""
+    try:
+        security.get_connection_args("client")
+    except (OSError, ValueError) as e:
+        told = "--dask-ca, --dask-cert and --dask-key are not a certificate, its key and who signs"
+        raise PlaceError(f"{address}: {told}: {e}") from e
 
 
 def check_address(address: str, tls: Tls) -> None:

@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from distributed import LocalCluster, Security
 
 from optsched.kube.clock import SystemClock
 from optsched.policy import load_policy
 from optsched.policy.policy import without_solver
+from optsched.study.comparison import places
 from optsched.study.comparison.grid import Cell, read_traces
 from optsched.study.comparison.places import (
     Here,
@@ -19,9 +25,14 @@ from optsched.study.comparison.places import (
     Tls,
     check_address,
     local_cluster,
+    remote_cluster,
 )
 from optsched.study.simulation.simulator import Options
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NO_TLS = Tls()
 HALF = Tls(ca=Path("ca.pem"))
 WHOLE = Tls(Path("ca.pem"), Path("cert.pem"), Path("key.pem"))
 
@@ -112,3 +123,106 @@ def test_a_cell_that_breaks_on_a_worker_is_told_and_costs_no_other() -> None:
     assert found[0].result is not None
     assert found[1].result is None
     assert found[1].fault.startswith("TypeError: ")
+
+
+# --- places that are none ------------------------------------------------------------------------
+
+
+def refused(address: str, tls: Tls = NO_TLS) -> str:
+    with (
+        pytest.raises(PlaceError) as caught,
+        remote_cluster(address, tls, SystemClock()),
+    ):
+        pass
+    return str(caught.value)
+
+
+@contextmanager
+def stranger(says: bytes | None) -> Iterator[str]:
+    """Somebody who takes connections and says something else than Dask, or nothing at all."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as guests:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    guest = guests.enter_context(server.accept()[0])
+                    if says is not None:
+                        guest.sendall(says)
+                        guest.close()
+
+        thread = Thread(target=serve)
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [(None, "nothing came in 1 s"), (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "as Dask does")],
+)
+def test_who_does_not_speak_as_dask_is_told_in_time(
+    says: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "CONNECT_S", 1)
+    with stranger(says) as address:
+        found = refused(address)
+    assert found.startswith(f"{address}: no scheduler of Dask answers: ")
+    assert told in found
+
+
+def test_files_that_are_no_certificates_are_told(tmp_path: Path) -> None:
+    junk = tmp_path / "junk.pem"
+    junk.write_text("no certificate")
+    for tls in (Tls(junk, junk, junk), Tls(tmp_path / "gone.pem", junk, junk)):
+        assert "are not a certificate, its key and who signs" in refused("tls://127.0.0.1:1", tls)
+
+
+def files_of(security: Security, folder: Path) -> Tls:
+    folder.mkdir()
+    paths = []
+    for name in ("tls_ca_file", "tls_client_cert", "tls_client_key"):
+        paths.append(folder / name)
+        paths[-1].write_text(getattr(security, name))
+    return Tls(*paths)
+
+
+def test_strangers_and_clusters_without_workers_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "WORKERS_S", 0.2)
+    ours, theirs = Security.temporary(), Security.temporary()
+    known, unknown = files_of(ours, tmp_path / "ours"), files_of(theirs, tmp_path / "theirs")
+    with bare_cluster(0, ours) as cluster:
+        address = cluster.scheduler_address
+        assert "TLS certificate does not match" in refused(address, unknown)
+        assert "no scheduler of Dask answers" in refused(address.replace("tls", "tcp"))
+        assert "has no worker, nor got one in 0.2 s" in refused(address, known)
+
+
+def bare_cluster(num_workers: int, security: Security | None = None) -> LocalCluster:
+    return LocalCluster(
+        n_workers=num_workers,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        silence_logs="CRITICAL",
+        security=security,
+    )
+
+
+def test_other_versions_and_a_scheduler_that_goes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = bare_cluster(1)
+    faults: list[str] = []
+    with cluster, remote_cluster(cluster.scheduler_address, NO_TLS, SystemClock()) as place:
+        with monkeypatch.context() as other:
+            other.setattr(places, "__version__", "9.9")
+            (done,) = place.play(cells(1))
+        assert "who asks has 9.9: install the same" in done.fault
+        for number, done in enumerate(place.play(cells(4))):
+            faults.append(done.fault)
+            if number == 0:
+                cluster.close()
+    assert len(faults) == 4
+    assert faults[0] == ""
+    assert "the same command plays what is left" in faults[-1]
