@@ -92,6 +92,22 @@ research: $(STAMP) ## the published figures, on all of the data
 	bash .ci/prerequisites go
 	OPTSCHED_RESEARCH=full $(PY) -m pytest -m research --numprocesses=auto --dist=worksteal --durations=10
 
+.PHONY: instances
+instances: $(STAMP) ## the files of instances/, made again from their seeds
+	$(PY) -m bench.instances make --all
+
+.PHONY: instances-verify
+instances-verify: $(STAMP) ## checksums of all instances, and a proof of every best-known plan
+	$(PY) -m bench.instances verify
+
+.PHONY: instances-solve
+instances-solve: $(STAMP) ## every instance within 60 s on two cores, against what is known
+	$(PY) -m bench.instances solve
+
+.PHONY: instances-update
+instances-update: $(STAMP) ## the same, and what is better is kept
+	$(PY) -m bench.instances solve --update
+
 .PHONY: nightly
 nightly: $(STAMP) ## the same tests with twenty times the examples
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal

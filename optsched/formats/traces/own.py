@@ -25,9 +25,9 @@ from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, alike_gang
 from optsched.domain.task import TaskShape
 from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
 from optsched.formats.groups import with_builtin_queues
-from optsched.formats.marks import API_VERSION
 from optsched.formats.problems import InstanceError
-from optsched.formats.text import Document, TextError, line_of, read_json, read_yaml
+from optsched.formats.single import read_single, unknown_paths
+from optsched.formats.text import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,9 +114,9 @@ def read_own(path: Path) -> Found:
         The file can not be read, is no trace, or nothing of it can be played.
 
     """
-    source, document = _document(path)
+    source, document = read_single(path, KIND)
     errors: list[FieldError] = []
-    unknown = list(_unknown(document.value, SCHEMA, ""))
+    unknown = list(unknown_paths(document.value, SCHEMA))
     trace = _trace(Fields(document.value, SCHEMA, "", errors), path.stem)
     sound, found = sound_trace(trace)
     problems = (
@@ -144,40 +144,6 @@ def is_own(path: Path) -> bool:
     return any(
         mark in head for mark in (f"kind: {KIND}\n", f'"kind": "{KIND}"', f'"kind":"{KIND}"')
     )
-
-
-def _document(path: Path) -> tuple[str, Document]:
-    try:
-        source = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as e:
-        raise InstanceError(f"{path}: this trace can not be read: {e}") from e
-    parts = list((read_json if path.suffix.lower() == ".json" else read_yaml)(source))
-    broken = [p for p in parts if isinstance(p, TextError)]
-    if broken:
-        told = (f"{path.name}:{e.line}:{e.column}: {e.message}" for e in broken)
-        raise InstanceError("\n".join(told))
-    found = [p for p in parts if isinstance(p, Document) and p.value is not None]
-    if len(found) != 1 or not isinstance(found[0].value, dict):
-        raise InstanceError(f"{path}: a trace is one document with fields")
-    given = (found[0].value.get("apiVersion"), found[0].value.get("kind"))
-    if given != (API_VERSION, KIND):
-        message = f"is {given[0]} {given[1]}: write apiVersion: {API_VERSION} and kind: {KIND}"
-        raise InstanceError(f"{path}: {message}")
-    return source, found[0]
-
-
-def _unknown(value: object, schema: Schema, path: str) -> Iterator[str]:
-    """Paths of fields that no trace has."""
-    if isinstance(value, dict) and "properties" in schema:
-        for name, part in value.items():
-            at = f"{path}.{name}" if path else str(name)
-            if name not in schema["properties"]:
-                yield at
-            else:
-                yield from _unknown(part, schema["properties"][name], at)
-    elif isinstance(value, list) and "items" in schema:
-        for i, part in enumerate(value):
-            yield from _unknown(part, schema["items"], f"{path}[{i}]")
 
 
 # --- parts ---------------------------------------------------------------------------------------

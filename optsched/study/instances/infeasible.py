@@ -63,19 +63,19 @@ class Impossible:
     nodes: int
 
     def __post_init__(self) -> None:
-        if self.case not in _CASES:
-            raise ValueError(f"case: {self.case} is not one of {', '.join(_CASES)}")
+        if self.case not in CASES:
+            raise ValueError(f"case: {self.case} is not one of {', '.join(CASES)}")
 
     @property
     def pending(self) -> dict[str, str]:
         """The code of the reason by key of the gang that is to be told so."""
-        return {f"jobs/{ASKED}": _CASES[self.case].code.value}
+        return {f"jobs/{ASKED}": CASES[self.case].code.value}
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """The manifests."""
         yield from priority_classes()
         yield queue("small", capability={GPU: "4"})
-        case = _CASES[self.case]
+        case = CASES[self.case]
         names = [node_name(i) for i in range(self.nodes)]
         yield from (node(name, amounts(CPUS, GIB, GPUS)) for name in names)
         for r in range(0, self.nodes, 4):
@@ -100,9 +100,9 @@ def _apart(_: int) -> dict[str, Any]:
     return {"affinity": {"podAntiAffinity": required}}
 
 
-_CASES: Final = {
-    "node": _Case(Order(), lambda _: [Role(1, share(16, 10))], ReasonCode.RESOURCES),
-    "cluster": _Case(Order(), lambda n: [Role(n + 1, share(8, 10))], ReasonCode.RESOURCES),
+CASES: Final = {
+    "node": _Case(Order(), lambda _: [Role(1, share(16, 10))], ReasonCode.IMPOSSIBLE),
+    "cluster": _Case(Order(), lambda n: [Role(n + 1, share(8, 10))], ReasonCode.IMPOSSIBLE),
     "ceiling": _Case(
         Order(queue="small"), lambda _: [Role(3, share(2, 10))], ReasonCode.CAPABILITY
     ),
