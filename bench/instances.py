@@ -74,7 +74,7 @@ def solve(options):
             if options.only not in entry.title:
                 continue
             for model in models_of[entry.title]:
-                told, entries[i] = _solve(entry, model, solving, options)
+                told, entries[i] = _solve(entries[i], model, solving, options)
                 failed += told
     finally:
         worker.close()

@@ -159,10 +159,55 @@ def improve(
         Who solves, and when to stop.
 
     """
+    limits, best = search.limits, incumbent
+    engines = _engines(problem, rules, goal[1], incumbent)[: max(limits.num_engines, 1)]
+    for engine, part in zip(engines, _PARTS[len(engines)], strict=True):
+        budget_ms = limits.budget_ms and max(limits.budget_ms * part // 4, 1)
+        share = replace(search, limits=replace(limits, budget_ms=budget_ms))
+        best = _improve_with(engine, problem, rules, goal, (best, share))
+        if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
+            break
+        best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
+    return best
+
+
+_PARTS = {1: (4,), 2: (1, 3)}
+"""Quarters of the budget of each engine: the first is done soon or not at all."""
+
+
+def _engines(
+    problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], incumbent: Answer
+) -> tuple[str, ...]:
+    """Who solves, and who is asked where that does not prove every level.
+
+    Gangs that tie nodes, and levels over domains, are for solving node by node as long as that is
+    possible. Scores of nodes are only seen there; configurations prove the levels above sooner.
+    """
+    final = _final(problem, incumbent)
+    if final.any():
+        problem = settle(problem, incumbent.decisions, final)
+    pairs = num_pairs(problem, rules)
+    if tied_gangs(problem, rules)[0].any():
+        return (DIRECT,) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
+    near = any(isinstance(level, DomainLevel) for level in levels)
+    if pairs <= (MOST_DIRECT if near else BEST_DIRECT):
+        return DIRECT, CONFIGURATIONS
+    return (CONFIGURATIONS, DIRECT) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
+
+
+def _improve_with(
+    engine: str,
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    run: tuple[Answer, Search],
+) -> Answer:
+    """What one engine makes of an incumbent."""
     tiers, levels = goal
+    incumbent, search = run
     known = [r.value for r in incumbent.results]
     whole = Goal(tiers, levels, known, incumbent.proved)
-    encoding, engine, relaxed = _encode(problem, rules, whole, incumbent)
+    encoding, relaxed = _encode(engine, problem, rules, whole, incumbent)
     tell = None
     if search.watch is not None:
         tell = _Teller(problem, levels, incumbent, (encoding, relaxed), search.watch)
@@ -218,24 +263,29 @@ class _Teller:
 
 
 def _encode(
-    problem: Problem, rules: RuleSet, goal: Goal, incumbent: Answer
-) -> tuple[Encoding, str, tuple[str, ...]]:
+    engine: str, problem: Problem, rules: RuleSet, goal: Goal, incumbent: Answer
+) -> tuple[Encoding, tuple[str, ...]]:
     decisions = incumbent.decisions
-    promised = promised_gangs(problem, decisions)
-    promised[list(incumbent.final)] = True
+    promised = _final(problem, incumbent)
     left_out: tuple[str, ...] = ()
     if promised.any():
         # What greedy keeps for them nobody may take; whether they could start now stays open.
         problem, decisions, goal = _without(problem, decisions, goal, promised)
         left_out = (PROMISES,)
+    if engine == DIRECT:
+        return encode_direct(problem, rules, goal, decisions), left_out
     tied, names = tied_gangs(problem, rules)
-    near = any(isinstance(level, DomainLevel) for level in goal.levels)
-    if num_pairs(problem, rules) <= (MOST_DIRECT if near or tied.any() else BEST_DIRECT):
-        return encode_direct(problem, rules, goal, decisions), DIRECT, left_out
     if tied.any():
         problem, decisions, goal = _without(problem, decisions, goal, tied)
     encoding = encode_configurations(problem, rules, goal, decisions)
-    return encoding, CONFIGURATIONS, (*left_out, *names)
+    return encoding, (*left_out, *names)
+
+
+def _final(problem: Problem, incumbent: Answer) -> Bool:
+    """(G,) gangs on which the incumbent's word is final."""
+    gangs = promised_gangs(problem, incumbent.decisions)
+    gangs[list(incumbent.final)] = True
+    return gangs
 
 
 def _without(

@@ -19,6 +19,10 @@ DEFAULT_SECONDS: Final = 10.0
 """What a solve by the clock may take unless somebody says otherwise."""
 
 
+ENGINES: Final = 2
+"""Where nobody waits for a bind, a second engine may prove what the first one can not."""
+
+
 def limits_of(
     policy: Policy,
     seconds: float | None,
@@ -31,9 +35,10 @@ def limits_of(
     work = policy.budgets.deterministic_s
     if deterministic:
         work = seconds or work
-        return Limits(budget_ms=None, deterministic=work, num_workers=1, seed=seed, gap=gap)
+        return Limits(None, work, num_workers=1, seed=seed, gap=gap, num_engines=ENGINES)
     budget = DEFAULT_SECONDS if seconds is None else seconds
-    return Limits(int(budget * 1000), deterministic=max(budget, work), seed=seed, gap=gap)
+    work = max(budget, work)
+    return Limits(int(budget * 1000), work, seed=seed, gap=gap, num_engines=ENGINES)
 
 
 @contextmanager

@@ -279,7 +279,8 @@ class _Direct(_Levels):
         model, share = self.model, max(0.5, 1 / (len(self.model.objectives) - level))
         task = Task(model.lower, model.upper, self._rows, goal, self._hint, known, bound)
         result = self.attempt(task, share, seen)
-        if result.solution is not None:
+        # One that is only as good may be worse on the levels below.
+        if result.solution is not None and result.value != task.at_least:
             self.best = _Best(result.solution)
             self._hint = result.solution
             return result.value, _lower(bound, _bound(result, result.value))

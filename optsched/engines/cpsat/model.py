@@ -111,6 +111,9 @@ class Limits:
     gap
         Relative gap that is good enough for a level: |bound − value| / max(1, |value|). None for
         the optimum alone.
+    num_engines
+        How many engines may be tried one after the other where the first does not prove every
+        level; they share the budget.
 
     """
 
@@ -119,6 +122,7 @@ class Limits:
     num_workers: int = 2
     seed: int = 0
     gap: float | None = None
+    num_engines: int = 1
 
     def suffices(self, value: int | None, bound: int | None) -> bool:
         """Whether a level with this value and bound needs no more work."""

@@ -154,7 +154,7 @@ def catalogue_text(entries: Iterable[Entry]) -> str:
 def _entry_lines(entry: Entry) -> Iterator[str]:
     recipe = entry.recipe
     yield f"- family: {recipe.family}"
-    yield f"  name: {recipe.name}"
+    yield f"  name: {_flow(recipe.name)}"
     yield f"  seed: {recipe.seed}"
     yield f"  parameters: {_flow(dict(recipe.parameters))}"
     yield f"  licence: {LICENCE}"

@@ -9,6 +9,7 @@ from optsched.domain.decisions import LevelStatus, Sense
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.packing.work import PackingWork, packings
 from optsched.session.session import Surroundings, run_session
+from optsched.session.solving import ENGINES
 from optsched.study.instances.catalogue import Best, gap_of, wrong_with_level
 from optsched.study.instances.keeping import (
     bins_level,
@@ -51,8 +52,8 @@ class Solving:
     def limits(self) -> Limits:
         """What one search may spend."""
         if self.clock is None:
-            return Limits(budget_ms=None, deterministic=self.seconds, num_workers=1)
-        return Limits(budget_ms=int(self.seconds * 1000), deterministic=self.seconds)
+            return Limits(None, self.seconds, num_workers=1, num_engines=ENGINES)
+        return Limits(int(self.seconds * 1000), self.seconds, num_engines=ENGINES)
 
 
 @dataclass(frozen=True)
