@@ -159,16 +159,37 @@ def improve(
         Who solves, and when to stop.
 
     """
-    limits, best = search.limits, incumbent
+    limits, best, stopped = search.limits, incumbent, ""
     engines = _engines(problem, rules, goal[1], incumbent)[: max(limits.num_engines, 1)]
+    relay = None if search.watch is None else _Relay(search.watch)
     for engine, part in zip(engines, _PARTS[len(engines)], strict=True):
         budget_ms = limits.budget_ms and max(limits.budget_ms * part // 4, 1)
-        share = replace(search, limits=replace(limits, budget_ms=budget_ms))
+        share = Search(search.solver, replace(limits, budget_ms=budget_ms), relay)
         best = _improve_with(engine, problem, rules, goal, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
-            break
+            return best
+        # Why the engine that sees every level has proved no more of them.
+        stopped = best.stopped if engine == DIRECT or not stopped else stopped
         best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
-    return best
+        if relay is not None:
+            relay.hand_on()
+    return replace(best, stopped=stopped)
+
+
+class _Relay:
+    """Tells of engines one after the other as of one search."""
+
+    def __init__(self, watch: Callable[[News], None]) -> None:
+        self._watch = watch
+        self._begun_s = self._last_s = 0.0
+
+    def __call__(self, news: News) -> None:
+        self._last_s = self._begun_s + news.at_s
+        self._watch(replace(news, at_s=self._last_s))
+
+    def hand_on(self) -> None:
+        """The next engine begins."""
+        self._begun_s = self._last_s
 
 
 _PARTS = {1: (4,), 2: (1, 3)}
