@@ -64,17 +64,15 @@ def verify(options):
 
 def solve(options):
     failed = 0
-    entries = list(_entries())
     models_of = {f"{s.recipe.family}/{s.recipe.name}": s.models for s in SHIPPED}
     worker = WorkerProcess()
     try:
         worker.wait_until_ready()
         solving = Solving(worker, options.seconds, SystemClock())
-        for i, entry in enumerate(entries):
-            if options.only not in entry.title:
-                continue
-            for model in models_of[entry.title]:
-                told, entries[i] = _solve(entries[i], model, solving, options)
+        for entry in _entries():
+            known = entry
+            for model in models_of[entry.title] if options.only in entry.title else ():
+                told, known = _solve(known, model, solving, options)
                 failed += told
     finally:
         worker.close()
