@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from statistics import mean, stdev
 
 import numpy as np
 import pytest
@@ -57,7 +58,11 @@ def test_every_published_run_of_these_policies_is_asked_for() -> None:
 
 def test_the_documentation_shows_what_comes_out() -> None:
     printed = [published()["openb_pod_list_default", "06-FGD", seed][100] for seed in SEEDS]
-    assert f"`{printed}`" in (ROOT / "docs" / "research.md").read_text("utf-8")
+    page = (ROOT / "docs" / "research.md").read_text("utf-8")
+    assert f"`{printed}`" in page
+    for policy in POLICIES:
+        at_100 = [published()["openb_pod_list_default", policy, seed][100] for seed in SEEDS]
+        assert f"`{policy:16} {mean(at_100):.2f} ± {stdev(at_100):.2f}`" in page
 
 
 def history(arrived: list[int], allocated: list[int]) -> History:

@@ -1,0 +1,81 @@
+"""`python -m optsched.study.fgd POD_LIST...`: what can be reached, beside FGD and the bound."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from optsched.formats.problems import InstanceError
+from optsched.study.fgd.figures import BATCHES, offline, online, scene
+from optsched.study.fgd.workload import read_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_HEAD = ("list", "offline", "bound", "FGD", *(f"by {size}" for size in BATCHES))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for; see its help."""
+
+    lists: tuple[Path, ...]
+    nodes: Path | None
+    seed: int
+    seconds: float
+    runs: int
+
+
+def lines(asked: Asked) -> Iterator[str]:
+    """A table, row by row as they come.
+
+    Raises
+    ------
+    InstanceError
+        As `read_workload`.
+
+    """
+    width = max(len(path.stem) for path in asked.lists)
+    yield _row(_HEAD, width)
+    for path in asked.lists:
+        workload, problems = read_workload(path, asked.nodes)
+        sys.stderr.writelines(f"{problem}\n" for problem in problems)
+        here = scene(workload, asked.seed)
+        runs = [offline(here, time.process_time, asked.seconds, run) for run in range(asked.runs)]
+        reached = median(run.reached for run in runs)
+        numbers = (reached, runs[0].bound, runs[0].fgd, *online(here).values())
+        yield _row((path.stem, *(f"{number:.2f}" for number in numbers)), width)
+
+
+def _row(cells: Sequence[str], width: int) -> str:
+    first, *others = cells
+    return " ".join([first.ljust(width), *(cell.rjust(7) for cell in others)])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m optsched.study.fgd", description=__doc__)
+    parser.add_argument("lists", nargs="+", type=Path, metavar="POD_LIST", help="CSV of openb")
+    parser.add_argument("--nodes", type=Path, help="CSV of nodes; beside each pod list by default")
+    parser.add_argument("--seed", type=int, default=42, help="of the arrivals")
+    parser.add_argument("--runs", type=int, default=1, help="searches of which to show the median")
+    parser.add_argument("--seconds", type=float, default=120, help="of processor time, offline")
+    said = parser.parse_args(arguments)
+    asked = Asked(tuple(said.lists), said.nodes, said.seed, said.seconds, max(said.runs, 1))
+    try:
+        for line in lines(asked):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+    except InstanceError as e:
+        sys.stderr.write(f"{e}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

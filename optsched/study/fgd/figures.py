@@ -1,0 +1,137 @@
+"""What can be reached on a pod list, beside the policy FGD and beside what is possible at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.engines.sharing.search import allocate
+from optsched.study.fgd.checking import milli_of_plan, wrong_with_plan
+from optsched.study.fgd.offline import arrived_pods, layout_of, plan_of, pool_of
+from optsched.study.fgd.online import placed_in_batches, planned_slots
+from optsched.study.fgd.policies import POLICIES
+from optsched.study.fgd.replay import replay
+from optsched.study.fgd.workload import arrivals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from optsched.engines.sharing.pool import Layout, Pool
+    from optsched.problem.arrays import I64
+    from optsched.study.fgd.checking import Placed
+    from optsched.study.fgd.workload import Workload
+
+BATCHES: Final = (1, 10, 100, 1000)
+"""Sizes of batches of the published protocol."""
+
+
+class WrongPlan(AssertionError):
+    """A plan can not be carried out."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Scene:
+    """The pods of one seed that arrive until they ask for all GPUs.
+
+    Attributes
+    ----------
+    classes
+        (T,) class of each.
+    pool
+        The same as a pool.
+    fgd
+        Where FGD leaves them.
+
+    """
+
+    workload: Workload
+    classes: I64
+    pool: Pool
+    fgd: Layout
+
+    def percent(self, milli: float) -> float:
+        """Thousandths of GPUs as percent of all GPUs."""
+        return 100 * milli / self.workload.total_milli
+
+    def checked(self, plan: Sequence[Placed]) -> float:
+        """Percent of all GPUs that a plan gives out.
+
+        Raises
+        ------
+        WrongPlan
+            It breaks a rule, or leaves out pods without GPUs.
+
+        """
+        kinds = self.classes.tolist()
+        wrong = wrong_with_plan(self.workload, kinds, plan)
+        left_out = set(range(len(kinds))) - {at.pod for at in plan}
+        wrong += [
+            f"pod {pod} asks for no GPUs and is left out"
+            for pod in sorted(left_out)
+            if self.workload.asked.number[kinds[pod]] == 0
+        ]
+        if wrong:
+            raise WrongPlan(wrong[0])
+        return self.percent(milli_of_plan(self.workload, kinds, plan))
+
+
+def scene(workload: Workload, seed: int) -> Scene:
+    """Let pods arrive, and FGD place them one by one."""
+    run = arrivals(workload, seed)
+    classes = arrived_pods(workload, run)
+    history = replay(workload, POLICIES["06-FGD"](workload), [run])
+    node, device = (a[0, : len(classes)] for a in (history.node_of, history.device_of))
+    pool = pool_of(workload, classes)
+    return Scene(workload, classes, pool, layout_of(pool, classes, node, device))
+
+
+@dataclass(frozen=True, slots=True)
+class Offline:
+    """Percent of all GPUs given out when all pods may move, by FGD, and at most.
+
+    Attributes
+    ----------
+    rounds
+        Neighbourhoods searched.
+
+    """
+
+    reached: float
+    fgd: float
+    bound: float
+    rounds: int
+
+
+def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:
+    """Place all pods anew in a time; checked.
+
+    Raises
+    ------
+    WrongPlan
+        See `Scene.checked`.
+
+    """
+    found = allocate(here.pool, clock, seconds, seed, here.fgd)
+    return Offline(
+        reached=here.checked(plan_of(here.pool, here.classes, found.layout)),
+        fgd=here.checked(plan_of(here.pool, here.classes, here.fgd)),
+        bound=here.percent(np.inf if found.bound is None else found.bound.milli),
+        rounds=found.rounds,
+    )
+
+
+def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
+    """Percent of all GPUs given out, by size of the batches; nobody moves. Checked.
+
+    Raises
+    ------
+    WrongPlan
+        See `Scene.checked`.
+
+    """
+    slots, kinds = planned_slots(here.workload), here.classes.tolist()
+    return {
+        size: here.checked(placed_in_batches(here.workload, kinds, slots, size)) for size in sizes
+    }

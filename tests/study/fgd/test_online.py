@@ -1,0 +1,129 @@
+"""Batches: slots are taken, room without slots next, and nobody is turned away who fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.study.fgd.__main__ import main
+from optsched.study.fgd.checking import Placed
+from optsched.study.fgd.figures import BATCHES, WrongPlan, offline, online, scene
+from optsched.study.fgd.online import Slot, expected_pods, placed_in_batches, planned_slots
+from optsched.study.fgd.workload import Workload, read_workload
+from tests.study.fgd.test_curves import ALL
+from tests.support.research import RESEARCH
+from tests.support.shared import shared
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Capture = pytest.CaptureFixture[str]
+
+NODES = """sn,cpu_milli,memory_mib,gpu,model
+a,8000,100,4,G2
+b,8000,100,2,T4
+"""
+PODS = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec
+p0,1000,10,1,400,
+p1,1000,10,1,600,
+p2,2000,10,1,1000,
+p3,2000,10,2,1000,T4
+p4,1000,10,0,0,
+"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Workload:
+    (tmp_path / "nodes.csv").write_text(NODES)
+    (tmp_path / "pods.csv").write_text(PODS)
+    found = read_workload(tmp_path / "pods.csv", tmp_path / "nodes.csv")[0]
+    assert found.asked.total.tolist() == [0, 400, 600, 1000, 2000]
+    return found
+
+
+def kind(workload: Workload, total: int) -> int:
+    return workload.asked.total.tolist().index(total)
+
+
+def places(workload: Workload, totals: list[int], slots: list[Slot], size: int) -> list[Placed]:
+    kinds = [kind(workload, total) for total in totals]
+    return sorted(placed_in_batches(workload, kinds, slots, size), key=lambda at: at.pod)
+
+
+def test_a_pod_takes_a_slot_of_its_class(workload: Workload) -> None:
+    slots = [Slot(1, kind(workload, 600), (1,)), Slot(0, kind(workload, 1000), (2,))]
+    found = places(workload, [1000, 600], slots, 1)
+    assert found == [Placed(0, 0, (2,)), Placed(1, 1, (1,))]
+
+
+def test_a_pod_takes_a_slot_made_for_no_less(workload: Workload) -> None:
+    slots = [Slot(1, kind(workload, 600), (1,))]
+    assert places(workload, [400], slots, 1) == [Placed(0, 1, (1,))]
+
+
+def test_in_a_batch_those_with_slots_of_their_own_come_first(workload: Workload) -> None:
+    slots = [Slot(1, kind(workload, 600), (1,))]
+    assert places(workload, [400, 600], slots, 1)[0] == Placed(0, 1, (1,))
+    assert places(workload, [400, 600], slots, 2)[1] == Placed(1, 1, (1,))
+
+
+def test_slots_are_given_up_before_anybody_is_turned_away(workload: Workload) -> None:
+    slots = [Slot(1, kind(workload, 1000), (d,)) for d in (0, 1)]
+    found = places(workload, [2000, *[1000] * 5], slots, 1)
+    assert found[0] == Placed(0, 1, (0, 1))
+    assert [at.node for at in found[1:]] == [0] * 4
+
+
+def test_room_without_slots_is_taken_first(workload: Workload) -> None:
+    slots = [Slot(0, kind(workload, 1000), (d,)) for d in range(4)]
+    assert places(workload, [600], slots, 1)[0].node == 1
+
+
+def test_slots_are_planned_for_the_typical_pods(workload: Workload) -> None:
+    slots = planned_slots(workload)
+    pods = expected_pods(workload)
+    assert set(workload.asked.total[pods].tolist()) == {0, 400, 600, 1000, 2000}
+    assert {s.kind for s in slots} == set(pods.tolist())
+    parts = [(s.node, s.devices, s.kind) for s in slots if s.devices]
+    assert len(parts) == len(set(parts))
+
+
+def test_a_plan_that_leaves_out_pods_without_gpus_is_refused(workload: Workload) -> None:
+    here = scene(workload, 1)
+    with pytest.raises(WrongPlan, match="asks for no GPUs and is left out"):
+        here.checked([])
+
+
+def test_offline_is_between_the_policy_and_the_bound(workload: Workload) -> None:
+    found = offline(scene(workload, 1), lambda: 0.0, 5.0, 0)
+    assert 0 < found.fgd <= found.reached <= found.bound + 1e-9
+
+
+@pytest.mark.research
+@pytest.mark.parametrize("trace", ALL if RESEARCH == "full" else ["multigpu50"])
+def test_batches_of_every_size_reach_more_than_fgd(trace: str) -> None:
+    """Asked for: no less than FGD but for 0.1 points."""
+    workload, _ = read_workload(shared("traces", "openb", f"openb_pod_list_{trace}.csv"))
+    here = scene(workload, 42)
+    reached = online(here, BATCHES if RESEARCH == "full" else (100,))
+    fgd = here.percent(here.fgd.allocated(here.pool))
+    row = " ".join(f"{percent:6.2f}" for percent in reached.values())
+    print(f"{trace:12} FGD {fgd:6.2f}, batches of {', '.join(map(str, reached))}: {row}")
+    assert min(reached.values()) >= fgd - 0.1
+
+
+def test_the_command_prints_a_row(workload: Workload, tmp_path: Path, capsys: Capture) -> None:
+    assert workload.total_milli == 6000
+    arguments = ["--seconds", "1", "--nodes", str(tmp_path / "nodes.csv")]
+    assert main([str(tmp_path / "pods.csv"), *arguments]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["list", "offline", "bound", "FGD"]
+    name, *numbers = row.split()
+    assert (name, len(numbers)) == ("pods", 7)
+    assert float(numbers[2]) <= float(numbers[0]) <= float(numbers[1])
+
+
+def test_the_command_names_a_file_that_is_missing(tmp_path: Path, capsys: Capture) -> None:
+    assert main([str(tmp_path / "none.csv")]) == 2
+    assert "openb_node_list_gpu_node.csv" in capsys.readouterr().err
