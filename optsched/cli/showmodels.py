@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
+from optsched.cli.showprogress import BEYOND
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -74,7 +76,7 @@ def _text(row: _Row, value: float | None) -> str:
     if value is None:
         return _UNKNOWN
     if row.is_part:
-        return f"{100 * value:.1f} %"
+        return f"{100 * value:.1f} %" if value < BEYOND else f"> {100 * BEYOND:.0f} %"
     return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
 
 

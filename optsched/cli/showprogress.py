@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.live import Live
 from rich.text import Text
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from optsched.domain.progress import Progress
+
+BEYOND: Final = 10.0
+"""Relative gaps from here on say nothing but that they are large."""
 
 
 @contextmanager
@@ -72,6 +75,11 @@ class _Line:
         return Text(f"{self._model}: {progress_text(last, at_s)}")
 
 
+def _part(gap: float) -> str:
+    """A gap in hundredths; what is beyond all measure, as with a value of 0, only as such."""
+    return f"{100 * gap:.2f} %" if gap < BEYOND else f"above {100 * BEYOND:.0f} %"
+
+
 def progress_text(progress: Progress, at_s: float | None = None) -> str:
     """Level, incumbent, bound, gap and elapsed seconds of progress."""
     value, bound = progress.incumbent, progress.bound
@@ -79,5 +87,5 @@ def progress_text(progress: Progress, at_s: float | None = None) -> str:
     parts.append("no plan yet" if value is None else f"incumbent {value:,}")
     parts.append("no bound yet" if bound is None else f"bound {bound:,}")
     if value is not None and bound is not None:
-        parts.append(f"gap {100 * relative_gap(value, bound):.2f} %")
+        parts.append(f"gap {_part(relative_gap(value, bound))}")
     return ", ".join([*parts, f"{progress.at_s if at_s is None else at_s:.2f} s"])

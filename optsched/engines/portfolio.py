@@ -251,33 +251,39 @@ class _Teller:
         encoded: tuple[Encoding, tuple[str, ...]],
         watch: Callable[[News], None],
     ) -> None:
-        self._encoding, relaxed = encoded
-        self._levels, self._incumbent, self._watch = levels, incumbent, watch
+        self._encoding, self._relaxed = encoded
+        self._problem, self._levels = problem, levels
+        self._incumbent, self._watch = incumbent, watch
         self._ideal = [level.ideal(problem) for level in levels]
-        self._is_bounding = not relaxed
-        objectives = self._encoding.model.objectives
-        of_level = zip(self._encoding.level_of, objectives, strict=True)
-        # What gangs that the model leaves out add to a level does not change.
-        self._apart = [incumbent.results[i].value - (o.at_least or 0) for i, o in of_level]
 
     def __call__(self, step: Step) -> None:
         update = step.update
         number = self._encoding.level_of[update.level]
-        level, value = self._levels[number], update.value
-        bound = self._ideal[number]
-        if update.bound is not None and self._is_bounding:
-            bound = (min if level.sense is Sense.MAX else max)(bound, update.bound)
-        apart = self._apart[update.level]
-        self._watch(
-            News(
-                number,
-                level.name,
-                step.at_s,
-                None if value is None else value + apart,
-                bound,
-                None if update.solution is None else self._decoded(update),
-            )
-        )
+        found = None if update.solution is None else self._decoded(update)
+        if not self._relaxed:
+            bound = self._bound(number, update.bound)
+            self._tell(number, step.at_s, (update.value, bound), found)
+            return
+        if found is None:
+            return
+        # What the model leaves out adds to its values, and its bounds say nothing of it.
+        outcome = Outcome(self._problem, found())
+        values = [level.value(outcome) for level in self._levels]
+        if no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
+            self._tell(number, step.at_s, (values[number], self._ideal[number]), found)
+
+    def _bound(self, number: int, bound: int | None) -> int:
+        better = min if self._levels[number].sense is Sense.MAX else max
+        return self._ideal[number] if bound is None else better(self._ideal[number], bound)
+
+    def _tell(
+        self,
+        number: int,
+        at_s: float,
+        known: tuple[int | None, int],
+        found: Callable[[], Decisions] | None,
+    ) -> None:
+        self._watch(News(number, self._levels[number].name, at_s, *known, found))
 
     def _decoded(self, update: LevelUpdate) -> Callable[[], Decisions]:
         return lambda: self._encoding.decode(update, self._incumbent.decisions)

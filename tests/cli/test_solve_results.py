@@ -135,6 +135,7 @@ def test_progress_is_a_line_for_everything_new_and_silent_otherwise() -> None:
     ("progress", "text"),
     [
         (Progress("a", 1.0, None, None), "a, no plan yet, no bound yet, 1.00 s"),
+        (Progress("a", 1.0, 0, 999), "a, incumbent 0, bound 999, gap above 1000 %, 1.00 s"),
         (
             Progress("a", 0.25, 1000, 1010, 2),
             "a (2), incumbent 1,000, bound 1,010, gap 1.00 %, 0.25 s",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.decisions import Certificate, LevelResult, LevelStatus, Sense
+from optsched.domain.decisions import Certificate, Evict, LevelResult, LevelStatus, Sense
 from optsched.domain.progress import Ending, Incumbent, Progress
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess, WorkerProcess
@@ -26,8 +26,10 @@ from optsched.session.offline import (
     parameters_of,
     solve_offline,
 )
+from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
+    from optsched.domain.cluster import Snapshot
     from optsched.session.session import Report
 
 PACKING = Path(__file__).parents[2] / "instances" / "examples" / "packing.yaml"
@@ -247,3 +249,28 @@ def test_definitions_are_told_without_passwords() -> None:
     assert "hush" not in found
     assert "type: elasticsearch\n  elasticsearch.password: '***'\n" in found
     assert model_identity(POLICY, Path.read_text).text.startswith("#")
+
+
+# --- several searches ----------------------------------------------------------------------------
+
+
+def crowded() -> Snapshot:
+    """Three nodes full of tasks of low priority, and a gang of high priority that needs two."""
+    low = [gang(f"low{i}", ("w", 1, shape(4)), priority=1) for i in range(6)]
+    seated = [replace(g, tasks=(running(g.tasks[0], f"n{i // 2}"),)) for i, g in enumerate(low)]
+    waits = [gang("big", ("w", 2, shape(6)), priority=9), gang("small", ("w", 1, shape(1)))]
+    return cluster([node(f"n{i}", 8) for i in range(3)], [*seated, *waits])
+
+
+def test_a_session_that_searches_again_tells_so_and_goes_on_from_each() -> None:
+    means = Means(None, InProcess(), EXACT)
+    report, result = solve_offline(crowded(), POLICY, assignment(), means)
+    assert len([a for a in report.plan.actions if isinstance(a, Evict)]) == 4
+    assert [each.turn for each in result.incumbents] == [1, 2]
+    assert {p.turn for p in result.progress} == {1, 2}
+    told = {(p.turn, p.level): p.incumbent for p in result.progress}
+    for level in result.incumbents[1].levels:
+        assert told[2, level.name] == level.value
+    again, resumed = solve_offline(crowded(), POLICY, assignment(), replace(means, earlier=result))
+    assert set(again.plan.actions) == set(report.plan.actions)
+    assert resumed.progress == result.progress
