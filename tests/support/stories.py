@@ -113,9 +113,9 @@ def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Story:
     )
 
 
-def compared(num_seeds: int = 3) -> Comparison:
+def compared(num_seeds: int = 2) -> Comparison:
     """Two models on small synthetic traces."""
-    options = Options(period_ms=60_000)
+    options = Options(period_ms=1_800_000)
     policies = {n: model(n) for n in ("volcano-compatible", "shortest-remaining")}
     policies = {name: without_solver(policy) for name, policy in policies.items()}
     source = "gavel:jobs=25,nodes=1,load=1.3,estimated=1"
