@@ -39,6 +39,7 @@ class Options:
     out: Path | None
     result: Path | None
     resume: Path | None
+    report: Path | None
     form: str
     progress: bool
     names: tuple[str, ...]

@@ -20,6 +20,7 @@ from optsched.cli.benchmarks import OrBenchmark
 from optsched.cli.keeping import NOT_KEPT, KeepError, keep_text
 from optsched.cli.output import JSON, TABLE
 from optsched.cli.reading import instance_of, news
+from optsched.cli.reporting import base_definition, check_report, report_option, write_report
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.show import MOST_ROWS, show_plan
 from optsched.cli.showmodels import show_models
@@ -29,7 +30,9 @@ from optsched.formats.plan import write_plan
 from optsched.formats.solveresult import write_result, write_results
 from optsched.session.session import NOTHING
 from optsched.session.solving import DEFAULT_SECONDS
+from optsched.study.definitions import definition
 from optsched.study.planmeasures import measure_plan
+from optsched.study.reports.solving import Answer, solve_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from optsched.cli.stopping import Stop
     from optsched.formats.instances import Instance
+    from optsched.study.planmeasures import PlanMeasures
 
 NO_PLAN = 3
 INTERRUPTED = 130
@@ -81,6 +85,7 @@ INTERRUPTED = 130
     type=click.Path(exists=True, path_type=Path),
     help="Go on from a result of --result: the same file or folder.",
 )
+@report_option
 @click.option(
     "-o",
     "--output",
@@ -114,7 +119,11 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     """
     screen = remarks()
     try:
+        check_report(options["report"])
         code = _solve(screen, instance, Options(**options))
+    except click.ClickException as e:
+        say(screen, e.format_message(), "red")
+        code = NOT_KEPT
     except KeyboardInterrupt:
         say(screen, "interrupted before there was a plan", "red")
         code = INTERRUPTED
@@ -141,6 +150,9 @@ def _solve(screen: Console, instance: Path, options: Options) -> int:
             _tell(screen, found, read, options)
             is_kept &= _keep(screen, found, places[given])
     _conclude(solved, read, options)
+    if options.report is not None and solved:
+        answers = [Answer(s.result, definition(s.policy), _measured(read, s)) for s in solved]
+        write_report(screen, solve_page(read.snapshot, answers, base_definition()), options.report)
     return _code(solved, stop, is_kept=is_kept)
 
 
@@ -196,5 +208,9 @@ def _conclude(solved: Sequence[Solved], read: Instance, options: Options) -> Non
         alone = len(options.models) == 1 and len(results) == 1
         click.echo(write_result(results[0]) if alone else write_results(results), nl=False)
     elif len(solved) > 1:
-        measured = [(s.policy.name, measure_plan(read.snapshot, s.report.plan)) for s in solved]
+        measured = [(s.policy.name, _measured(read, s)) for s in solved]
         show_models(output(), measured)
+
+
+def _measured(read: Instance, solved: Solved) -> PlanMeasures:
+    return measure_plan(read.snapshot, solved.report.plan)

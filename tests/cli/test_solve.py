@@ -154,3 +154,22 @@ def test_without_nodes_everything_waits_for_them(tmp_path: Path) -> None:
     result = solve(path)
     assert result.exit_code == 0
     assert "the cluster has no nodes" in result.stdout
+
+
+def test_a_report_of_several_models_is_one_page(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    models = ("--model", "volcano-default", "--model", "volcano-compatible")
+    result = solve(PACKING, *models, "--deterministic", "--report", target)
+    assert result.exit_code == 0, result.output
+    text = target.read_text("utf-8")
+    assert "<h1>Plan for packing.yaml</h1>" in text
+    assert "ml/whole-cluster" in text
+    assert solve(PACKING, *models, "--deterministic", "--report", target).exit_code == 0
+    assert target.read_text("utf-8") == text
+
+
+def test_a_report_into_no_folder_is_refused_before_anything_is_solved(tmp_path: Path) -> None:
+    result = solve(PACKING, "--report", tmp_path / "no" / "a.html")
+    assert result.exit_code == 4
+    assert "there is no folder" in result.stderr
+    assert result.stdout == ""

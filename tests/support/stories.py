@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from optsched.formats.instances import read_instance
+from optsched.formats.solveresult import FileSum, InstanceIdentity
 from optsched.policy.load import load_policy
-from optsched.policy.policy import without_solver
+from optsched.session.offline import (
+    Assignment,
+    Means,
+    model_identity,
+    parameters_of,
+    solve_offline,
+)
+from optsched.session.solving import limits_of, solver_of
 from optsched.study.chargeback import Charging
-from optsched.study.comparison.grid import cells_of, read_traces
-from optsched.study.comparison.table import Comparison
+from optsched.study.comparison.table import Comparison, Row
 from optsched.study.definitions import definition
 from optsched.study.metrics import Measuring
+from optsched.study.planmeasures import measure_plan
 from optsched.study.replay import Played, Tally, as_result, read_given
+from optsched.study.reports.solving import Answer
+from optsched.study.series import series_of
 from optsched.study.simulation.record import lines
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.story import DONE, Job, Lanes, Run, Stay, Story, Telling
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from optsched.domain.cluster import Snapshot
     from optsched.policy.policy import Policy
     from optsched.study.replay import Given
 
@@ -113,21 +128,50 @@ def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Story:
     )
 
 
-def compared(num_seeds: int = 2) -> Comparison:
-    """Two models on small synthetic traces."""
-    options = Options(period_ms=1_800_000)
-    policies = {n: model(n) for n in ("volcano-compatible", "shortest-remaining")}
-    policies = {name: without_solver(policy) for name, policy in policies.items()}
-    source = "gavel:jobs=25,nodes=1,load=1.3,estimated=1"
-    cells = cells_of(policies, read_traces([source], range(num_seeds), None, None), options)
-    return Comparison.of(cells, {c.key: c.played(_Still()) for c in cells}, {})
+def compared(num_seeds: int = 3) -> Comparison:
+    """Two models on one trace: figures of a replay, changed a little by model and seed."""
+    result, story = failures()
+    played = {**result, "series": series_of(story)}
+    models = {"volcano-compatible": 1.0, "shortest-remaining": 0.8}
+    rows = [
+        Row(name, "failures.yaml", seed, _changed(played, name, factor ** (1 + seed / 3), seed))
+        for name, factor in models.items()
+        for seed in range(num_seeds)
+    ]
+    return Comparison(tuple(models), rows, {}, is_complete=True)
 
 
-class _Still:
-    """A clock that stands."""
+def _changed(played: dict[str, Any], name: str, factor: float, seed: int) -> dict[str, Any]:
+    found = deepcopy(played)
+    metrics, series = found["metrics"], found["series"]
+    found["model"] |= {"name": name, "definition": definition(model(name))}
+    for key in ("jct_s", "queueing_s"):
+        metrics[key] = {k: v * factor * (1 + seed) for k, v in metrics[key].items()}
+        series[key] = [v * factor * (1 + seed) for v in series[key]]
+    metrics["makespan_s"] *= 2 - factor
+    metrics["allocation"] *= 0.9 + factor / 10
+    metrics["preemptions"] += seed if name == "shortest-remaining" else 0
+    return found
 
-    def monotonic(self) -> float:
-        return 0.0
 
-    def now_ms(self) -> int:
-        return 0
+def solved(instance: str, *names: str) -> tuple[Snapshot, list[Answer]]:
+    """The plans of models for a shipped instance, by solver work instead of a clock."""
+    path = ROOT / "instances" / "examples" / instance
+    snapshot = read_instance(path).snapshot
+    return snapshot, [answered(snapshot, model(name), path) for name in names]
+
+
+def answered(snapshot: Snapshot, policy: Policy, path: Path) -> Answer:
+    """What one model decides."""
+    limits = limits_of(policy, None, deterministic=True)
+    assignment = Assignment(
+        InstanceIdentity(path.name, (FileSum(path.name, "0" * 64),)),
+        model_identity(policy, lambda file: file.read_text()),
+        parameters_of(policy, limits),
+        {"optsched": "0.0"},
+        ("optsched", "solve", path.name),
+    )
+    with solver_of(policy) as solver:
+        means = Means(None, solver, limits)
+        report, result = solve_offline(snapshot, policy, assignment, means)
+    return Answer(result, definition(policy), measure_plan(snapshot, report.plan))

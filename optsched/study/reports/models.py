@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.policy.policy import Admission, SolverKind
 from optsched.study.definitions import flat
-from optsched.study.reports.page import Cell, Table
+from optsched.study.reports.page import Cell, Section, Table
 from optsched.study.reports.words import UNKNOWN
 
 if TYPE_CHECKING:
@@ -62,3 +62,12 @@ def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
     names = [model["name"] for model in models]
     caption = "What differs" if rows else "Nothing differs"
     return Table(caption, ("key", *names), rows, is_sortable=False)
+
+
+def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
+    """What models say, and how they differ; a single one is held against a base."""
+    alone = len(models) == 1 and models[0] != base
+    held = [base, *models] if alone else models
+    parts = [difference_table(held)] if len(held) > 1 else []
+    heading = "Models" if len(models) > 1 else "Model"
+    return Section("model", heading, [*parts, *map(definition_table, models)])

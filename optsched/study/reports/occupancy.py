@@ -66,13 +66,14 @@ def film(view: View) -> Film:
     chart = Chart(
         NAME,
         f"Whose is each {unit}?" if grid.rows else f"Whose are the {unit}s?",
-        _drawing(grid, shown),
+        grid_drawing(grid, shown),
         [*view.legend, Key("free", "free"), *_more_keys(view)],
         [_table(view)],
         _note(view, grid),
         is_walkable=True,
     )
-    return Film(chart, _data(view, grid, told), len(view.instants), shown, told[shown])
+    at = [round(at / view.story.end_ms, 5) for at in view.instants.tolist()]
+    return Film(chart, grid_data(grid, at, told), len(at), shown, told[shown])
 
 
 def _more_keys(view: View) -> list[Key]:
@@ -128,10 +129,10 @@ def _by_lane(view: View) -> Grid:
         for lane in range(number)
     ]
     who = [(job.key, f"f{view.colour[job.queue]}") for job in story.jobs]
-    return _known(Grid(rows, places, who, owner, part))
+    return only_known(Grid(rows, places, who, owner, part))
 
 
-def _known(grid: Grid) -> Grid:
+def only_known(grid: Grid) -> Grid:
     """Only those are named that are anywhere."""
     there = np.unique(grid.owner[grid.owner >= 0])
     owner = np.where(grid.owner >= 0, np.searchsorted(there, grid.owner), grid.owner)
@@ -155,7 +156,7 @@ def _by_nodes(view: View) -> Grid:
     owner = np.where(part > 0, by_colour.argmax(axis=1), FREE)
     lost = _lost(view, amounts, cell_of, len(cells))
     owner = np.where(lost >= whole[:, None], DOWN, owner)
-    names = [_span(story.nodes, group) for group in cells]
+    names = [span_of(story.nodes, group) for group in cells]
     who = [(f"most held by {name}", f"f{i}") for i, name in enumerate(view.colours)]
     return Grid((), names, who, owner, part)
 
@@ -167,7 +168,8 @@ def _lost(view: View, amounts: Ints, cell_of: Ints, num_cells: int) -> Floats:
     return at_instants((begins, ends), sizes, cell_of[nodes], num_cells, view.instants)
 
 
-def _span(names: Sequence[str], group: Sequence[int]) -> str:
+def span_of(names: Sequence[str], group: Sequence[int]) -> str:
+    """Neighbouring nodes by the first and last of their names."""
     first, last = names[group[0]], names[group[-1]]
     return first if len(group) == 1 else f"{first} – {last} ({counted(len(group), 'node')})"
 
@@ -180,10 +182,10 @@ def _percent(held: Floats, whole: NDArray[Any]) -> Ints:
 # --- for the script ------------------------------------------------------------------------------
 
 
-def _data(view: View, grid: Grid, told: Sequence[str]) -> dict[str, Any]:
-    end_ms = view.story.end_ms
+def grid_data(grid: Grid, at: Sequence[float], told: Sequence[str]) -> dict[str, Any]:
+    """What the script needs: `at` are parts of the axis of time, `told` what is shown in words."""
     return {
-        "at": [round(at / end_ms, 5) for at in view.instants.tolist()],
+        "at": list(at),
         "told": list(told),
         "who": [list(each) for each in grid.who],
         "states": [list(each) for each in _STATES],
@@ -222,7 +224,8 @@ def _told(view: View) -> list[str]:
 # --- drawing -------------------------------------------------------------------------------------
 
 
-def _drawing(grid: Grid, shown: int) -> Markup:
+def grid_drawing(grid: Grid, shown: int) -> Markup:
+    """The cells at one instant."""
     boxes, labels, height = _by_name(grid.rows) if grid.rows else _tiles(len(grid.places))
     parts = list(labels)
     for i, box in enumerate(boxes):

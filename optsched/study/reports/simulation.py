@@ -8,7 +8,7 @@ from optsched.study.chargeback import of_json
 from optsched.study.reports.curves import Curve, cdf_chart, share_charts
 from optsched.study.reports.figures import figure_tables
 from optsched.study.reports.jobs import queue_charts
-from optsched.study.reports.models import definition_table, difference_table
+from optsched.study.reports.models import model_section
 from optsched.study.reports.nodes import node_chart
 from optsched.study.reports.occupancy import film
 from optsched.study.reports.page import Cell, Page, Section, Table
@@ -17,7 +17,7 @@ from optsched.study.reports.views import View
 from optsched.study.reports.words import counted, moment, percent, plain, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from optsched.study.reports.page import Chart
     from optsched.study.story import Job, Story
@@ -85,13 +85,6 @@ def _sections(view: View, result: Mapping[str, Any], base: Mapping[str, Any]) ->
         yield usage_section(of_json(result["gpu_hours"]))
     yield model_section([result["model"]["definition"]], base)
     yield Section("again", "How to get it again", list(_provenance(result)))
-
-
-def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
-    """What models say, and how they differ; a single one is held against a base."""
-    held = list(models) if len(models) > 1 else [base, *models]
-    heading = "Models" if len(models) > 1 else "Model"
-    return Section("model", heading, [difference_table(held), *map(definition_table, models)])
 
 
 def _distributions(view: View) -> list[Chart]:

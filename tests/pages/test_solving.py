@@ -1,0 +1,78 @@
+"""The report of a solve, as a browser shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from optsched.study.reports.page import write_page
+from optsched.study.reports.solving import solve_page
+from tests.support.stories import base, solved
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.browser import Browser
+
+pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Path:
+    found = solved("packing.yaml", "volcano-default", "volcano-compatible")
+    write_page(solve_page(*found, base()), folder / "solve.html")
+    return folder / "solve.html"
+
+
+def test_it_is_whole_and_quiet(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    assert [h.text for h in browser.all("h2")] == [
+        "Models side by side",
+        "Nodes",
+        "Queues",
+        "Certificate",
+        "Value and bound over time",
+        "What waits, and why",
+        "Models",
+        "How to get it again",
+    ]
+    assert browser.requests() == [page.as_uri()]
+    assert browser.complaints() == []
+    charts, titles = browser.boxes("figure .chart"), browser.boxes("figure figcaption")
+    for chart, title in zip(charts, titles, strict=True):
+        assert chart["width"] > 300
+        assert chart["height"] > 40
+        assert title["y"] + title["height"] <= chart["y"]
+
+
+def test_keys_go_from_what_there_was_to_each_plan(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.js("arguments[0].focus()", browser.one("#occupancy input"))
+    browser.press(Keys.HOME)
+    seen = []
+    for _ in range(3):
+        full = browser.js("return document.querySelectorAll('#occupancy .cell .fresh').length")
+        seen.append((browser.one("#occupancy .told").text.partition(":")[0], full))
+        browser.press(Keys.ARROW_RIGHT)
+    assert seen == [("Before", 0), ("volcano-default", 16), ("volcano-compatible", 11)]
+
+
+def test_bars_are_as_long_as_what_queues_hold(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    before, best, other = browser.boxes("#by-queue .bar")
+    assert before["width"] < 2
+    assert other["width"] / best["width"] == pytest.approx(11 / 16, abs=0.01)
+
+
+def test_a_narrow_window_has_no_sideways_scroll(browser: Browser, page: Path) -> None:
+    browser.open(page, width=360)
+    assert browser.js("return document.documentElement.scrollWidth") <= 360
+
+
+def test_paper_has_every_part(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    pdf = browser.pdf()
+    for heading in browser.all("h2"):
+        assert f"({heading.get_attribute('textContent')})".encode() in pdf
