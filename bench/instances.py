@@ -68,7 +68,7 @@ def solve(options):
     worker = WorkerProcess()
     try:
         worker.wait_until_ready()
-        solving = Solving(worker, options.seconds, SystemClock())
+        solving = Solving(worker, options.seconds, SystemClock(), FOLDER)
         for entry in _entries():
             known = entry
             for model in models_of[entry.title] if options.only in entry.title else ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.study.instances.cards import SharedGpus
 from optsched.study.instances.chance import Chance
 from optsched.study.instances.gangs import FragmentedGangs, HomogeneousGangs, UnlikeTasks
 from optsched.study.instances.infeasible import Impossible
@@ -26,6 +27,7 @@ FAMILIES: Final[Mapping[str, type[Any]]] = {
     "topology": RacksAndSpines,
     "victims": FullCluster,
     "heterogeneous": UnlikeTasks,
+    "gpus-shared": SharedGpus,
     "vector-packing": VectorItems,
     "vector-packing-cut": CutBins,
     "infeasible": Impossible,

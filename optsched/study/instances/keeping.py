@@ -51,9 +51,9 @@ def packing_of(recipe: Recipe) -> VectorPacking:
 
 
 @lru_cache(maxsize=16)
-def model_of(name: str) -> Policy:
-    """A shipped model by name."""
-    return load_policy(name, Path.read_text)
+def model_of(name: str, folder: Path) -> Policy:
+    """A shipped model by name, or one of a file below the folder of instances."""
+    return load_policy(str(folder / name) if "/" in name else name, Path.read_text)
 
 
 # --- making --------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
         yield f"{best.plan} can not be read: {e.strerror}"
         return
     prove = prove_bins if best.model == PACKING else prove_plan
-    proof = prove(entry, best.model, source)
+    proof = prove(entry, best.model, source, folder)
     yield from proof.problems
     told = tuple((level.name, level.value) for level in best.levels)
     if not proof.problems and proof.values != told:
@@ -149,7 +149,7 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
         yield from wrong_with_level(level)
 
 
-def prove_plan(entry: Entry, model: str, source: str) -> Proof:
+def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
     """Judge the text of a plan."""
     document, errors = read_plan(source)
     if document is None:
@@ -158,7 +158,7 @@ def prove_plan(entry: Entry, model: str, source: str) -> Proof:
     plan, errors = restore_plan(document, snapshot)
     if errors:
         return Proof((), tuple(map(str, errors)))
-    judged = judge_actions(snapshot, model_of(model), plan.actions)
+    judged = judge_actions(snapshot, model_of(model, folder), plan.actions)
     values = tuple((level.name, level.value) for level in judged.levels)
     return Proof(values, tuple(_wrong_with(entry, judged)))
 
@@ -173,7 +173,7 @@ def _wrong_with(entry: Entry, judged: Judgement) -> Iterator[str]:
             yield f"{key} is told {reason}; it is to be told {code}"
 
 
-def prove_bins(entry: Entry, _: str, source: str) -> Proof:
+def prove_bins(entry: Entry, _: str, source: str, __: Path) -> Proof:
     """Judge the text of a packing."""
     try:
         listed: Any = json.loads(source)

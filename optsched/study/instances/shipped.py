@@ -12,6 +12,7 @@ PACKING: Final = "vector-packing"
 """Stands for a model where bins are to be few."""
 
 _WEIGHTS, _VOLCANO, _FRAGMENTS = "max-throughput", "volcano-default", "min-fragmentation"
+_CARDS = "gpus-shared/model.yaml"
 _QUEUES, _TOPOLOGY = "capacity-hierarchical", "topology-first"
 
 MOST_BYTES: Final = 60_000
@@ -76,6 +77,13 @@ SHIPPED: Final[tuple[Shipped, ...]] = (
         tiny={"gpu_nodes": 2, "cpu_nodes": 2, "gangs": 5},
         small={"gpu_nodes": 6, "cpu_nodes": 3, "gangs": 12},
         medium={"gpu_nodes": 24, "cpu_nodes": 12, "gangs": 60},
+    ),
+    *_each(
+        "gpus-shared",
+        (_CARDS,),
+        tiny={"nodes": 2, "cards": 2},
+        small={"nodes": 6, "cards": 4},
+        medium={"nodes": 16, "cards": 8},
     ),
     *_each(
         "vector-packing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from optsched.domain.decisions import LevelStatus, Sense
@@ -23,6 +24,7 @@ from optsched.study.instances.shipped import PACKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from optsched.domain.decisions import LevelResult
     from optsched.engines.cpsat.solver import WorkerProcess
@@ -41,12 +43,15 @@ class Solving:
         Wall time; where there is no clock, deterministic seconds a level.
     clock
         None to read none: one worker then, and always the same answer.
+    folder
+        Of all instances; models of their own are below it.
 
     """
 
     worker: WorkerProcess
     seconds: float
     clock: Clock | None
+    folder: Path
 
     @property
     def limits(self) -> Limits:
@@ -70,7 +75,7 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     if model == PACKING:
         return _pack(recipe, solving)
     around = Surroundings(solving.clock, solving.worker, limits=solving.limits)
-    plan = run_session(snapshot_of(recipe), model_of(model), around).plan
+    plan = run_session(snapshot_of(recipe), model_of(model, solving.folder), around).plan
     plan = replace(plan, certificate=replace(plan.certificate, seconds=0.0))
     return Found(plan.certificate.levels, plan.certificate.engine, plan_text(plan))
 
@@ -124,8 +129,8 @@ def kept(known: Best | None, model: str, name: str, found: Found, how: Mapping[s
     if known is not None and order == 0:
         levels = _tighter(known.levels, found.levels)
         return known if levels == known.levels else replace(known, levels=levels)
-    ending = "json"
-    return Best(model, f"{name}.{model}.plan.{ending}", found.engine, how, found.levels)
+    plan = f"{name}.{PurePath(model).stem}.plan.json"
+    return Best(model, plan, found.engine, how, found.levels)
 
 
 def _is_beyond(level: LevelResult, bound: int) -> bool:

@@ -17,6 +17,7 @@ SMALL = {
     "topology": {"spines": 2, "racks": 2, "nodes": 2},
     "victims": {"nodes": 4, "waiting": 3, "queues": 2},
     "heterogeneous": {"gpu_nodes": 2, "cpu_nodes": 2, "gangs": 4},
+    "gpus-shared": {"nodes": 2, "cards": 2},
     "vector-packing": {"items": 9, "kinds": 4},
     "vector-packing-cut": {"bins": 3, "pieces": 3},
     "infeasible": {"case": "apart", "nodes": 4},

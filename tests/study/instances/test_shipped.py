@@ -11,11 +11,13 @@ import pytest
 from optsched.domain.decisions import LevelStatus
 from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.formats.instances import read_instance
+from optsched.kube.clock import SystemClock
 from optsched.study.instances.catalogue import FILE, read_catalogue
 from optsched.study.instances.keeping import entries_of, snapshot_of, verify_entry
 from optsched.study.instances.shipped import MOST_BYTES, PACKING, SHIPPED
 from optsched.study.instances.solving import Found, Solving, compare, judged, kept, solve_recipe
 from optsched.study.instances.table import with_table
+from tests.support.research import RESEARCH
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "instances"
@@ -76,10 +78,19 @@ def worker():
 def test_small_ones_are_solved_to_what_is_known(title, worker):
     entry = BY_TITLE[title]
     for best in entry.best:
-        solving = Solving(worker, 2.0, None)
+        solving = Solving(worker, 2.0, None, FOLDER)
         if best.model == PACKING:
             solving = replace(solving, seconds=20.0)
         found = solve_recipe(entry.recipe, best.model, solving)
+        assert not list(judged(entry, best.model, found))
+
+
+@pytest.mark.research
+@pytest.mark.parametrize("title", TITLES if RESEARCH == "full" else TITLES[::5])
+def test_all_are_solved_to_what_is_known_within_a_minute(title, worker):
+    entry = BY_TITLE[title]
+    for best in entry.best:
+        found = solve_recipe(entry.recipe, best.model, Solving(worker, 60.0, SystemClock(), FOLDER))
         assert not list(judged(entry, best.model, found))
 
 
@@ -145,6 +156,18 @@ def test_another_reason_is_told(copied):
     told = list(verify_entry(replace(entry, pending={"jobs/asked": "NoNodes"}), folder))
     assert len(told) == 1
     assert "it is to be told NoNodes" in told[0]
+
+
+def test_a_gpu_that_is_given_away_twice_is_told(tmp_path):
+    entry = BY_TITLE["gpus-shared/tiny"]
+    (tmp_path / "gpus-shared").mkdir()
+    for name in (entry.recipe.path, f"gpus-shared/{entry.best[0].plan}", "gpus-shared/model.yaml"):
+        (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
+    assert not list(verify_entry(entry, tmp_path))
+    plan = tmp_path / "gpus-shared" / entry.best[0].plan
+    plan.write_text(re.sub(r"-gpu-\d", "-gpu-0", plan.read_text()))
+    told = list(verify_entry(entry, tmp_path))
+    assert any("deviceshare" in t for t in told), told
 
 
 def fresh(best, **change):
