@@ -41,6 +41,10 @@ bench-session: $(STAMP) ## Problem → Decisions: greedy, configurations, node b
 bench-simulate: $(STAMP) ## 100 000 jobs on 1 000 nodes, replayed with the greedy model
 	$(PY) -m bench.simulate
 
+.PHONY: bench-compare
+bench-compare: $(STAMP) ## a grid of replays on one worker and on two, beside a loop that only counts
+	$(PY) -m bench.compare
+
 .PHONY: bench-cluster
 bench-cluster: $(STAMP) ## the live scheduler on a real API server with 1 000 KWOK nodes
 	bash .ci/prerequisites go

@@ -154,14 +154,14 @@ def _compare(asked: Asked) -> None:
         raise click.ClickException(f"{e.filename or asked.out}: {e.strerror}") from e
     unwritten = _write(comparison, asked.out)
     _show(comparison, asked.form)
-    if asked.report is not None and comparison.rows:
-        write_report(screen, comparison_page(comparison), asked.report)
     for name, fault in comparison.failures.items():
         say(screen, f"{name}: {fault}", "red")
     for name, fault in run.unkept.items():
         say(screen, f"{name}: played, but not kept: {fault}", "red")
     for fault in unwritten:
         say(screen, f"{fault}; what was kept is in {CELLS} beside it", "red")
+    if asked.report is not None and comparison.rows:
+        write_report(screen, comparison_page(comparison), asked.report)
     if is_stopped:
         say(screen, "stopped; the same command goes on from what was kept", "yellow")
         sys.exit(STOPPED)

@@ -1,0 +1,135 @@
+"""How much faster a grid of replays gets from one worker to two, beside a loop that only counts.
+
+`python -m bench.compare [--jobs 250] [--seeds 4] [--rounds 3]` plays two models with some seeds on
+a local cluster of Dask with one worker, then on one with two; a loop of Python is run as often in
+one process, then in two. They take turns, and the figures are of the medians: a machine that is
+busy slows all of them. Records of both clusters have to be equal, byte by byte.
+
+Target: the grid gains at least 0.85 of what the loop gains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from optsched.kube.clock import SystemClock
+from optsched.policy.load import load_policy
+from optsched.policy.policy import without_solver
+from optsched.study.comparison.grid import cells_of, read_traces
+from optsched.study.comparison.places import local_cluster
+from optsched.study.simulation.simulator import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.study.comparison.grid import Cell
+    from optsched.study.comparison.places import OnDask
+
+MODELS = ("volcano-compatible", "shortest-remaining")
+TARGET = 0.85
+
+
+def main() -> None:
+    """Play, count and print."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--jobs", type=int, default=250)
+    options.add_argument("--seeds", type=int, default=4)
+    options.add_argument("--rounds", type=int, default=3)
+    asked = options.parse_args()
+    cells = grid(asked.jobs, asked.seeds)
+    times: dict[str, list[float]] = {name: [] for name in ("grid 1", "grid 2", "loop 1", "loop 2")}
+    with ExitStack() as stack:
+        places = [stack.enter_context(local_cluster(n, SystemClock())) for n in (1, 2)]
+        pools = [stack.enter_context(pool(n)) for n in (1, 2)]
+        records = [played(place, cells)[0] for place in places]  # loads what workers need
+        steps = steps_for(pools[0], timed(places[0], cells) / len(cells))
+        for _ in range(asked.rounds):
+            for number, place in enumerate(places, 1):
+                record, seconds = played(place, cells)
+                assert record == records[0], "one worker and two do not play the same"
+                times[f"grid {number}"].append(seconds)
+            for number, each in enumerate(pools, 1):
+                times[f"loop {number}"].append(counted(each, len(cells), steps))
+    show(times, len(cells))
+
+
+def grid(num_jobs: int, num_seeds: int) -> list[Cell]:
+    """Models × seeds of a synthetic trace."""
+    source, seeds = f"gavel:jobs={num_jobs},nodes=40,load=0.9,estimated=1", range(num_seeds)
+    policies = {
+        name: without_solver(load_policy(name, lambda path: path.read_text())) for name in MODELS
+    }
+    given = read_traces([source], seeds, None, None)
+    return cells_of(policies, given, Options(period_ms=600_000))
+
+
+def played(place: OnDask, cells: Sequence[Cell]) -> tuple[dict[str, str], float]:
+    """The records of all cells by key, and how long they took."""
+    began = time.perf_counter()
+    done = list(place.play(cells))
+    seconds = time.perf_counter() - began
+    faults = [d.fault for d in done if d.result is None]
+    assert not faults, faults
+    return {d.cell.key: d.result["record"]["sha256"] for d in done if d.result}, seconds
+
+
+def timed(place: OnDask, cells: Sequence[Cell]) -> float:
+    """How long all cells take."""
+    return played(place, cells)[1]
+
+
+# --- the loop ------------------------------------------------------------------------------------
+
+
+def pool(workers: int) -> ProcessPoolExecutor:
+    """Processes that begin from nothing, as those of Dask."""
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+
+
+def count(steps: int) -> int:
+    """Nothing but work for a CPU."""
+    total = 0
+    for i in range(steps):
+        total += i & 7
+    return total
+
+
+def steps_for(one: ProcessPoolExecutor, seconds: float) -> int:
+    """Steps of a loop that take about as long as a cell."""
+    probe = 1_000_000
+    counted(one, 1, probe)
+    return max(int(probe * seconds / counted(one, 1, probe)), probe)
+
+
+def counted(workers: ProcessPoolExecutor, times: int, steps: int) -> float:
+    """How long so many loops take."""
+    began = time.perf_counter()
+    found = set(workers.map(count, [steps] * times))
+    assert len(found) == 1
+    return time.perf_counter() - began
+
+
+# --- what comes of it ----------------------------------------------------------------------------
+
+
+def show(times: dict[str, list[float]], num_cells: int) -> None:
+    """Print the medians and what they gain."""
+    middle = {name: statistics.median(each) for name, each in times.items()}
+    for name, each in times.items():
+        told = ", ".join(f"{seconds:.2f}" for seconds in each)
+        print(f"{name}: {middle[name]:.2f} s for {num_cells} (all: {told})")
+    grid_gain = middle["grid 1"] / middle["grid 2"]
+    loop_gain = middle["loop 1"] / middle["loop 2"]
+    part = grid_gain / loop_gain
+    print(f"from one worker to two: grid × {grid_gain:.2f}, loop × {loop_gain:.2f}")
+    print(f"the grid gains {part:.2f} of what the loop gains, target {TARGET}; all records equal")
+
+
+if __name__ == "__main__":
+    main()
