@@ -1,6 +1,6 @@
 """How much faster a grid of replays gets from one worker to two, beside a loop that only counts.
 
-`python -m bench.compare [--jobs 250] [--seeds 4] [--rounds 3]` plays two models with some seeds on
+`python -m bench.compare [--jobs 120] [--seeds 4] [--rounds 3]` plays two models with some seeds on
 a local cluster of Dask with one worker, then on one with two; a loop of Python is run as often in
 one process, then in two. They take turns, and the figures are of the medians: a machine that is
 busy slows all of them. Records of both clusters have to be equal, byte by byte.
@@ -38,7 +38,7 @@ TARGET = 0.85
 def main() -> None:
     """Play, count and print."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--jobs", type=int, default=250)
+    options.add_argument("--jobs", type=int, default=120)
     options.add_argument("--seeds", type=int, default=4)
     options.add_argument("--rounds", type=int, default=3)
     asked = options.parse_args()

@@ -38,6 +38,9 @@ class Arrival:
     estimate_ms
         What its user says about that; None where nothing is said. Rules see this, never the
         duration.
+    grace_ms
+        How long its pods hold what they have after they have been evicted, to save their work
+        (`terminationGracePeriodSeconds`).
     where
         `file:line` it was read from; empty where it comes from no file.
 
@@ -47,6 +50,7 @@ class Arrival:
     gang: Gang
     duration_ms: int | None
     estimate_ms: int | None = None
+    grace_ms: int = 0
     where: str = field(default="", compare=False)
 
 
@@ -134,6 +138,7 @@ _Event = TypeVar("_Event", Arrival, NodeEvent)
 
 _NEGATIVE = "is below zero: write the milliseconds from the beginning of the trace"
 _NO_DURATION = "is below zero: write milliseconds, or nothing where it never ends"
+_NO_GRACE = "is below zero: write milliseconds, or nothing where pods leave at once"
 _NO_ESTIMATE = "is below zero: write milliseconds, or nothing where none is known"
 
 
@@ -247,6 +252,8 @@ def _wrong(arrival: Arrival) -> TraceProblem | None:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
     if arrival.estimate_ms is not None and arrival.estimate_ms < 0:
         return _problem(arrival, "estimate_ms", arrival.estimate_ms, _NO_ESTIMATE)
+    if arrival.grace_ms < 0:
+        return _problem(arrival, "grace_ms", arrival.grace_ms, _NO_GRACE)
     if not gang.tasks:
         return _problem(arrival, "tasks", 0, "is nothing to run: a gang has at least one task")
     if gang.min_member > len(gang.tasks):

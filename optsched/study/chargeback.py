@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.wellknown import CRATER_USER, USER
@@ -60,7 +60,8 @@ class Amounts:
     idle
         Of that, what gangs held before they had their minimum: Crater's bills begin after it.
     evicted
-        Of that, work that was lost to evictions and moves: it has to be done again.
+        Of that, work that was lost to evictions and moves, which has to be done again, and what
+        evicted pods held until they had left.
     failed
         Of that, work that was lost to nodes that failed.
     cpu_held
@@ -263,6 +264,7 @@ class _Job:
     payer: tuple[str, str]
     shapes: Mapping[str, TaskShape]
     seats: dict[str, Seat]
+    grace_ms: int = 0
     since_ms: int | None = None
 
 
@@ -275,6 +277,7 @@ class Charging:
         self._arrivals = {a.gang.key: a for a in trace.arrivals}
         self._jobs: dict[str, _Job] = {}
         self._found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
+        self._staying: list[tuple[tuple[str, str], Seat, int]] = []
         self._now_ms = 0
 
     def take(self, event: Event) -> None:
@@ -291,10 +294,13 @@ class Charging:
             case Move():
                 self._move(self._jobs[event.job], event)
             case Release():
-                self._rise(self._jobs[event.job], event.tasks)
+                job = self._jobs[event.job]
+                self._stay(job, event.tasks, event.cause)
+                self._rise(job, event.tasks)
             case Stop():
                 job = self._jobs[event.job]
                 self._lose(job, event.lost_ms, event.cause)
+                self._stay(job, job.seats, event.cause)
                 self._rise(job, list(job.seats))
                 job.since_ms = None
             case Finish():
@@ -310,6 +316,9 @@ class Charging:
         for job in self._jobs.values():
             for seat in job.seats.values():
                 found[job.payer] += seat.held(end_ms, job.since_ms)
+        for payer, seat, leaves_ms in self._staying:
+            held = seat.held(min(leaves_ms, end_ms), seat.since_ms)
+            found[payer] += replace(held, evicted=held.held)
         return Chargeback(tuple(Charge(*payer, found[payer]) for payer in sorted(found)))
 
     # --- events ----------------------------------------------------------------------------------
@@ -317,7 +326,8 @@ class Charging:
     def _submit(self, arrival: Arrival) -> None:
         gang = arrival.gang
         payer = (gang.queue, user_of(gang))
-        self._jobs[gang.key] = _Job(payer, {t.key: t.shape for t in gang.tasks}, {})
+        shapes = {t.key: t.shape for t in gang.tasks}
+        self._jobs[gang.key] = _Job(payer, shapes, {}, arrival.grace_ms)
         self._found[payer] += Amounts(jobs=int(self._now_ms >= self._from_ms))
 
     def _sit(self, job: _Job, places: Iterable[Place]) -> None:
@@ -330,6 +340,15 @@ class Charging:
     def _rise(self, job: _Job, tasks: Iterable[str]) -> None:
         held = (job.seats.pop(task).held(self._now_ms, job.since_ms) for task in tasks)
         self._found[job.payer] = sum(held, self._found[job.payer])
+
+    def _stay(self, job: _Job, tasks: Iterable[str], cause: str) -> None:
+        """Pods that are evicted hold what they have until their grace period is over."""
+        if cause == _NODE or not job.grace_ms:
+            return
+        now_ms = max(self._now_ms, self._from_ms)
+        for task in tasks:
+            seat = replace(job.seats[task], since_ms=now_ms)
+            self._staying.append((job.payer, seat, self._now_ms + job.grace_ms))
 
     def _move(self, job: _Job, event: Move) -> None:
         """Who moves begins anew elsewhere, and the whole gang goes on from what it has saved."""

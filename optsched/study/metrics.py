@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from heapq import heappop, heappush
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
@@ -251,6 +252,7 @@ class Measuring:
         self._queueing: list[float] = []
         self._rho: list[float] = []
         self._count: Counter[str] = Counter()
+        self._ghosts: list[tuple[int, str, Task, Place]] = []
         self._lost = self._lost_in_window = 0.0
         self._gaps: list[float] = []
 
@@ -263,6 +265,7 @@ class Measuring:
 
     def take(self, event: Event) -> None:
         """What happens next."""
+        self._clear(event.at_ms)
         self._advance(event.at_ms)
         match event:
             case Submit():
@@ -270,7 +273,7 @@ class Measuring:
             case Start() | Bind() | Move():
                 self._sit(event)
             case Release(job=key, tasks=tasks):
-                self._leave(self._jobs[key], tasks)
+                self._leave(self._jobs[key], tasks, self._grace_ms(self._jobs[key], event.cause))
             case Stop():
                 self._stop(event)
             case Finish():
@@ -325,10 +328,24 @@ class Measuring:
             limit_ms = own_waiting_ms(job.arrival.gang)
             self._count["sla"] += limit_ms is not None and waited_ms > limit_ms
 
-    def _leave(self, job: _Job, tasks: Iterable[str]) -> None:
+    def _clear(self, at_ms: int) -> None:
+        """Let evicted pods leave their nodes whose grace period is over by then."""
+        while self._ghosts and self._ghosts[0][0] <= at_ms:
+            leaves_ms, _, task, place = heappop(self._ghosts)
+            self._advance(leaves_ms)
+            self._nodes.change(task, place, -1)
+
+    @staticmethod
+    def _grace_ms(job: _Job, cause: str) -> int:
+        return 0 if cause == "node" else job.arrival.grace_ms
+
+    def _leave(self, job: _Job, tasks: Iterable[str], grace_ms: int = 0) -> None:
         for key in tasks:
             place, task = job.places.pop(key), self._tasks[key]
-            self._nodes.change(task, place, -1)
+            if grace_ms:
+                heappush(self._ghosts, (self._now_ms + grace_ms, key, task, place))
+            else:
+                self._nodes.change(task, place, -1)
             self._queues.hold(job.arrival.gang, task, -1)
             if job.runs:
                 self._nodes.ran -= self._nodes.size(task)
@@ -336,7 +353,7 @@ class Measuring:
     def _stop(self, event: Stop) -> None:
         job = self._jobs[event.job]
         self._lose(job, event.lost_ms, event.at_ms)
-        self._leave(job, list(job.places))
+        self._leave(job, list(job.places), self._grace_ms(job, event.cause))
         job.runs = False
         self._queues.waits(job.arrival.gang, 1)
         if self._counts(event.at_ms):

@@ -82,6 +82,7 @@ SCHEMA: Final[Schema] = record(
             at=text(f"When it arrives: {_SPAN} from the beginning."),
             duration=text(f"How long it runs, {_SPAN}; without it, for ever."),
             estimate=text(f"What its user says about that, {_SPAN}."),
+            grace=text(f"How long its pods stay once they are evicted, {_SPAN}; 0s if missing."),
             queue=text("The queue it asks from.", default=DEFAULT_QUEUE),
             priority=integer("Higher ones come first."),
             tasks=integer("How many tasks.", default=1, minimum=1),
@@ -198,7 +199,8 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
         return None
     if duration_ms is None and fields.raw("duration") is not None:
         return None  # told already: what has no reading is not taken to run for ever
-    return Arrival(at_ms, gang, duration_ms, estimate_ms, where=f"jobs[{number}]")
+    grace_ms = fields.duration_ms("grace") or 0
+    return Arrival(at_ms, gang, duration_ms, estimate_ms, grace_ms, where=f"jobs[{number}]")
 
 
 def _gang(fields: Fields, key: str, shapes: dict[TaskShape, TaskShape]) -> Gang:

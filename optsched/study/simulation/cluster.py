@@ -47,6 +47,20 @@ class Held:
     saved_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Ghost:
+    """A pod that has been evicted and holds what it had until it leaves.
+
+    number: of the arrival it belonged to. place: its own task's name, and where it sits. resident:
+    as snapshots show it, which is nobody's and about to leave.
+    """
+
+    leaves_ms: int
+    number: int
+    place: Place
+    resident: Task
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """A gang that has arrived and has not finished.
@@ -116,6 +130,7 @@ class SimulatedCluster:
         self._gpus = [_book(node) for node in trace.nodes]
         self._stale: set[int] = set()
         self._owner: dict[str, Job] = {}
+        self._ghosts: list[Ghost] = []
         self._keys: list[str] = []
         self._shown_gangs: tuple[Gang, ...] | None = None
         self._shown_nodes: tuple[Node, ...] | None = None
@@ -161,9 +176,9 @@ class SimulatedCluster:
         pairs = zip(self._trace.nodes, self._nodes, strict=True)
         return [node.name for node, now in pairs if node.ready and not now.ready]
 
-    def arrival_ms(self, number: int) -> int:
-        """When a gang arrives."""
-        return self._trace.arrivals[number].at_ms
+    def arrival(self, number: int) -> Arrival:
+        """One of the trace."""
+        return self._trace.arrivals[number]
 
     def job_of(self, task: str) -> Job | None:
         """Whose a task on some node is; None where it is nobody's."""
@@ -221,10 +236,48 @@ class SimulatedCluster:
             for key, place in job.places.items()
         )
 
-    def vacate(self, job: Job, keys: Sequence[str]) -> None:
-        """Take their nodes from tasks; they wait again as they came."""
+    def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
+        """Take their nodes from tasks; they wait again as they came.
+
+        leaves_ms: until when the old pods hold what they had; None where they leave at once.
+        """
+        tasks = {t.key: t for t in job.gang.tasks}
+        ghosts = (
+            [_ghost(job, tasks[key], job.places[key], leaves_ms) for key in keys]
+            if leaves_ms is not None
+            else []
+        )
         self._vacate(job, keys)
+        for ghost in ghosts:
+            self.haunt(ghost)
         self._swap(job, {key: job.fresh[key] for key in keys})
+
+    # --- pods that are about to leave ------------------------------------------------------------
+
+    @property
+    def ghosts(self) -> tuple[Ghost, ...]:
+        """Pods that have been evicted and have yet to leave, in the order in which they will."""
+        return tuple(self._ghosts)
+
+    def haunt(self, ghost: Ghost) -> None:
+        """Let a pod that was evicted hold what it had."""
+        number, task = self._number[ghost.place.node], ghost.resident
+        self._gpus[number].hold(task.shape, ghost.place.gpus, task.cards)
+        self._residents[number][task.key] = task
+        self._stale.add(number)
+        insort(self._ghosts, ghost, key=lambda g: (g.leaves_ms, g.resident.key))
+
+    def leave(self, at_ms: int) -> bool:
+        """Let pods go whose time is over; whether there was one."""
+        gone = 0
+        while self._ghosts and self._ghosts[0].leaves_ms <= at_ms:
+            ghost = self._ghosts.pop(0)
+            number, task = self._number[ghost.place.node], ghost.resident
+            del self._residents[number][task.key]
+            self._gpus[number].give_back(task.shape, ghost.place.gpus, task.cards)
+            self._stale.add(number)
+            gone += 1
+        return gone > 0
 
     def set_phase(self, job: Job, phase: GangPhase, since_ms: int | None = None) -> None:
         """Set the phase of a gang and, where given, since when it waits (of the epoch)."""
@@ -309,6 +362,30 @@ class SimulatedCluster:
         job.gang = replace(job.gang, tasks=tuple(tasks.get(t.key, t) for t in job.gang.tasks))
         self._shown_gangs = None
         (self.waiting.add if job.waits else self.waiting.discard)(job.gang.key)
+
+
+def ghost_of(arrival: Arrival, number: int, held: Held, leaves_ms: int) -> Ghost:
+    """The pod of a task of an arrival that had a place, on its way out."""
+    task = next(t for t in arrival.gang.tasks if t.key == held.task)
+    place = Place(held.task, held.seat.node, held.gpus or ())
+    resident = replace(
+        task,
+        key=f"{held.task}~{leaves_ms}",
+        gang="",
+        status=TaskStatus.RELEASING,
+        node=held.seat.node,
+        nominated_node="",
+        started_ms=held.since_ms,
+        cards=held.seat.cards,
+        numa=held.seat.numa,
+    )
+    return Ghost(leaves_ms, number, place, resident)
+
+
+def _ghost(job: Job, task: Task, place: Place, leaves_ms: int) -> Ghost:
+    seat = Seat(place.node, task.cards, task.numa)
+    held = Held(task.key, seat, task.started_ms, place.gpus)
+    return ghost_of(job.arrival, job.number, held, leaves_ms)
 
 
 def _book(node: Node) -> GpuBook:

@@ -1,10 +1,10 @@
 """A trace played on virtual time: what arrives, ends and fails, and a session where one is due.
 
 The sessions are those of the live scheduler, on snapshots of the cluster that the trace describes.
-At one instant gangs finish first, then nodes fail or come back, then gangs arrive, then a session
-is held. Sessions begin at multiples of a period. One is skipped where the live scheduler would skip
-it: nothing has changed since the last one, which moved nothing, and nobody's turn has come by
-waiting; and where no task waits at all.
+At one instant pods leave that were evicted, then gangs finish, then nodes fail or come back, then
+gangs arrive, then a session is held. Sessions begin at multiples of a period. One is skipped where
+the live scheduler would skip it: nothing has changed since the last one, which moved nothing, and
+nobody's turn has come by waiting; and where no task waits at all.
 """
 
 from __future__ import annotations
@@ -211,6 +211,8 @@ class Simulation:
         trace, times = self.trace, []
         if self._due:
             times.append(self._due[0].at_ms)
+        if self.cluster.ghosts:
+            times.append(self.cluster.ghosts[0].leaves_ms)
         if self._next_arrival < len(trace.arrivals):
             times.append(trace.arrivals[self._next_arrival].at_ms)
         if self._next_node_event < len(trace.node_events):
@@ -225,6 +227,8 @@ class Simulation:
 
     def _happen(self, at_ms: int) -> None:
         """All that happens at an instant, but for a session."""
+        if self.cluster.leave(at_ms):
+            self._ask()
         while self._due and self._due[0].at_ms == at_ms:
             due = heappop(self._due)
             if not self._is_void(due):
@@ -336,11 +340,13 @@ class Simulation:
     def _lose(self, job: Job, tasks: Sequence[str], cause: str, by: str) -> None:
         """Take tasks from a job; it stops where it has less than its minimum left."""
         key, now_ms = job.gang.key, self.now_ms
+        stays = cause != NODE and job.arrival.grace_ms > 0
+        leaves_ms = now_ms + job.arrival.grace_ms if stays else None
         if job.since_ms is None or len(job.places) - len(tasks) >= job.least:
-            self.cluster.vacate(job, tasks)
+            self.cluster.vacate(job, tasks, leaves_ms)
             self._out.append(record.Release(now_ms, key, tuple(tasks), cause, by))
             return
-        self.cluster.vacate(job, list(job.places))
+        self.cluster.vacate(job, list(job.places), leaves_ms)
         lost_ms = self._cut(job)
         self.cluster.set_phase(job, GangPhase.PENDING, self.trace.start_ms + now_ms)
         self._out.append(record.Stop(now_ms, key, cause, by, lost_ms, job.kept_ms))

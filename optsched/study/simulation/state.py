@@ -9,14 +9,14 @@ from optsched.domain.cards import CardUse
 from optsched.domain.cluster import GangPhase
 from optsched.domain.numa import NumaPart
 from optsched.domain.usage import Usage
-from optsched.study.simulation.cluster import Held, Seat
+from optsched.study.simulation.cluster import Held, Seat, ghost_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.study.simulation.cluster import Job, SimulatedCluster
+    from optsched.study.simulation.cluster import Ghost, Job, SimulatedCluster
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
@@ -24,6 +24,7 @@ def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
     return {
         "down": cluster.down,
         "jobs": [_job(cluster, job) for _, job in sorted(cluster.jobs.items())],
+        "ghosts": [_ghost(ghost) for ghost in cluster.ghosts],
     }
 
 
@@ -33,6 +34,9 @@ def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
         cluster.turn(name, ready=False)
     for given in state["jobs"]:
         _read_job(cluster, given)
+    for number, leaves_ms, place in state["ghosts"]:
+        arrival = cluster.arrival(number)
+        cluster.haunt(ghost_of(arrival, number, _read_place(place), leaves_ms))
 
 
 def write_usage(usage: Mapping[str, Usage]) -> dict[str, Any]:
@@ -65,6 +69,13 @@ def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
     }
 
 
+def _ghost(ghost: Ghost) -> list[Any]:
+    task, place = ghost.resident, ghost.place
+    seat = Seat(place.node, task.cards, task.numa)
+    held = Held(place.task, seat, task.started_ms, place.gpus, task.saved_ms)
+    return [ghost.number, ghost.leaves_ms, _place(held)]
+
+
 def _place(held: Held) -> list[Any]:
     cards = [astuple(card) for card in held.seat.cards]
     parts = [astuple(part) for part in held.seat.numa]
@@ -72,7 +83,7 @@ def _place(held: Held) -> list[Any]:
 
 
 def _read_job(cluster: SimulatedCluster, given: Mapping[str, Any]) -> None:
-    job = cluster.add(given["arrival"], cluster.arrival_ms(given["arrival"]))
+    job = cluster.add(given["arrival"], cluster.arrival(given["arrival"]).at_ms)
     cluster.seat_again(job, map(_read_place, given["places"]))
     cluster.nominate(job, given["nominated"])
     cluster.set_phase(job, GangPhase(given["phase"]), given["waiting_since"])

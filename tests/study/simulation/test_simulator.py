@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import load_policy
 from optsched.policy.policy import Policy, without_solver
 from optsched.session.session import Surroundings, run_session
+from optsched.study.chargeback import chargeback
+from optsched.study.metrics import measure
 from optsched.study.simulation.record import (
     Event,
     Finish,
@@ -120,6 +123,25 @@ def test_an_evicted_gang_begins_anew() -> None:
     assert times(events, Finish) == {"high": [8], "low": [18]}
 
 
+def test_an_evicted_pod_holds_its_devices_for_its_grace_period() -> None:
+    low = replace(arrival("low", 0, 10), grace_ms=3 * S)
+    given = trace(low, arrival("high", 4, 3, priority=5))
+    events = play(given)
+    assert times(events, Stop) == {"low": [4]}
+    assert times(events, Start) == {"low": [0, 10], "high": [7]}
+    assert times(events, Finish) == {"high": [10], "low": [20]}
+    figures = measure(given, events)
+    assert figures.preemptions == 1
+    charged = chargeback(given, [*events])
+    assert charged.total.cpu_held == 4000 * (7 + 3 + 10) * S
+
+
+def test_a_node_that_fails_gives_no_grace() -> None:
+    changes = (NodeEvent(3 * S, "n0", NodeChange.DOWN), NodeEvent(4 * S, "n0", NodeChange.UP))
+    graced = replace(arrival("a", 0, 10), grace_ms=60 * S)
+    assert times(play(trace(graced, events=changes)), Start) == {"a": [0, 4]}
+
+
 def test_what_its_last_checkpoint_has_kept_is_not_lost() -> None:
     saves = {"optsched.io/checkpoint-interval": "3s"}
     low = arrival("low", 0, 10, annotations=saves)
@@ -180,7 +202,7 @@ BUSY = GavelTrace(num_jobs=24, num_nodes=1, load=1.3, num_priorities=3, estimate
 
 
 def busy(seed: int) -> Trace:
-    """A crowded trace with nodes that fail and gangs that save their work."""
+    """A crowded trace with nodes that fail, gangs that save their work, and pods that go slowly."""
     made = replace(BUSY, seed=seed).trace()
     rng = np.random.default_rng(seed)
     end = made.arrivals[-1].at_ms
@@ -191,8 +213,8 @@ def busy(seed: int) -> Trace:
             events += [NodeEvent(start + 3_600_000, "node-00000", NodeChange.UP)]
     saves = {"optsched.io/checkpoint-interval": "1h"}
     arrivals = tuple(
-        replace(a, gang=replace(a.gang, annotations=saves)) if i % 3 else a
-        for i, a in enumerate(made.arrivals)
+        replace(a, gang=replace(a.gang, annotations=saves) if i % 3 else a.gang, grace_ms=grace_ms)
+        for i, (a, grace_ms) in enumerate(zip(made.arrivals, cycle((0, 90_000, 3_600_000))))
     )
     return replace(made, arrivals=arrivals, node_events=tuple(events))
 
@@ -248,6 +270,8 @@ def test_snapshots_made_of_parts_are_those_made_at_once(seed: int) -> None:
             for task in each.tasks:
                 if task.status is TaskStatus.RUNNING:
                     held[task.node].append(task)
+        for ghost in simulation.cluster.ghosts:
+            held[ghost.place.node].append(ghost.resident)
         for n in snapshot.nodes:
             assert sorted(held[n.name], key=lambda t: t.key) == list(n.residents)  # type: ignore[attr-defined]
         waits = {g.key for g in snapshot.gangs if any(not t.node for t in g.tasks)}
@@ -258,8 +282,15 @@ def test_snapshots_made_of_parts_are_those_made_at_once(seed: int) -> None:
 def test_no_gpu_is_given_twice_and_no_node_is_overfull(seed: int) -> None:
     given = busy(seed)
     where: dict[str, dict[str, Place]] = {}
+    staying: list[tuple[int, Place]] = []
+    grace = {a.gang.key: a.grace_ms for a in given.arrivals}
     shapes = {t.key: t.shape for a in given.arrivals for t in a.gang.tasks}
     for event in played(seed):
+        staying = [each for each in staying if each[0] > event.at_ms]
+        if isinstance(event, Stop | Release) and event.cause != "node":
+            left = event.tasks if isinstance(event, Release) else where[event.job]
+            until_ms = event.at_ms + grace[event.job]
+            staying += [(until_ms, where[event.job][task]) for task in left]
         if places := getattr(event, "places", None):
             where.setdefault(event.job, {}).update({p.task: p for p in places})  # type: ignore[union-attr]
         if isinstance(event, Finish | Stop):
@@ -268,6 +299,7 @@ def test_no_gpu_is_given_twice_and_no_node_is_overfull(seed: int) -> None:
             for task in event.tasks:
                 del where[event.job][task]
         sitting = [p for places in where.values() for p in places.values()]
+        sitting += [p for until_ms, p in staying if until_ms > event.at_ms]
         gpus = [(p.node, i) for p in sitting for i in p.gpus]
         assert len(gpus) == len(set(gpus))
         for n in given.nodes:
