@@ -8,16 +8,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from optsched.formats.problems import InstanceError
-from optsched.study.fgd.figures import BATCHES, offline, online, scene
+from optsched.study.fgd.figures import BATCHES, offline, online, scene, with_moves
 from optsched.study.fgd.workload import read_workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_HEAD = ("list", "offline", "bound", "FGD", *(f"by {size}" for size in BATCHES))
+_MOVED: Final = 1
+"""Percent of FGD's pods that may move in one of the figures."""
+
+_HEAD: Final = ("list", "offline", "bound", "FGD", "moved", *(f"by {size}" for size in BATCHES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ def lines(asked: Asked) -> Iterator[str]:
         here = scene(workload, asked.seed)
         runs = [offline(here, time.process_time, asked.seconds, run) for run in range(asked.runs)]
         reached = median(run.reached for run in runs)
-        numbers = (reached, runs[0].bound, runs[0].fgd, *online(here).values())
+        few, _ = with_moves(here, _MOVED, time.process_time, asked.seconds, 0)
+        numbers = (reached, runs[0].bound, runs[0].fgd, few, *online(here).values())
         yield _row((path.stem, *(f"{number:.2f}" for number in numbers)), width)
 
 
@@ -64,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=Path, help="CSV of nodes; beside each pod list by default")
     parser.add_argument("--seed", type=int, default=42, help="of the arrivals")
     parser.add_argument("--runs", type=int, default=1, help="searches of which to show the median")
-    parser.add_argument("--seconds", type=float, default=120, help="of processor time, offline")
+    parser.add_argument("--seconds", type=float, default=120, help="of processor time, each")
     said = parser.parse_args(arguments)
     asked = Asked(tuple(said.lists), said.nodes, said.seed, said.seconds, max(said.runs, 1))
     try:

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from optsched.engines.sharing.moving import Running, improved
 from optsched.engines.sharing.search import allocate
 from optsched.study.fgd.checking import milli_of_plan, wrong_with_plan
-from optsched.study.fgd.offline import arrived_pods, layout_of, plan_of, pool_of
+from optsched.study.fgd.offline import (
+    arrived_pods,
+    layout_of,
+    plan_as_placed,
+    plan_of,
+    plan_with_moves,
+    pool_of,
+)
 from optsched.study.fgd.online import placed_in_batches, planned_slots
 from optsched.study.fgd.policies import POLICIES
 from optsched.study.fgd.replay import replay
@@ -43,6 +51,8 @@ class Scene:
         The same as a pool.
     fgd
         Where FGD leaves them.
+    placed
+        The same, pod by pod.
 
     """
 
@@ -50,6 +60,7 @@ class Scene:
     classes: I64
     pool: Pool
     fgd: Layout
+    placed: list[Placed]
 
     def percent(self, milli: float) -> float:
         """Thousandths of GPUs as percent of all GPUs."""
@@ -84,7 +95,8 @@ def scene(workload: Workload, seed: int) -> Scene:
     history = replay(workload, POLICIES["06-FGD"](workload), [run])
     node, device = (a[0, : len(classes)] for a in (history.node_of, history.device_of))
     pool = pool_of(workload, classes)
-    return Scene(workload, classes, pool, layout_of(pool, classes, node, device))
+    placed = plan_as_placed(workload, classes, node, device)
+    return Scene(workload, classes, pool, layout_of(pool, classes, node, device), placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +147,33 @@ def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
     return {
         size: here.checked(placed_in_batches(here.workload, kinds, slots, size)) for size in sizes
     }
+
+
+def with_moves(
+    here: Scene, percent: float, clock: Callable[[], float], seconds: float, seed: int
+) -> tuple[float, int]:
+    """Percent given out when few pods of FGD's may move, and how many pods do. Checked.
+
+    Parameters
+    ----------
+    here
+        What FGD leaves behind.
+    percent
+        How many of the pods that run may change their node or GPUs, or leave.
+    clock, seconds, seed
+        As `offline`.
+
+    Raises
+    ------
+    WrongPlan
+        See `Scene.checked`; also where more pods move than may.
+
+    """
+    most = int(len(here.placed) * percent / 100)
+    pods = [(at.node, int(here.classes[at.pod]), at.devices) for at in here.placed]
+    layout, staying = improved(here.pool, here.fgd, Running(pods, most), clock, seconds, seed)
+    plan = plan_with_moves(here.pool, here.classes, here.placed, layout, staying)
+    moved = len(set(here.placed) - set(plan))
+    if moved > most:
+        raise WrongPlan(f"{moved} pods move, {most} may")
+    return here.checked(plan), moved

@@ -8,10 +8,13 @@ import numpy as np
 
 from optsched.engines.sharing.pool import Layout, Nodes, Pool, empty_layout
 from optsched.study.fgd.checking import Placed
+from optsched.study.fgd.workload import WHOLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections import Counter
+    from collections.abc import Collection, Iterator, Sequence
 
+    from optsched.engines.sharing.moving import At
     from optsched.problem.arrays import I64
     from optsched.study.fgd.workload import Arrivals, Workload
 
@@ -57,16 +60,64 @@ def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
     return [
         Placed(waiting[k].pop(), n, devices)
         for n in range(len(layout.pods))
-        for k, devices in _deal(pool, layout.pods[n], layout.shares[n])
+        for k, devices in _deal(pool, layout.pods[n], layout.shares[n], _idle(layout.shares[n], ()))
     ]
 
 
-def _deal(pool: Pool, pods: I64, shares: I64) -> Iterator[tuple[int, tuple[int, ...]]]:
+def plan_as_placed(workload: Workload, classes: I64, nodes: I64, devices: I64) -> list[Placed]:
+    """Pods of classes (T,) as they came: parts on devices (T,), others on the first idle ones."""
+    free, plan = workload.machines.free.copy(), list[Placed]()
+    for pod in np.flatnonzero(nodes >= 0).tolist():
+        kind, node = classes[pod], int(nodes[pod])
+        number = int(workload.asked.number[kind])
+        idle = np.flatnonzero(free[node] == WHOLE)[:number].tolist()
+        taken = tuple(idle) if devices[pod] < 0 else (int(devices[pod]),)
+        free[node, list(taken)] -= workload.asked.milli[kind]
+        plan.append(Placed(pod, node, taken))
+    return plan
+
+
+def plan_with_moves(
+    pool: Pool, classes: I64, before: Sequence[Placed], layout: Layout, staying: Counter[At]
+) -> list[Placed]:
+    """A layout in which as many pods as are said stay where they were before."""
+    left, plan = staying.copy(), list[Placed]()
+    rest = Layout(layout.pods.copy(), layout.shares.copy())
+    taken: dict[int, set[int]] = {}
+    for at in before:
+        kind = int(classes[at.pod])
+        if left[at.node, kind, at.devices] <= 0:
+            continue
+        left[at.node, kind, at.devices] -= 1
+        plan.append(at)
+        rest.pods[at.node, kind] -= 1
+        if pool.is_share[kind]:
+            rest.shares[at.node, at.devices[0], pool.size_of[kind]] -= 1
+        taken.setdefault(at.node, set()).update(at.devices)
+    stays = {at.pod for at in plan}
+    waiting = [
+        [pod for pod in np.flatnonzero(classes == k)[::-1].tolist() if pod not in stays]
+        for k in range(len(pool.supply))
+    ]
+    for n in np.flatnonzero(rest.pods.any(axis=1)).tolist():
+        idle = _idle(layout.shares[n], taken.get(n, set()))
+        for k, devices in _deal(pool, rest.pods[n], rest.shares[n], idle):
+            plan.append(Placed(waiting[k].pop(), n, devices))
+    return plan
+
+
+def _idle(shares: I64, taken: Collection[int]) -> list[int]:
+    """Devices of a node that nobody shares or has."""
+    return [d for d in np.flatnonzero(~shares.any(axis=1)).tolist() if d not in taken]
+
+
+def _deal(
+    pool: Pool, pods: I64, shares: I64, idle: list[int]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Class and GPUs of each pod (K,) of one node."""
     part = [
         np.repeat(np.arange(len(shares)), shares[:, z]).tolist() for z in range(shares.shape[1])
     ]
-    idle = np.flatnonzero(~shares.any(axis=1)).tolist()
     for k in np.repeat(np.arange(len(pods)), pods).tolist():
         z, number = int(pool.size_of[k]), int(pool.whole[k])
         if z >= 0:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
 from optsched.study.fgd.__main__ import main
 from optsched.study.fgd.checking import Placed
-from optsched.study.fgd.figures import BATCHES, WrongPlan, offline, online, scene
+from optsched.study.fgd.figures import BATCHES, WrongPlan, offline, online, scene, with_moves
 from optsched.study.fgd.online import Slot, expected_pods, placed_in_batches, planned_slots
 from optsched.study.fgd.workload import Workload, read_workload
 from tests.study.fgd.test_curves import ALL
@@ -120,10 +121,19 @@ def test_the_command_prints_a_row(workload: Workload, tmp_path: Path, capsys: Ca
     head, row = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["list", "offline", "bound", "FGD"]
     name, *numbers = row.split()
-    assert (name, len(numbers)) == ("pods", 7)
+    assert (name, len(numbers)) == ("pods", 8)
     assert float(numbers[2]) <= float(numbers[0]) <= float(numbers[1])
 
 
 def test_the_command_names_a_file_that_is_missing(tmp_path: Path, capsys: Capture) -> None:
     assert main([str(tmp_path / "none.csv")]) == 2
     assert "openb_node_list_gpu_node.csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("percent", [0, 100])
+def test_as_many_pods_move_as_may(workload: Workload, percent: int) -> None:
+    ticks = count()
+    here = scene(workload, 1)
+    reached, moved = with_moves(here, percent, lambda: float(next(ticks)), 3.0, 0)
+    assert moved <= len(here.placed) * percent / 100
+    assert reached >= here.checked(here.placed)
