@@ -20,11 +20,15 @@ _SHIFTED: Final = 32
 _SWAPPED: Final = 12
 _AGAINST: Final = 256
 _NOISE: Final = 1 << 20
+_LARGE: Final = 0.5
+"""Part of the processes looked at that are drawn by what they demand."""
+
 _SAMPLE: Final = 100
 
-_HOT: Final = 5.0
-_COLD: Final = 2e-3
-"""Temperatures for one of the mean cost of a shift."""
+HEATS: Final = (3.0, 20.0)
+"""Where cooling begins, for one of the mean cost of a shift; either is better for some."""
+
+_COLD: Final = 0.01
 
 
 class Annealing:
@@ -39,6 +43,8 @@ class Annealing:
         self._num = state.instance.num_processes
         self._order = random.permutation(self._num)
         self._next = 0
+        size = state.instance.weight @ np.abs(state.instance.demand) + 1
+        self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
         """Look at some thousand shifts and some thousand swaps."""
@@ -58,12 +64,8 @@ class Annealing:
         for k in going.tolist():
             p, machine = int(processes[k]), int(target[k])
             both = {int(state.machine_of[p]), machine}
-            if touched & both:
-                continue
-            if touched and not np.isfinite(state.shifts(processes[k : k + 1])[0, machine]):
-                continue
-            state.move(p, machine)
-            touched |= both
+            if not touched & both and state.shift(p, machine):
+                touched |= both
 
     def _swap(self, temperature: float) -> None:
         state, processes = self.state, self._some(_SWAPPED)
@@ -81,6 +83,12 @@ class Annealing:
                 touched |= both
 
     def _some(self, number: int) -> I64:
+        """Some processes, a part of them the likelier the larger they are."""
+        drawn = self._random.random(int(number * _LARGE))
+        large = np.searchsorted(self._until[:-1], drawn)
+        return np.unique(np.concatenate([large, self._each(number - len(drawn))]))
+
+    def _each(self, number: int) -> I64:
         if self._next + number > self._num:
             self._random.shuffle(self._order)
             self._next = 0
@@ -93,11 +101,11 @@ class Annealing:
         return self._noise[start : start + values.size].reshape(values.shape)
 
 
-def cooling(state: State) -> Callable[[float], float]:
-    """Temperatures for shares of the time: from hot for the usual shift to cold for any."""
+def cooling(state: State, heat: float) -> Callable[[float], float]:
+    """Temperatures for shares of the time, from a heat down to cold for the usual shift."""
     number = state.instance.num_processes
     sample = np.arange(0, number, max(number // _SAMPLE, 1))
     delta = np.abs(state.shifts(sample))
     some = delta[np.isfinite(delta) & (delta > 0)]
     usual = float(some.mean()) if len(some) else 1.0
-    return lambda share: _HOT * usual * (_COLD / _HOT) ** share
+    return lambda share: heat * usual * (_COLD / heat) ** share

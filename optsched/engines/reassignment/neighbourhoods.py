@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 _FIRST: Final = 3.0
 _LEAST: Final = 2.0
-_WIDER: Final = 1.02
+_WIDER: Final = 1.01
 _NARROWER: Final = 0.9
-_EFFORT: Final = 1.0
-"""CP-SAT's deterministic time for one neighbourhood, about a second."""
+_EFFORT: Final = 0.5
+"""CP-SAT's deterministic time for one neighbourhood, about seconds."""
 
 _QUICK: Final = 0.3
 """Of the effort: a neighbourhood solved in less was a small one."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from optsched.domain.reassignment import cost_of, wrong_with
-from optsched.engines.reassignment.annealing import Annealing, cooling
+from optsched.engines.reassignment.annealing import HEATS, Annealing, cooling
 from optsched.engines.reassignment.bounds import better_prices, bound_of, usual_prices
 from optsched.engines.reassignment.instance import Instance
 from optsched.engines.reassignment.neighbourhoods import Neighbourhoods
@@ -56,7 +56,7 @@ class Effort:
     seconds
         By `clock`; not looked at where `steps` is given.
     seed
-        Of all that is drawn by lot.
+        Of all that is drawn by lot; even ones begin to cool at a lower temperature than odd ones.
     steps
         Steps of annealing, and of other kinds in proportion. The same assignment comes out
         whenever it is given: no clock is read.
@@ -251,7 +251,7 @@ class _Search:
     def anneal(self, until: float) -> None:
         """Anneal from the first assignment on, cold when a share of the effort is spent."""
         annealing = Annealing(State(self._instance, self._instance.initial), self._random)
-        temperature = cooling(annealing.state)
+        temperature = cooling(annealing.state, HEATS[self._effort.seed % len(HEATS)])
         begins = reported = self._spent.share
         while self._goes_on(until):
             share = self._spent.share

@@ -182,6 +182,17 @@ class State:
 
     # --- changes ---------------------------------------------------------------------------------
 
+    def shift(self, p: int, machine: int) -> bool:
+        """Run a process where there is room; False, and nothing changes, if services forbid it."""
+        service, here = int(self.instance.service[p]), int(self.machine_of[p])
+        if self._on[service, machine]:
+            return False
+        self.move(p, machine)
+        if self._is_sound(service):
+            return True
+        self.move(p, here)
+        return False
+
     def swap(self, p: int, q: int) -> bool:
         """Let two processes change places; False, and nothing changes, where services forbid it."""
         here, there = int(self.machine_of[p]), int(self.machine_of[q])

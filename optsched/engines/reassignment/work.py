@@ -66,7 +66,7 @@ def reassignments(
         Each draws other lots; the best of all is improved by all. With a number of steps what
         comes out depends on how many there are.
     effort
-        Of each; the clock is that of the caller.
+        Of each; its clock is a function of the standard library.
 
     Raises
     ------
@@ -130,10 +130,9 @@ class _Race:
         effort = self._effort
         share = until if until < 1 else 1 - ANNEAL_SHARE
         if effort.steps is not None:
-            return replace(effort, steps=max(int(effort.steps * share), 1), clock=time.monotonic)
-        left = effort.seconds - (effort.clock() - self._began) if until == 1 else effort.seconds
-        seconds = left if until == 1 else left * share
-        return replace(effort, seconds=max(seconds, 0.0), clock=time.monotonic)
+            return replace(effort, steps=max(int(effort.steps * share), 1))
+        left = effort.seconds - (effort.clock() - self._began)
+        return replace(effort, seconds=max(min(left, effort.seconds * share), 0.0))
 
     def _collect(self, queue: SimpleQueue[Any], running: int) -> Iterator[ReassignmentResult]:
         self._running = running
@@ -161,7 +160,9 @@ class _Race:
 
 def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[Any]) -> None:
     """Everything that a worker says, and at last why it ended."""
-    answers = worker.work(work, None if work.effort.steps is not None else work.effort.seconds)
+    effort = work.effort
+    is_timed = effort.steps is None and effort.clock is time.monotonic
+    answers = worker.work(work, effort.seconds if is_timed else None)
     while True:
         try:
             queue.put(next(answers))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from optsched.domain.reassignment import cost_of, wrong_with
 from optsched.engines.cpsat.reassigning import Spending, reassigned
+from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.engines.reassignment.bounds import Prices, better_prices, bound_of, usual_prices
 from optsched.engines.reassignment.instance import Instance
 from optsched.engines.reassignment.solve import (
@@ -19,9 +22,11 @@ from optsched.engines.reassignment.solve import (
     solve_reassignment,
 )
 from optsched.engines.reassignment.state import State
+from optsched.engines.reassignment.work import reassignments
 from optsched.formats.roadef import read_reassignment
 from tests.support.effort import EFFORT
 from tests.support.reassignment import least_cost, some_reassignment
+from tests.support.research import RESEARCH
 from tests.support.shared import shared
 
 SEEDS = range(12 * EFFORT)
@@ -173,3 +178,57 @@ def test_costs_that_may_not_be_exact() -> None:
     )
     with pytest.raises(ValueError, match=r"costs may reach 2\*\*53"):
         solve_reassignment(huge, Effort(no_clock, steps=1))
+
+
+# --- published instances -------------------------------------------------------------------------
+
+REFERENCES = {
+    "a1_1": 44306390,
+    "a1_2": 777530730,
+    "a1_3": 583005700,
+    "a1_4": 262086758,
+    "a1_5": 727578290,
+    "a2_1": 8592396,
+    "a2_2": 1111598241,
+    "a2_3": 1375256887,
+    "a2_4": 1680222380,
+    "a2_5": 307035180,
+}
+"""Published bounds; for a1_4 and a2_1 to a2_3 the best costs of Gurobi in an hour."""
+
+BEATEN = ("a2_1", "a2_2", "a2_3")
+"""Where the listed cost has to be beaten; elsewhere a hundredth of the first cost is allowed."""
+
+
+def lags(name: str, cost: int, first: int) -> float:
+    """How far a cost is above its reference, in parts of the first cost."""
+    lag = (cost - REFERENCES[name]) / first
+    print(name, cost, f"{100 * lag:.3f} %")
+    return lag
+
+
+@pytest.mark.research
+@pytest.mark.parametrize("name", ["a1_1", "a2_1"])
+def test_what_a_few_steps_reach(name: str) -> None:
+    problem = read_reassignment(shared("traces", "roadef2012", f"model_{name}.txt"))
+    result = solve_reassignment(problem, Effort(no_clock, steps=1000))
+    assert wrong_with(problem, result.machine_of) == []
+    assert lags(name, result.cost, result.history[0][1]) < 0.01
+
+
+@pytest.mark.research
+@pytest.mark.skipif(
+    RESEARCH != "full", reason="ten minutes of a processor each: OPTSCHED_RESEARCH=full"
+)
+@pytest.mark.parametrize("name", REFERENCES)
+def test_what_five_minutes_on_two_cores_reach(name: str) -> None:
+    """In processor time, for other tests may run beside."""
+    problem = read_reassignment(shared("traces", "roadef2012", f"model_{name}.txt"))
+    workers = [WorkerProcess(), WorkerProcess()]
+    *_, last = reassignments(workers, problem, Effort(time.process_time, 300))
+    for worker in workers:
+        worker.close()
+    assert wrong_with(problem, last.machine_of) == []
+    print(name, last.bound, last.stopped)
+    lag = lags(name, last.cost, last.history[0][1])
+    assert lag < (0 if name in BEATEN else 0.01)
