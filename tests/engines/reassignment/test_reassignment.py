@@ -217,9 +217,7 @@ def test_what_a_few_steps_reach(name: str) -> None:
 
 
 @pytest.mark.research
-@pytest.mark.skipif(
-    RESEARCH != "full", reason="ten minutes of a processor each: OPTSCHED_RESEARCH=full"
-)
+@pytest.mark.skipif(RESEARCH != "full", reason="ten minutes each: OPTSCHED_RESEARCH=full")
 @pytest.mark.parametrize("name", REFERENCES)
 def test_what_five_minutes_on_two_cores_reach(name: str) -> None:
     """In processor time, for other tests may run beside."""
