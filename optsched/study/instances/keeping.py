@@ -22,6 +22,7 @@ from optsched.formats.vbp import parse_vbp
 from optsched.policy.load import load_policy
 from optsched.session.session import judge_actions
 from optsched.study.instances.catalogue import Entry, wrong_with_level
+from optsched.study.instances.devices import wrong_with_cards
 from optsched.study.instances.shipped import MOST_BYTES, PACKING
 
 if TYPE_CHECKING:
@@ -160,7 +161,8 @@ def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
         return Proof((), tuple(map(str, errors)))
     judged = judge_actions(snapshot, model_of(model, folder), plan.actions)
     values = tuple((level.name, level.value) for level in judged.levels)
-    return Proof(values, tuple(_wrong_with(entry, judged)))
+    of_cards = tuple(wrong_with_cards(snapshot, plan.actions))
+    return Proof(values, (*_wrong_with(entry, judged), *of_cards))
 
 
 def _wrong_with(entry: Entry, judged: Judgement) -> Iterator[str]:

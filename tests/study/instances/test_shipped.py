@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.formats.instances import read_instance
 from optsched.kube.clock import SystemClock
 from optsched.study.instances.catalogue import FILE, read_catalogue
-from optsched.study.instances.keeping import entries_of, snapshot_of, verify_entry
+from optsched.study.instances.keeping import entries_of, prove_plan, snapshot_of, verify_entry
 from optsched.study.instances.shipped import MOST_BYTES, PACKING, SHIPPED
 from optsched.study.instances.solving import Found, Solving, compare, judged, kept, solve_recipe
 from optsched.study.instances.table import with_table
@@ -165,9 +166,20 @@ def test_a_gpu_that_is_given_away_twice_is_told(tmp_path):
         (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
     assert not list(verify_entry(entry, tmp_path))
     plan = tmp_path / "gpus-shared" / entry.best[0].plan
-    plan.write_text(re.sub(r"-gpu-\d", "-gpu-0", plan.read_text()))
+    text = plan.read_text()
+    plan.write_text(re.sub(r"n00\d-gpu-\d", "n000-gpu-0", text))
     told = list(verify_entry(entry, tmp_path))
-    assert any("deviceshare" in t for t in told), told
+    assert any("GPU n000-gpu-0 of node n000 has 16384 of memory" in t for t in told)
+    assert any("GPU n000-gpu-0 of node n001 is not there" in t for t in told)
+
+
+def test_a_pod_without_its_gpu_is_told(tmp_path):
+    entry = BY_TITLE["gpus-shared/tiny"]
+    source = (FOLDER / "gpus-shared" / entry.best[0].plan).read_text()
+    plan = json.loads(source)
+    del plan["cards"]["jobs/g000-0"]
+    told = prove_plan(entry, entry.best[0].model, json.dumps(plan), FOLDER).problems
+    assert told == ("jobs/g000-0 asks for [4096] of memory of GPUs and gets []",)
 
 
 def fresh(best, **change):

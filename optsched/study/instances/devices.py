@@ -1,0 +1,59 @@
+"""The GPUs that a plan names, added up device by device.
+
+The rule `deviceshare` proves that what is on a node can be dealt out to its GPUs; here it is the
+deal that stands in the plan which has to hold.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from optsched.domain.cards import ALL_CORES
+from optsched.domain.decisions import Allocate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.domain.cards import Card, CardUse
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Action
+    from optsched.domain.task import Task
+
+
+def wrong_with_cards(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
+    """Every way in which the shared GPUs of a plan are not as they have to be, a sentence each.
+
+    For clusters whose pods ask for parts by memory and cores (vGPU), without slices of MIG.
+    """
+    tasks = {task.key: task for gang in snapshot.gangs for task in gang.tasks}
+    held: defaultdict[tuple[str, str], list[CardUse]] = defaultdict(list)
+    for node in snapshot.nodes:
+        for task in node.residents:
+            for use in task.cards:
+                held[node.name, use.key].append(use)
+    for action in actions:
+        if isinstance(action, Allocate):
+            yield from _wrong_with_task(tasks[action.task], action.cards)
+            for use in action.cards:
+                held[action.node, use.key].append(use)
+    cards = {(node.name, card.key): card for node in snapshot.nodes for card in node.cards}
+    for (name, key), uses in sorted(held.items()):
+        yield from _wrong_with_card(f"GPU {key} of node {name}", cards.get((name, key)), uses)
+
+
+def _wrong_with_task(task: Task, uses: Sequence[CardUse]) -> Iterator[str]:
+    asked = sorted(need.memory for need in task.shape.cards for _ in range(need.number))
+    given = sorted(use.memory for use in uses)
+    if asked != given:
+        yield f"{task.key} asks for {asked} of memory of GPUs and gets {given}"
+
+
+def _wrong_with_card(name: str, card: Card | None, uses: Sequence[CardUse]) -> Iterator[str]:
+    if card is None or not card.is_healthy:
+        yield f"{name} is not there or does not work"
+        return
+    memory, cores = sum(u.memory for u in uses), sum(u.cores for u in uses)
+    if memory > card.memory or cores > ALL_CORES or len(uses) > card.sharers:
+        has = f"{card.memory} of memory, {ALL_CORES} of cores and {card.sharers} places"
+        yield f"{name} has {has}; {memory}, {cores} and {len(uses)} are given away"
