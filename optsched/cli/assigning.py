@@ -10,7 +10,7 @@ from optsched import __version__
 from optsched.cli.deciding import BAD_INPUT, policy_of
 from optsched.cli.keeping import NOT_KEPT, KeepError, check_writable
 from optsched.cli.screen import say
-from optsched.cli.solving import Places
+from optsched.cli.solving import Job, Places, earlier_result
 from optsched.formats.identity import instance_identity, versions
 from optsched.session.offline import Assignment, model_identity, parameters_of
 from optsched.session.solving import limits_of
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.engines.cpsat.model import Limits
     from optsched.formats.solveresult import InstanceIdentity
     from optsched.policy.policy import Policy
 
@@ -93,17 +92,6 @@ def _make_folder(folder: Path) -> None:
         ) from e
 
 
-def limits_for(policy: Policy, options: Options) -> Limits:
-    """What a solve under a policy may spend."""
-    return limits_of(
-        policy,
-        options.time_limit,
-        deterministic=options.deterministic,
-        seed=options.seed,
-        gap=options.gap,
-    )
-
-
 def identity_of(screen: Console, instance: Path) -> InstanceIdentity:
     """Which files an instance is; ends with 2 where one can not be read."""
     try:
@@ -113,21 +101,34 @@ def identity_of(screen: Console, instance: Path) -> InstanceIdentity:
         sys.exit(BAD_INPUT)
 
 
-def assignment_of(
+def job_of(
+    screen: Console,
     options: Options,
     model: tuple[str, Policy],
     identity: InstanceIdentity,
-    limits: Limits,
-) -> Assignment:
-    """What is to be solved, under the policy of what was given for a model."""
+    places: Places,
+) -> Job:
+    """What is to be done under the policy of what was given for a model.
+
+    Ends with 2 where the result to go on from is none, or one of something else.
+    """
     given, policy = model
-    return Assignment(
+    limits = limits_of(
+        policy,
+        options.time_limit,
+        deterministic=options.deterministic,
+        seed=options.seed,
+        gap=options.gap,
+    )
+    assignment = Assignment(
         instance=identity,
         model=model_identity(policy, lambda path: path.read_text(encoding="utf-8")),
         parameters=parameters_of(policy, limits, options.names),
         versions=versions(__version__),
         command=tuple(_words(options, given, identity.path)),
     )
+    earlier = earlier_result(screen, places.resume, assignment)
+    return Job(policy, assignment, limits, places, earlier)
 
 
 def _words(options: Options, model: str, instance: str) -> Iterator[str]:

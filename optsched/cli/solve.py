@@ -10,9 +10,8 @@ import click
 
 from optsched.cli.assigning import (
     Options,
-    assignment_of,
     identity_of,
-    limits_for,
+    job_of,
     places_of,
     policies_of,
 )
@@ -135,20 +134,18 @@ def _solve(screen: Console, instance: Path, options: Options) -> int:
     places = places_of(screen, options, policies)
     read = instance_of(screen, instance, options.names)
     identity = identity_of(screen, instance)
+    jobs = [job_of(screen, options, each, identity, places[each[0]]) for each in policies.items()]
     solved: list[Solved] = []
     is_kept = True
     with stopping(lambda: say(screen, "stopping; once more ends it at once", "yellow")) as stop:
-        for given, policy in policies.items():
+        for job in jobs:
             if stop():
-                say(screen, f"{policy.name}: not solved", "yellow")
+                say(screen, f"{job.policy.name}: not solved", "yellow")
                 continue
-            limits = limits_for(policy, options)
-            assignment = assignment_of(options, (given, policy), identity, limits)
-            how = (limits, stop, options.progress)
-            found = solve_one(screen, read.snapshot, policy, assignment, places[given], how)
+            found = solve_one(screen, read.snapshot, job, stop, in_lines=options.progress)
             solved.append(found)
             _tell(screen, found, read, options)
-            is_kept &= _keep(screen, found, places[given])
+            is_kept &= _keep(screen, found, job.places)
     _conclude(solved, read, options)
     if options.report is not None and solved:
         answers = [Answer(s.result, definition(s.policy), _measured(read, s)) for s in solved]

@@ -52,6 +52,17 @@ class Places:
 
 
 @dataclass(frozen=True)
+class Job:
+    """One model's part: who decides and how, where files go, and what is gone on from."""
+
+    policy: Policy
+    assignment: Assignment
+    limits: Limits
+    places: Places
+    earlier: SolveResult | None
+
+
+@dataclass(frozen=True)
 class Solved:
     """What a model has come to on an instance: for what is shown, written and reported."""
 
@@ -126,27 +137,32 @@ class Keeper:
 def solve_one(
     screen: Console,
     snapshot: Snapshot,
-    policy: Policy,
-    assignment: Assignment,
-    places: Places,
-    how: tuple[Limits, Callable[[], bool], bool],
+    job: Job,
+    is_stopped: Callable[[], bool],
+    *,
+    in_lines: bool,
 ) -> Solved:
     """Decide under a policy, showing progress and keeping what there is on the way.
 
-    `how` are the limits, whether somebody has asked to stop, and whether to print lines of
-    progress.
+    Parameters
+    ----------
+    screen, in_lines
+        Where progress is shown, and whether as lines.
+    snapshot, job
+        What is decided, by whom and how.
+    is_stopped
+        Whether somebody has asked to stop.
+
     """
-    limits, is_stopped, in_lines = how
-    earlier = earlier_result(screen, places.resume, assignment)
-    clock = None if assignment.parameters.is_deterministic else SystemClock()
+    clock = None if job.assignment.parameters.is_deterministic else SystemClock()
     begun_s = 0.0 if clock is None else clock.monotonic()
     elapsed = None if clock is None else lambda: clock.monotonic() - begun_s
+    kept = job.places.result
     with (
-        showing(screen, policy.name, elapsed, in_lines=in_lines) as show,
-        solver_of(policy, is_stopped) as solver,
+        showing(screen, job.policy.name, elapsed, in_lines=in_lines) as show,
+        solver_of(job.policy, is_stopped) as solver,
     ):
-        means = Means(clock, solver, limits, is_stopped, show)
-        keep = None if places.result is None else Keeper(screen, places.result)
-        means = replace(means, keep=keep, earlier=earlier)
-        report, result = solve_offline(snapshot, policy, assignment, means)
-    return Solved(policy, report, result)
+        means = Means(clock, solver, job.limits, is_stopped, show, earlier=job.earlier)
+        means = replace(means, keep=None if kept is None else Keeper(screen, kept))
+        report, result = solve_offline(snapshot, job.policy, job.assignment, means)
+    return Solved(job.policy, report, result)

@@ -176,6 +176,17 @@ def test_another_instance_is_no_ground_to_go_on(tmp_path: Path) -> None:
     assert f"{kept}: model.sha256: " in result.stderr
 
 
+def test_several_models_go_on_from_a_folder_or_nothing_is_solved(tmp_path: Path) -> None:
+    given = (*SECOND, "--result", tmp_path, "--deterministic")
+    assert solve(PACKING, *given).exit_code == 0
+    assert solve(PACKING, *given, "--resume", tmp_path).exit_code == 0
+    (tmp_path / "volcano-compatible.json").unlink()
+    result = solve(PACKING, *given, "--resume", tmp_path)
+    assert result.exit_code == 2
+    assert "volcano-compatible.json: can not be read: No such file" in result.stderr
+    assert result.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
