@@ -491,7 +491,7 @@ class _Nodes:
         self._cpu[node] -= sign * amount_of(task.shape.request, CPU)
         each = min(size, WHOLE) if self.num_gpus else 0
         free = self._free[node]
-        for gpu in place.gpus:
+        for gpu in place.gpus if each else ():
             free[gpu] -= sign * each
         if node in self._up:
             self._idle -= sign * each * len(place.gpus)

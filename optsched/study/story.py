@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from optsched.domain.amounts import amount_of
+from optsched.study.chargeback import milli_on
 from optsched.study.simulation.devices import WHOLE, GpuBook, gpu_milli, num_gpus
 from optsched.study.simulation.record import (
     Bind,
@@ -259,7 +260,10 @@ class Telling:
     def _stay(self, job: int, place: Place, at_ms: int) -> Stay:
         shape = self._tasks[place.task].shape
         node = self._node[place.node]
-        lanes, milli = place.gpus, min(self._size(shape), WHOLE)
+        number = self._lanes.number[node]
+        lanes = tuple(lane for lane in place.gpus if lane < number)
+        each = milli_on(shape, self._trace.nodes[node]) // max(len(lanes), 1)
+        lanes, milli = (lanes if each else ()), min(each, WHOLE)
         if self._lanes.unit == CPU_UNIT:
             lanes, milli = (0,), amount_of(shape.request, CPU)
         number = self._shapes.setdefault(shape, len(self._shapes))
@@ -313,7 +317,7 @@ class Telling:
 
 def lanes_of(nodes: Sequence[Node]) -> Lanes:
     """The lanes of nodes, in their order."""
-    number = tuple(num_gpus(n.allocatable) for n in nodes)
+    number = tuple(max(num_gpus(n.allocatable), _num_cards(n)) for n in nodes)
     if not any(number):
         cpus = tuple(amount_of(n.allocatable, CPU) for n in nodes)
         held = (sum(amount_of(t.shape.request, CPU) for t in n.residents) for n in nodes)
@@ -327,3 +331,7 @@ def lanes_of(nodes: Sequence[Node]) -> Lanes:
             book.take(task.shape, task.cards)
         others += [(i, lane, WHOLE - free) for lane, free in enumerate(book.free) if free < WHOLE]
     return Lanes(GPU_UNIT, number, (WHOLE,) * len(nodes), tuple(others))
+
+
+def _num_cards(node: Node) -> int:
+    return sum(not card.npu for card in node.cards)

@@ -65,3 +65,11 @@ def test_clusters_without_gpus_are_told_in_cpus(tmp_path) -> None:
     assert story.lanes.unit == "CPU"
     assert story.lanes.milli == (96_000,) * 3
     assert Counter(len(s.lanes) for s in story.stays) == {1: len(story.stays)}
+
+
+def test_parts_of_shared_gpus_are_played_and_told() -> None:
+    path = FAILURES.parents[1] / "examples" / "gpus.yaml"
+    result, story = told(read_given(str(path)), model(str(path.with_name("gpus-model.yaml"))))
+    held = sum(s.milli * len(s.lanes) * (s.to_ms - s.from_ms) for s in story.stays)
+    assert story.stays
+    assert held == result["gpu_hours"]["total"]["held_gpu_us"]

@@ -28,7 +28,7 @@ from optsched.study.story import CPU_UNIT, lanes_of
 from optsched.units import CPU
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.domain.cards import CardUse
     from optsched.domain.cluster import Node, Snapshot
@@ -125,7 +125,7 @@ class _Table:
         nodes = deal.snapshot.nodes
         self._number = {node.name: i for i, node in enumerate(nodes)}
         self._books = [GpuBook(node) for node in nodes]
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, list[Seat]] = {}
 
     def seats(self) -> list[Seat]:
         """Of all tasks that hold something."""
@@ -136,13 +136,14 @@ class _Table:
                 self._sit(task, node.name, task.cards, is_new=False)
         if self._plan is not None:
             self._carry_out(self._plan, tasks)
-        return [seat for seat in self._seats.values() if seat.lanes]
+        return [seat for seats in self._seats.values() for seat in seats if seat.lanes]
 
     def _carry_out(self, plan: PlanDocument, tasks: dict[str, Task]) -> None:
         for eviction in plan.evictions:
-            seat, task = self._seats.pop(eviction.pod, None), tasks.get(eviction.pod)
-            if seat is not None and task is not None:
-                self._books[seat.node].give_back(task.shape, seat.lanes, task.cards)
+            task = tasks.get(eviction.pod)
+            for seat in self._seats.pop(eviction.pod, ()):
+                if task is not None:
+                    self._books[seat.node].give_back(task.shape, seat.lanes, task.cards)
         tasks |= {t.key: t for gang in self._deal.snapshot.gangs for t in gang.tasks}
         moved = {eviction.pod: eviction.to for eviction in plan.evictions if eviction.to}
         for key, node in sorted({**plan.binds, **moved}.items()):
@@ -150,14 +151,26 @@ class _Table:
                 self._sit(tasks[key], node, plan.cards.get(key, ()), is_new=True)
 
     def _sit(self, task: Task, node: str, cards: Sequence[CardUse], *, is_new: bool) -> None:
-        number, size = self._number[node], self._deal.size(task)
-        lanes: tuple[int, ...]
-        lanes, milli = (0,), size
-        if self._deal.lanes.unit != CPU_UNIT:
-            dealt = self._books[number].take(task.shape, cards)
-            lanes = tuple(i for i in dealt if i < self._deal.lanes.number[number])
-            milli = min(size or WHOLE, WHOLE)
-        self._seats[task.key] = Seat(task.gang or task.key, number, lanes, milli, is_new)
+        number, gang = self._number[node], task.gang or task.key
+        if self._deal.lanes.unit == CPU_UNIT:
+            found = [Seat(gang, number, (0,), self._deal.size(task), is_new)]
+        elif cards:
+            found = [Seat(gang, number, (i,), n, is_new) for i, n in self._parts(number, cards)]
+        else:
+            dealt = self._books[number].take(task.shape)
+            each = min(self._deal.size(task) // max(len(dealt), 1), WHOLE)
+            found = [Seat(gang, number, dealt, each, is_new)]
+        self._seats[task.key] = found
+
+    def _parts(self, number: int, cards: Sequence[CardUse]) -> Iterator[tuple[int, int]]:
+        """Lane and thousandths of parts of GPUs: the larger of the parts of cores and memory."""
+        there = [card for card in self._deal.snapshot.nodes[number].cards if not card.npu]
+        lane_of = {card.key: i for i, card in enumerate(there)}
+        for use in cards:
+            if use.key in lane_of:
+                lane = lane_of[use.key]
+                memory = use.memory * WHOLE // max(there[lane].memory, 1)
+                yield lane, min(max(10 * use.cores, memory), WHOLE)
 
 
 # --- drawing -------------------------------------------------------------------------------------
@@ -196,7 +209,9 @@ def _told(deal: Deal, name: str) -> str:
     if name == BEFORE:
         return f"Before: {words}"
     plan = deal.plans[name]
-    gangs = {seat.gang for seat in deal.frames[name] if seat.is_new}
+    gangs = {
+        gang.key for gang in deal.snapshot.gangs if any(t.key in plan.binds for t in gang.tasks)
+    }
     parts = [words, f"{counted(len(gangs), 'gang')} placed", f"{len(plan.pending)} waiting"]
     if plan.evictions:
         parts.append(f"{counted(len(plan.evictions), 'pod')} evicted")

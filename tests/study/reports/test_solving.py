@@ -10,11 +10,14 @@ import pytest
 from optsched.study.reports.page import Film, Table, render
 from optsched.study.reports.plans import BEFORE, Deal, plan_film
 from optsched.study.reports.solving import solve_page
+from tests.support.pages import ROOT
 from tests.support.stories import HARM, base, solved
 
 if TYPE_CHECKING:
     from optsched.domain.cluster import Snapshot
     from optsched.study.reports.solving import Answer
+
+GPUS = ROOT / "instances" / "examples" / "gpus-model.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +95,12 @@ def test_a_solve_without_a_plan_says_so(found) -> None:
     none = replace(answer, result=replace(answer.result, plan=None))
     text = render(solve_page(snapshot, [none], base()))
     assert "there is no plan" in text
+
+
+def test_parts_of_shared_gpus_are_drawn() -> None:
+    deal = deal_of(solved("gpus.yaml", str(GPUS)))
+    (after,) = (seats for name, seats in deal.frames.items() if name != BEFORE)
+    parts = {(deal.snapshot.nodes[s.node].name, s.milli) for s in after if s.milli < 1000}
+    assert parts
+    for lane in {(s.node, lane) for s in after for lane in s.lanes}:
+        assert sum(s.milli for s in after if (s.node, s.lanes[0]) == lane) <= 1000
