@@ -29,6 +29,7 @@ from optsched.study.replay import Given, Played, Tally, as_result, fingerprint, 
 from optsched.study.reports.simulation import simulation_page
 from optsched.study.simulation.record import RecordError, event_of, lines
 from optsched.study.simulation.simulator import Options, Simulation
+from optsched.study.simulation.state import VERSION
 from optsched.study.story import Telling
 from optsched.study.synthetic import SyntheticError
 from optsched.units import format_duration_ms
@@ -288,6 +289,8 @@ class _Run:
         if differs:
             told = ", ".join(differs)
             raise click.ClickException(f"{path}: is of another replay: {told} differs")
+        if state.get("version") != VERSION:
+            raise click.ClickException(f"{path}: is of another version of optsched: play it anew")
         self._reread(out / RECORD, size)
         self.simulation.restore(state)
 

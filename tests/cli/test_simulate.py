@@ -121,6 +121,17 @@ def test_a_checkpoint_is_of_one_replay_only(tmp_path: Path) -> None:
     assert simulate(SMALL, "--resume").exit_code == 2
 
 
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    assert simulate(FAILURES, "--out", tmp_path, "--checkpoint", 5).exit_code == 0
+    path = tmp_path / "checkpoint.json"
+    kept = json.loads(path.read_text())
+    kept["state"]["version"] = 1
+    path.write_text(json.dumps(kept))
+    result = simulate(FAILURES, "--out", tmp_path, "--checkpoint", 5, "--resume")
+    assert result.exit_code == 1
+    assert f"{path}: is of another version of optsched: play it anew" in result.stderr
+
+
 def test_a_full_disk_leaves_what_was_written_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "record.jsonl").symlink_to("/dev/full")
     result = simulate(SMALL, "--out", tmp_path)

@@ -31,6 +31,7 @@ _HELIOS: Final = Table("Job", (*_COLUMNS, "vc"), "job_id")
 _ACME: Final = Table("Job", _COLUMNS, "job_id")
 _GPUS_OF_A_NODE: Final = 8
 _GIB: Final = 2**30
+_BACKWARDS: Final = "is before its start_time"
 _NO_NODE: Final = "is no place to run: write 1 or more nodes"
 
 
@@ -86,11 +87,16 @@ def _job(row: Row) -> TracedJob:
     num_nodes = row.count("node_num")
     if not num_nodes and row.is_sound:
         row.reject("node_num", _NO_NODE)
+    at_ms = row.instant_ms("submit_time")
+    if row.has("start_time") and row.has("end_time"):
+        start_ms, end_ms = row.instant_ms("start_time"), row.instant_ms("end_time")
+        if end_ms < start_ms and row.is_sound:
+            row.reject("end_time", _BACKWARDS)
     if row.has("mem_per_pod_GB"):
         asks[MEMORY] = round(row.number("mem_per_pod_GB") * _GIB) * num_nodes
     return TracedJob(
         name=row.name,
-        at_ms=row.instant_ms("submit_time"),
+        at_ms=at_ms,
         duration_ms=row.milliseconds("duration"),
         parts=even_parts(num_nodes, asks),
         queue=row.text("vc") if "vc" in row.cells else "default",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _TIMES: Final = Table("Pod", ("name", "creation_time", "deletion_time", "scheduled_time"), "name")
 _MIB: Final = 2**20
 _NEVER_RAN: Final = "is empty: it never ran, and how long it would have is not told"
+_TOO_EARLY: Final = "is before its creation_time"
 _BACKWARDS: Final = "is before its scheduled_time"
 
 
@@ -77,6 +78,8 @@ def _job(row: Row, asks: PodRow) -> TracedJob:
     start_ms, end_ms = row.milliseconds("scheduled_time"), row.milliseconds("deletion_time")
     if end_ms < start_ms and row.is_sound:
         row.reject("deletion_time", _BACKWARDS)
+    if start_ms < at_ms and row.is_sound:
+        row.reject("scheduled_time", _TOO_EARLY)
     is_share = asks.num_gpu == 1 and asks.gpu_milli < WHOLE_MILLI
     part = Part(
         number=1,

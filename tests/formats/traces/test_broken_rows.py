@@ -219,6 +219,26 @@ def test_whatever_is_wrong_is_told_by_file_and_row(name: str, data: st.DataObjec
         assert counted or any(where.startswith(f"{f}") for f in files), problem
 
 
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ("7,12537496,3", "scheduled_time: '3' is before its creation_time"),
+        ("0,2,5", "deletion_time: '2' is before its scheduled_time"),
+        ("0,9", "scheduled_time: None is missing: the row ends before this column"),
+        ("0,9,", "scheduled_time: '' is empty: it never ran"),
+        ("1e400,9,1", "creation_time: '1e400' is no number of seconds"),
+    ],
+)
+def test_times_of_pods_that_contradict_each_other(times: str, told: str, tmp_path: Path) -> None:
+    files = dict(FORMATS["openb"][0])
+    files["pods.csv"] = OPENB_PODS.replace("Running,0,12537496,0", f"Running,{times}")
+    write(tmp_path, files)
+    trace, problems = read("openb", tmp_path)
+    assert len(trace.arrivals) == 2
+    assert str(problems[0]).startswith("pods.csv:2: Pod openb-pod-0000: ")
+    assert told in str(problems[0])
+
+
 VBP = "2\n10\n10\n3\n3 4 2\n5 5 1\n1 9 4\n"
 
 

@@ -67,6 +67,10 @@ def test_nodes_with_cpus_are_asked_for_cpus(tmp_path: Path) -> None:
         ),
         (JOBS[0].replace(",1,COMPLETED", ",0,COMPLETED"), "node_num: '0' is no place to run"),
         (JOBS[0].replace("vcA", ""), "vc: '' is empty"),
+        (
+            JOBS[0].replace("2020-06-10 04", "2020-06-08 04"),
+            "end_time: '2020-06-08 04:55:09' is before its start_time",
+        ),
         (JOBS[0].replace(",1,4,", ",99,4,"), "can never start: none of its tasks fits"),
         (JOBS[0].replace("2020-", "2019-"), "is out of order: the clock of its neighbours"),
         (JOBS[0].replace("1,u1", ",u1"), "job_id: '' is empty"),
