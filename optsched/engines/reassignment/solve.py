@@ -32,7 +32,7 @@ ANNEALING: Final = "annealing"
 CP_SAT: Final = "cp-sat"
 
 BOUND_SHARE: Final = 0.04
-ANNEAL_SHARE: Final = 0.6
+ANNEAL_SHARE: Final = 0.75
 """Of the effort, up to here."""
 
 Report: TypeAlias = "Callable[[ReassignmentResult], None]"
@@ -43,7 +43,7 @@ _BOUND_STEPS: Final = 20
 _OFTEN: Final = 0.01
 """Part of the effort after which annealing tells of what it has found."""
 
-_NEIGHBOURHOOD_STEPS: Final = 40
+_NEIGHBOURHOOD_STEPS: Final = 20
 """Steps of annealing that a neighbourhood counts for."""
 
 
