@@ -112,6 +112,10 @@ instances-solve: $(STAMP) ## every instance within 60 s on two cores, against wh
 instances-update: $(STAMP) ## the same, and what is better is kept
 	$(PY) -m bench.instances solve --update
 
+.PHONY: research-packing
+research-packing: $(STAMP) ## all instances of vector bin packing with a known optimum (hours; goes on where it stopped)
+	$(PY) -m bench.packing
+
 .PHONY: nightly
 nightly: $(STAMP) ## the same tests with twenty times the examples
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal

@@ -80,6 +80,7 @@ def successor_of(task: Task, to: str) -> Task:
         nominated_node=to,
         started_ms=0,
         cards=(),
+        gpus=(),
         device_claims=(),
         numa=(),
     )

@@ -336,6 +336,8 @@ class Task:
     estimate_ms
         How long it is expected to run (`optsched.io/running-estimate`), or may run at most
         (`activeDeadlineSeconds`) where that is shorter; 0 when the pod does not say.
+    gpus
+        Which GPUs of its node it has, or has a part of, counted from 0; empty where nobody says.
     cards
         What it holds of shared GPUs, where that is known.
     device_claims
@@ -370,6 +372,7 @@ class Task:
     is_movable: bool = False
     estimate_ms: int = 0
     cards: tuple[CardUse, ...] = ()
+    gpus: tuple[int, ...] = ()
     device_claims: tuple[str, ...] = ()
     numa: tuple[NumaPart, ...] = ()
     wants: Wants = NO_WANTS

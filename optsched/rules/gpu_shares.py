@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.domain.cluster import Node
-    from optsched.domain.task import TaskShape
+    from optsched.domain.task import Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.linear import LinearModel
@@ -43,6 +43,9 @@ class GpuShares(Rule):
         """See `Rule`: by packing, in whatever way fits."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
+            if tied := [t for t in node.residents if t.gpus]:
+                yield from self._verify_beside(node, tied, placed)
+                continue
             shapes = [t.shape for t in (*node.residents, *placed)]
             parts = sorted((p for s in shapes if (p := part_of(s))), reverse=True)
             whole = sum(amount_of(s.request, GPU) for s in shapes)
@@ -53,6 +56,28 @@ class GpuShares(Rule):
                 detail = f"parts of {asked} thousandths do not fit {room}"
                 yield Violation(self.name, f"node {name}", detail)
         yield from self._verify_promises(world)
+
+    def _verify_beside(
+        self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
+    ) -> Iterator[Violation]:
+        """Whoever has known devices keeps them; the others are dealt what is left."""
+        room = [WHOLE] * amount_of(node.allocatable, GPU)
+        for task in tied:
+            for device in (d for d in task.gpus if d < len(room)):
+                room[device] -= part_of(task.shape) or WHOLE
+        known = {task.key for task in tied}
+        others = [t.shape for t in (*node.residents, *placed) if t.key not in known]
+        parts = sorted((p for s in others if (p := part_of(s))), reverse=True)
+        whole = sum(amount_of(s.request, GPU) for s in others)
+        fresh = room.count(WHOLE)
+        open_rooms = sorted(room)[: len(room) - whole] if whole <= fresh else []
+        if whole > fresh or not _pack(tuple(parts), tuple(open_rooms), set()):
+            asked = ", ".join(map(str, parts)) or "none"
+            detail = (
+                f"{counted(whole, 'whole GPU')} and parts of {asked} thousandths do not fit"
+                f" devices with {', '.join(map(str, room))} free"
+            )
+            yield Violation(self.name, f"node {node.name}", detail)
 
     def _verify_promises(self, world: World) -> Iterator[Violation]:
         """What is promised packs once everything that is leaving has left."""
@@ -212,7 +237,12 @@ def _free_devices(problem: Problem) -> I64:
     number = np.array([amount_of(n.allocatable, GPU) for n in nodes], np.int64)
     devices = np.arange(number.max(initial=0))
     free = np.where(devices < number[:, None], WHOLE, 0).astype(np.int64)
-    tasks = [(i, t.shape) for i, node in enumerate(nodes) for t in node.residents]
+    tied = {i for i, node in enumerate(nodes) if any(t.gpus for t in node.residents)}
+    for i in sorted(tied):
+        for task in (t for t in nodes[i].residents if t.gpus):
+            here = [d for d in task.gpus if d < number[i]]
+            free[i, here] = np.maximum(free[i, here] - (part_of(task.shape) or WHOLE), 0)
+    tasks = [(i, t.shape) for i, node in enumerate(nodes) for t in node.residents if not t.gpus]
     parts = [(i, part) for i, shape in tasks if (part := part_of(shape))]
     whole = np.zeros(len(nodes), np.int64)
     for i, shape in tasks:
@@ -221,7 +251,7 @@ def _free_devices(problem: Problem) -> I64:
     for i, coming in _nominated(problem).items():
         have = Holding.of(nodes[i], [t.shape for t in nodes[i].residents])
         loads = _beside(have, Holding.of(nodes[i], coming))
-        if loads is not None:
+        if loads is not None and i not in tied:
             found[i, : have.devices] = WHOLE - np.array(loads, np.int64)
     return found
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from optsched.domain.cluster import GangPhase, Snapshot
 from optsched.domain.task import TaskStatus
-from optsched.study.simulation.devices import GpuBook
+from optsched.study.simulation.devices import GpuBook, gpu_milli
 from optsched.study.simulation.record import Place
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Seat:
     node: str
     cards: tuple[CardUse, ...] = ()
     numa: tuple[NumaPart, ...] = ()
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,18 @@ class SimulatedCluster:
         self._swap(job, placed)
         return tuple(job.places[key] for key in placed)
 
+    def deal(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
+        """The GPUs of tasks that come to nodes (name, task) at once, so that all fit together."""
+        coming: dict[str, list[Task]] = {}
+        for node, task in binds:
+            if gpu_milli(task.shape) and not task.shape.cards:
+                coming.setdefault(node, []).append(task)
+        found: dict[str, tuple[int, ...]] = {}
+        for node, tasks in coming.items():
+            dealt = self._gpus[self._number[node]].dealt([t.shape for t in tasks])
+            found |= {t.key: gpus for t, gpus in zip(tasks, dealt, strict=True)}
+        return found
+
     def seat_again(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
         """Give tasks the very places that they have had for a while."""
         placed: dict[str, Task] = {}
@@ -328,11 +341,11 @@ class SimulatedCluster:
     def _sit(self, job: Job, task: Task, seat: Seat, at_ms: int, held: Held | None = None) -> Task:
         number = self._number[seat.node]
         book = self._gpus[number]
-        if held is None or held.gpus is None:
-            gpus = book.take(task.shape, seat.cards)
-        else:
-            gpus = held.gpus
+        gpus = seat.gpus if held is None else held.gpus or ()
+        if gpus or (held is not None and held.gpus is not None):
             book.hold(task.shape, gpus, seat.cards)
+        else:
+            gpus = book.take(task.shape, seat.cards)
         bound = replace(
             task,
             status=TaskStatus.RUNNING,
@@ -341,6 +354,7 @@ class SimulatedCluster:
             started_ms=self._trace.start_ms + at_ms,
             saved_ms=held.saved_ms if held is not None else task.saved_ms,
             cards=seat.cards,
+            gpus=gpus if book.is_plain and not seat.cards else (),
             numa=seat.numa,
         )
         self._residents[number][task.key] = bound

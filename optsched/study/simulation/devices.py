@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from optsched.domain.amounts import amount_of
+from optsched.rules.gpu_shares import GPU
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -32,11 +35,14 @@ class GpuBook:
 
     Rules count devices and find out whether parts fit; which ones they are, a device plugin
     decides. Here a part goes to the fullest device that has room, a whole GPU to the lowest one.
+
+    is_plain: whether all of them are those that rules deal parts of.
     """
 
     def __init__(self, node: Node) -> None:
         self._cards = {card.key: i for i, card in enumerate(node.cards)}
         self.free = [WHOLE] * num_gpus(node.allocatable)
+        self.is_plain = amount_of(node.allocatable, GPU) == len(self.free)
 
     def take(self, shape: TaskShape, cards: Sequence[CardUse] = ()) -> tuple[int, ...]:
         """Deal a task its GPUs; fewer than it asks for where parts would have to move for it."""
@@ -56,6 +62,20 @@ class GpuBook:
         self.free[best] -= part
         return (best,)
 
+    def dealt(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
+        """GPUs for several tasks: one after the other, else in any way in which all fit."""
+        before = list(self.free)
+        found = [self.take(shape) for shape in shapes]
+        self.free[:] = before
+        if all(map(_is_served, shapes, found)):
+            return found
+        order = sorted(range(len(shapes)), key=lambda i: -_each(shapes[i]))
+        some = _together([shapes[i] for i in order], before)
+        if some is None:
+            return found
+        at = dict(zip(order, some, strict=True))
+        return [at[i] for i in range(len(shapes))]
+
     def hold(self, shape: TaskShape, gpus: Sequence[int], cards: Sequence[CardUse]) -> None:
         """Count GPUs as dealt to a task."""
         self._count(shape, gpus, cards, -1)
@@ -72,3 +92,38 @@ class GpuBook:
         each = WHOLE if num_gpus(shape.request) else gpu_milli(shape)
         for i in gpus:
             self.free[i] += sign * each
+
+
+def _each(shape: TaskShape) -> int:
+    """Thousandths of each GPU that a task has."""
+    return WHOLE if num_gpus(shape.request) else gpu_milli(shape)
+
+
+def _is_served(shape: TaskShape, gpus: Sequence[int]) -> bool:
+    return len(gpus) == (num_gpus(shape.request) or bool(gpu_milli(shape)))
+
+
+def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[int, ...]] | None:
+    """GPUs for each task, whole ones first; None where not all of them fit."""
+    if not shapes:
+        return []
+    shape, *rest = shapes
+    each, number = _each(shape), num_gpus(shape.request) or 1
+    fitting = sorted((room, i) for i, room in enumerate(free) if room >= each)
+    if len(fitting) < number:
+        return None
+    # GPUs of which as much is free are alike; whole ones are taken where nothing has been taken.
+    for way in _ways(fitting, number):
+        left = list(free)
+        for _, i in way:
+            left[i] -= each
+        found = _together(rest, left)
+        if found is not None:
+            return [tuple(sorted(i for _, i in way)), *found]
+    return None
+
+
+def _ways(fitting: Sequence[tuple[int, int]], number: int) -> list[Sequence[tuple[int, int]]]:
+    if number > 1 or fitting[0][0] == fitting[-1][0]:
+        return [fitting[:number]]
+    return [[f] for k, f in enumerate(fitting) if not k or fitting[k - 1][0] != f[0]]

@@ -99,7 +99,15 @@ def _end_ms(seen: Sequence[tuple[int, Gang]], snapshots: Sequence[Snapshot]) -> 
 def _fresh(task: Task) -> Task:
     status = TaskStatus.GATED if task.status is TaskStatus.GATED else TaskStatus.PENDING
     return replace(
-        task, status=status, node="", nominated_node="", started_ms=0, saved_ms=0, cards=(), numa=()
+        task,
+        status=status,
+        node="",
+        nominated_node="",
+        started_ms=0,
+        saved_ms=0,
+        cards=(),
+        gpus=(),
+        numa=(),
     )
 
 

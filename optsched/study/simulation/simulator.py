@@ -452,8 +452,11 @@ class Simulation:
 
     def _bind(self, binds: Iterable[Allocate]) -> None:
         seats: dict[str, dict[str, Seat]] = {}
+        binds = list(binds)
+        gpus = self.cluster.deal([(a.node, self.cluster.jobs[a.gang].fresh[a.task]) for a in binds])
         for a in binds:
-            seats.setdefault(a.gang, {})[a.task] = Seat(a.node, a.cards, a.numa)
+            seat = Seat(a.node, a.cards, a.numa, gpus.get(a.task, ()))
+            seats.setdefault(a.gang, {})[a.task] = seat
         for key, theirs in seats.items():
             job = self.cluster.jobs[key]
             self._seated(job, self.cluster.seat(job, theirs, self.now_ms))

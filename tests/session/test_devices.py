@@ -1,0 +1,82 @@
+"""No device is given out twice: plans of sessions, replays and comparisons, device by device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from optsched.domain.decisions import Allocate
+from optsched.engines.cpsat.solver import InProcess
+from optsched.formats.instances import read_instance
+from optsched.formats.pods import DecodeOptions
+from optsched.policy.load import load_policy
+from optsched.session.session import Surroundings, run_session
+from tests.rules.test_device_claims import random_claims
+from tests.rules.test_deviceshare import random_cards
+from tests.support.devices import random_parts, wrong_with_devices
+from tests.support.effort import EFFORT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.policy.policy import Policy
+
+EXAMPLES = Path(__file__).parents[2] / "instances" / "examples"
+MODELS = {
+    "gpus": "gpus-model.yaml",
+    "mig": "gpus-model.yaml",
+    "npus": "npus.conf",
+    "numa": "numa-model.yaml",
+}
+
+
+def policy(name: str) -> Policy:
+    model = MODELS.get(name)
+    return load_policy(str(EXAMPLES / model) if model else "volcano-default", Path.read_text)
+
+
+@pytest.mark.parametrize("name", ["devices", "gpus", "mig", "npus", "packing", "numa"])
+@pytest.mark.parametrize("solver", [None, InProcess()], ids=["greedy", "solver"])
+def test_examples(name: str, solver: InProcess | None) -> None:
+    snapshot = read_instance(EXAMPLES / f"{name}.yaml", DecodeOptions()).snapshot
+    plan = run_session(snapshot, policy(name), Surroundings(solver=solver)).plan
+    assert plan.binds
+    assert wrong_with_devices(snapshot, plan.actions) == []
+
+
+SHARING = policy("gpus")
+CLAIMING = policy("devices")
+
+
+@pytest.mark.parametrize("seed", range(30 * EFFORT))
+@pytest.mark.parametrize(
+    ("made", "by"),
+    [(random_cards, SHARING), (random_claims, CLAIMING), (random_parts, CLAIMING)],
+    ids=["cards", "claims", "parts"],
+)
+def test_random_clusters(made: Callable[..., Snapshot], by: Policy, seed: int) -> None:
+    snapshot = made(np.random.default_rng(seed))
+    solver = InProcess() if seed % 3 == 0 else None
+    report = run_session(snapshot, by, Surroundings(solver=solver))
+    assert report.trace.violations == ()
+    assert wrong_with_devices(snapshot, report.plan.actions) == []
+
+
+def test_the_checker_sees_what_is_wrong() -> None:
+    """Cards given out twice, and claims without devices."""
+    snapshot = random_cards(np.random.default_rng(3))
+    told = 0
+    for seed in range(12):
+        snapshot = random_cards(np.random.default_rng(seed))
+        for action in run_session(snapshot, SHARING, Surroundings()).plan.actions:
+            if isinstance(action, Allocate) and action.cards:
+                more = tuple(replace(c, memory=10**6) for c in action.cards)
+                told += 1
+                assert wrong_with_devices(snapshot, [replace(action, cards=more)])
+                assert wrong_with_devices(snapshot, [replace(action, cards=())])
+    assert told > 3
