@@ -77,7 +77,7 @@ class CoverMaster:
 
 
 def fewest_columns(
-    columns: Sequence[I64], need: Need, between: tuple[int, int], seconds: float
+    columns: Sequence[I64], need: Need, between: tuple[int, int], work: float, seconds: float
 ) -> list[I64] | None:
     """The fewest columns that cover all items, each as often as it is used; None if none is found.
 
@@ -89,8 +89,10 @@ def fewest_columns(
         What has to be covered.
     between
         How many columns must and may be used; fewer are known not to do.
+    work
+        CP-SAT's deterministic time, about seconds of a core however busy the machine is.
     seconds
-        For CP-SAT, two workers.
+        By the clock, two workers.
 
     """
     table, number = np.array(columns, np.int64), need.number
@@ -108,6 +110,7 @@ def fewest_columns(
     model.add_linear_constraint(total, *between)
     model.minimize(total)
     solver = cp_model.CpSolver()
+    solver.parameters.max_deterministic_time = work
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = 2
     solver.parameters.catch_sigint_signal = False

@@ -195,7 +195,8 @@ class _Search:
         if pool is None or pool.num_bins > _MOST_COLUMNS:
             return
         need = Need(self._items.number, self._items.is_rigid | (waste == 0).all())
-        found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), self._left / 2)
+        most = self._left / 2
+        found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), most, most)
         if found is not None:
             self._offer(found, FULL_BINS)
 
@@ -224,12 +225,10 @@ class _Search:
                 if self._is_done() or self._is_late():
                     return
             columns = self._columns
-            seconds = self._left * _SHARE
-            self._choose(self._items.number, [], columns.prices, columns.value, seconds)
+            work = self._left * _SHARE
+            self._choose(self._items.number, [], columns.prices, columns.value, work)
 
-    def _choose(
-        self, left: I64, fixed: list[I64], prices: F64, value: float, seconds: float
-    ) -> None:
+    def _choose(self, left: I64, fixed: list[I64], prices: F64, value: float, work: float) -> None:
         """The fewest bins for what is left beside some that are fixed."""
         from optsched.engines.cpsat.covering import Need, fewest_columns
 
@@ -240,7 +239,7 @@ class _Search:
             columns = self._columns.promising(left, prices, target - value, _MOST_COLUMNS)
             if target > most or not columns or self._is_late():
                 return
-            found = fewest_columns(columns, need, (least, target), min(seconds, self._left))
+            found = fewest_columns(columns, need, (least, target), work, self._left)
             if found is not None:
                 self._offer([*fixed, *found], CP_SAT)
                 return
