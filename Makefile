@@ -94,7 +94,7 @@ e2e: $(STAMP) ## tests on a real API server
 .PHONY: research
 research: $(STAMP) ## the published figures, on all of the data
 	bash .ci/prerequisites go
-	OPTSCHED_RESEARCH=full $(PY) -m pytest -m research --numprocesses=auto --dist=worksteal --durations=10
+	OPTSCHED_RESEARCH=full $(PY) -m pytest -m research --numprocesses=auto --dist=worksteal --durations=10 -rP
 
 .PHONY: instances
 instances: $(STAMP) ## the files of instances/, made again from their seeds

@@ -99,10 +99,11 @@ class _Stay:
                 by_part.setdefault((p.node, p.devices[0], part), []).append(var)
             else:
                 self._whole(p, var)
+        # Those who left for nodes elsewhere may be all that there were of their class.
         for key, those in by_kind.items():
-            self._model.add(sum(those) <= refill.pods[key])
+            self._model.add(sum(those) <= refill.pods.get(key, 0))
         for part_key, those in by_part.items():
-            self._model.add(sum(those) <= refill.parts[part_key])
+            self._model.add(sum(those) <= refill.parts.get(part_key, 0))
         number = sum(p.number for p in present)
         self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 At = tuple[int, int, tuple[int, ...]]
 """Node, class, devices."""
 
-_PRICE: Final = 300
+_PRICE: Final = 100
 """Thousandths of GPUs that a move has to bring at least."""
 
 _EFFORT: Final = Effort(nodes=4)

@@ -8,6 +8,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from optsched.engines.cpsat.moving import Moves, Present, repack_moving
 from optsched.engines.sharing.moving import Running, improved
 from optsched.engines.sharing.pool import Layout
 from tests.engines.sharing.pools import pool, wrong_with
@@ -39,3 +40,11 @@ def test_devices_that_stay_are_not_shared() -> None:
     assert layout.pods.tolist() == [[2, 2]]
     assert layout.shares[0, 0].tolist() == [0]
     assert layout.shares[0, 2].tolist() == [2]
+
+
+def test_who_left_for_elsewhere_may_leave_none_of_a_class_behind() -> None:
+    few = pool([(1, 0, 1, 400, 0), (1, 0, 1, 1000, 1)], [(9, 0, 1, 0)])
+    start = Layout(np.array([[0, 0]]), np.array([[[0]]]))
+    moves = Moves([Present(0, 0, (0,), 1, 0)], 1, 100)
+    layout, staying = repack_moving(few, start, few.worth, moves, 1.0, 0)
+    assert (layout.pods.tolist(), staying) == ([[0, 1]], [0])
