@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]
 
 
+SECTIONS = (
+    "Means",
+    "Differences",
+    "Distributions",
+    "Shares over time",
+    "GPU hours",
+    "Models",
+    "Replays",
+)
+
+
 @pytest.fixture(scope="module")
 def found() -> Comparison:
     return compared()
@@ -33,22 +44,8 @@ def page(folder: Path, found: Comparison) -> Path:
 
 def test_it_is_whole_and_quiet(browser: Browser, page: Path) -> None:
     browser.open(page)
-    assert [h.text for h in browser.all("h2")] == [
-        "Means",
-        "Differences",
-        "Distributions",
-        "Shares over time",
-        "GPU hours",
-        "Models",
-        "Replays",
-    ]
-    assert browser.requests() == [page.as_uri()]
-    assert browser.complaints() == []
-    charts, titles = browser.boxes("figure .chart"), browser.boxes("figure figcaption")
-    for chart, title in zip(charts, titles, strict=True):
-        assert chart["width"] > 300
-        assert chart["height"] > 100
-        assert title["y"] + title["height"] <= chart["y"]
+    browser.assert_quiet(page, SECTIONS)
+    browser.assert_roomy(100)
 
 
 def test_dots_are_on_the_side_of_their_difference(

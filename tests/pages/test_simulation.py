@@ -35,9 +35,7 @@ def test_nothing_is_asked_of_the_network_and_nothing_complains(
     browser: Browser, any_page: Path
 ) -> None:
     browser.open(any_page)
-    assert [h.text for h in browser.all("h2")] == list(SECTIONS)
-    assert browser.requests() == [any_page.as_uri()]
-    assert browser.complaints() == []
+    browser.assert_quiet(any_page, SECTIONS)
 
 
 def test_the_policy_of_the_page_forbids_the_network(browser: Browser, replay: Path) -> None:
@@ -116,12 +114,7 @@ def tips(browser: Browser, selector: str) -> list[str]:
 
 def test_charts_have_room_and_cover_nothing(browser: Browser, any_page: Path) -> None:
     browser.open(any_page)
-    charts, titles = browser.boxes("figure .chart"), browser.boxes("figure figcaption")
-    assert len(charts) == len(titles) >= 6
-    for chart, title in zip(charts, titles, strict=True):
-        assert chart["width"] > 300
-        assert chart["height"] > 50
-        assert title["y"] + title["height"] <= chart["y"]
+    assert browser.assert_roomy(50) >= 6
     for section in browser.boxes("main > section"):
         assert section["height"] > 60
     everything = sorted(browser.boxes("main > section"), key=lambda b: b["y"])

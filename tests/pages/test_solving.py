@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]
 
 
+SECTIONS = (
+    "Models side by side",
+    "Nodes",
+    "Queues",
+    "Certificate",
+    "Value and bound over time",
+    "What waits, and why",
+    "Models",
+    "How to get it again",
+)
+
+
 @pytest.fixture(scope="module")
 def page(folder: Path) -> Path:
     found = solved("packing.yaml", "volcano-default", "volcano-compatible")
@@ -28,23 +40,8 @@ def page(folder: Path) -> Path:
 
 def test_it_is_whole_and_quiet(browser: Browser, page: Path) -> None:
     browser.open(page)
-    assert [h.text for h in browser.all("h2")] == [
-        "Models side by side",
-        "Nodes",
-        "Queues",
-        "Certificate",
-        "Value and bound over time",
-        "What waits, and why",
-        "Models",
-        "How to get it again",
-    ]
-    assert browser.requests() == [page.as_uri()]
-    assert browser.complaints() == []
-    charts, titles = browser.boxes("figure .chart"), browser.boxes("figure figcaption")
-    for chart, title in zip(charts, titles, strict=True):
-        assert chart["width"] > 300
-        assert chart["height"] > 40
-        assert title["y"] + title["height"] <= chart["y"]
+    browser.assert_quiet(page, SECTIONS)
+    browser.assert_roomy(40)
 
 
 def test_keys_go_from_what_there_was_to_each_plan(browser: Browser, page: Path) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MISSING = "chromium and chromedriver are not installed (Debian: chromium, chromium-driver)"
 
+ASKED = "Network.requestWillBeSent"
+
 
 def programs() -> tuple[str, str] | None:
     """Chromium and its driver; None where either is missing."""
@@ -110,5 +112,19 @@ class Browser:
         told = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
         return [m["params"]["request"]["url"] for m in told if m["method"] == ASKED]
 
+    # --- what holds for every page ---------------------------------------------------------------
 
-ASKED = "Network.requestWillBeSent"
+    def assert_quiet(self, page: Path, sections: Sequence[str]) -> None:
+        """The page has these sections, asks the network for nothing, and complains of nothing."""
+        assert [heading.text for heading in self.all("h2")] == list(sections)
+        assert self.requests() == [page.as_uri()]
+        assert self.complaints() == []
+
+    def assert_roomy(self, least_height: float) -> int:
+        """Each chart is to be seen, below its title; how many there are."""
+        charts, titles = self.boxes("figure .chart"), self.boxes("figure figcaption")
+        for chart, title in zip(charts, titles, strict=True):
+            assert chart["width"] > 300
+            assert chart["height"] > least_height
+            assert title["y"] + title["height"] <= chart["y"]
+        return len(charts)
