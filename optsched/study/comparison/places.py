@@ -79,7 +79,7 @@ class OnDask:
         from distributed import as_completed
 
         cell_of = {
-            self.client.submit(_played, cell, self.clock, __version__, key=f"cell-{cell.key}"): cell
+            self.client.submit(_played, cell, self.clock, __version__, pure=False): cell
             for cell in cells
         }
         for future in as_completed(list(cell_of)):
