@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from optsched.engines.cpsat.exact import NumbersTooLarge
 from optsched.engines.cpsat.levels import solve_levels
 from optsched.engines.cpsat.pricing import TooManyRooms
-from optsched.engines.cpsat.solver import DONE
+from optsched.engines.cpsat.solver import DONE, hand_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +25,7 @@ def run_levels(
     """Solve all levels, report each, tell of everything on the way, and say why it ended."""
     search = solve_levels(model, limits, time.monotonic, tell)
     try:
-        while True:
-            report(next(search))
-    except StopIteration as end:
-        return end.value or DONE
+        return hand_over(search, report) or DONE
     except NumbersTooLarge as error:
         return f"not solved: numbers too large ({error})"
     except TooManyRooms:

@@ -136,7 +136,7 @@ class WorkerProcess:
         steps: list[Step] = []
         seconds = None if limits.budget_ms is None else limits.budget_ms / 1000
         answers = self._answers((model, limits, tell is not None), seconds)
-        stopped = _all(answers, lambda message: _take(message, updates, steps, tell))
+        stopped = hand_over(answers, lambda message: _take(message, updates, steps, tell))
         return Solved(_with_last(updates, steps), stopped)
 
     def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
@@ -199,7 +199,7 @@ class WorkerProcess:
         self._connection = self._process = None
 
 
-def _all(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
+def hand_over(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
     """Hand over every answer; the word at the end."""
     while True:
         try:

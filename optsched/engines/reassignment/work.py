@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.domain.reassignment import cost_of, wrong_with
+from optsched.engines.cpsat.solver import hand_over
 from optsched.engines.reassignment.solve import (
     ANNEAL_SHARE,
     BOUND_MET,
@@ -163,12 +164,7 @@ def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[An
     effort = work.effort
     is_timed = effort.steps is None and effort.clock is time.monotonic
     answers = worker.work(work, effort.seconds if is_timed else None)
-    while True:
-        try:
-            queue.put(next(answers))
-        except StopIteration as end:
-            queue.put(str(end.value))
-            return
+    queue.put(hand_over(answers, queue.put))
 
 
 def _end(workers: Sequence[WorkerProcess]) -> None:
