@@ -55,8 +55,11 @@ def _shipped_names() -> list[str]:
 
 
 def _shipped(name: str, shelf: Shelf = _EMPTY) -> Policy:
-    text = files(_MODELS).joinpath(f"{name}{_SUFFIX}").read_text("utf-8")
-    return parse_policy(text, f"{_SHIPPED}{name}", shelf)
+    return parse_policy(_shipped_text(name), f"{_SHIPPED}{name}", shelf)
+
+
+def _shipped_text(name: str) -> str:
+    return files(_MODELS).joinpath(f"{name}{_SUFFIX}").read_text("utf-8")
 
 
 def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY) -> Policy:
@@ -135,7 +138,7 @@ def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
     """
     shipped = policy.source.removeprefix(_SHIPPED)
     if policy.source.startswith(_SHIPPED) and is_shipped(shipped):
-        text = files(_MODELS).joinpath(f"{shipped}{_SUFFIX}").read_text("utf-8")
+        text = _shipped_text(shipped)
     else:
         text = read_text(policy.source, read)
     return _SECRET.sub(r"\1 '***'", text)
