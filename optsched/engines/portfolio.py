@@ -8,6 +8,7 @@ node classes and configurations; what neither can take stays with the greedy pla
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -160,12 +161,15 @@ def improve(
 
     """
     limits, best, stopped = search.limits, incumbent, ""
-    engines = _engines(problem, rules, goal[1], incumbent)[: max(limits.num_engines, 1)]
+    part = _opened(problem, rules, goal, incumbent)
+    engines = _engines(part)[: max(limits.num_engines, 1)]
     relay = None if search.watch is None else _Relay(search.watch)
-    for engine, part in zip(engines, _PARTS[len(engines)], strict=True):
-        budget_ms = limits.budget_ms and max(limits.budget_ms * part // 4, 1)
+    for engine, quarters in zip(engines, _QUARTERS[len(engines)], strict=True):
+        budget_ms = limits.budget_ms and max(limits.budget_ms * quarters // 4, 1)
         share = Search(search.solver, replace(limits, budget_ms=budget_ms), relay)
-        best = _improve_with(engine, problem, rules, goal, (best, share))
+        if best is not incumbent:
+            part = _opened(problem, rules, goal, best)
+        best = _improve_with(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
             return best
         # Why the engine that sees every level has proved no more of them.
@@ -192,43 +196,70 @@ class _Relay:
         self._begun_s = self._last_s
 
 
-_PARTS = {1: (4,), 2: (1, 3)}
+_QUARTERS = {1: (4,), 2: (1, 3)}
 """Quarters of the budget of each engine: the first is done soon or not at all."""
 
 
-def _engines(
-    problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], incumbent: Answer
-) -> tuple[str, ...]:
+@dataclass(frozen=True, eq=False)
+class _Open:
+    """What is open to an engine: all but the gangs on which the incumbent's word is final.
+
+    Attributes
+    ----------
+    goal
+        With what is known of the problem that is left.
+    left_out
+        Why something is not open.
+
+    """
+
+    problem: Problem
+    rules: RuleSet
+    goal: Goal
+    decisions: Decisions
+    left_out: tuple[str, ...] = ()
+
+    @cached_property
+    def tied(self) -> tuple[Bool, tuple[str, ...]]:
+        """See `tied_gangs`."""
+        return tied_gangs(self.problem, self.rules)
+
+
+def _opened(
+    problem: Problem, rules: RuleSet, goal: tuple[Tiers, Sequence[AnyLevel]], incumbent: Answer
+) -> _Open:
+    tiers, levels = goal
+    known = [r.value for r in incumbent.results]
+    whole = Goal(tiers, levels, known, incumbent.proved)
+    final = promised_gangs(problem, incumbent.decisions)
+    final[list(incumbent.final)] = True
+    if not final.any():
+        return _Open(problem, rules, whole, incumbent.decisions)
+    # What greedy keeps for them nobody may take; whether they could start now stays open.
+    rest, decisions, left = _without(problem, incumbent.decisions, whole, final)
+    return _Open(rest, rules, left, decisions, (PROMISES,))
+
+
+def _engines(part: _Open) -> tuple[str, ...]:
     """Who solves, and who is asked where that does not prove every level.
 
     Gangs that tie nodes, and levels over domains, are for solving node by node as long as that is
     possible. Scores of nodes are only seen there; configurations prove the levels above sooner.
     """
-    final = _final(problem, incumbent)
-    if final.any():
-        problem = settle(problem, incumbent.decisions, final)
-    pairs = num_pairs(problem, rules)
-    if tied_gangs(problem, rules)[0].any():
+    pairs = num_pairs(part.problem, part.rules)
+    if part.tied[0].any():
         return (DIRECT,) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
-    near = any(isinstance(level, DomainLevel) for level in levels)
+    near = any(isinstance(level, DomainLevel) for level in part.goal.levels)
     if pairs <= (MOST_DIRECT if near else BEST_DIRECT):
         return DIRECT, CONFIGURATIONS
     return (CONFIGURATIONS, DIRECT) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
 
 
-def _improve_with(
-    engine: str,
-    problem: Problem,
-    rules: RuleSet,
-    goal: tuple[Tiers, Sequence[AnyLevel]],
-    run: tuple[Answer, Search],
-) -> Answer:
+def _improve_with(engine: str, problem: Problem, part: _Open, run: tuple[Answer, Search]) -> Answer:
     """What one engine makes of an incumbent."""
-    tiers, levels = goal
+    levels = part.goal.levels
     incumbent, search = run
-    known = [r.value for r in incumbent.results]
-    whole = Goal(tiers, levels, known, incumbent.proved)
-    encoding, relaxed = _encode(engine, problem, rules, whole, incumbent)
+    encoding, relaxed = _encode(engine, part)
     tell = None
     if search.watch is not None:
         tell = _Teller(problem, levels, incumbent, (encoding, relaxed), search.watch)
@@ -289,30 +320,15 @@ class _Teller:
         return lambda: self._encoding.decode(update, self._incumbent.decisions)
 
 
-def _encode(
-    engine: str, problem: Problem, rules: RuleSet, goal: Goal, incumbent: Answer
-) -> tuple[Encoding, tuple[str, ...]]:
-    decisions = incumbent.decisions
-    promised = _final(problem, incumbent)
-    left_out: tuple[str, ...] = ()
-    if promised.any():
-        # What greedy keeps for them nobody may take; whether they could start now stays open.
-        problem, decisions, goal = _without(problem, decisions, goal, promised)
-        left_out = (PROMISES,)
+def _encode(engine: str, part: _Open) -> tuple[Encoding, tuple[str, ...]]:
+    problem, rules, goal, decisions = part.problem, part.rules, part.goal, part.decisions
     if engine == DIRECT:
-        return encode_direct(problem, rules, goal, decisions), left_out
-    tied, names = tied_gangs(problem, rules)
+        return encode_direct(problem, rules, goal, decisions), part.left_out
+    tied, names = part.tied
     if tied.any():
         problem, decisions, goal = _without(problem, decisions, goal, tied)
     encoding = encode_configurations(problem, rules, goal, decisions)
-    return encoding, (*left_out, *names)
-
-
-def _final(problem: Problem, incumbent: Answer) -> Bool:
-    """(G,) gangs on which the incumbent's word is final."""
-    gangs = promised_gangs(problem, incumbent.decisions)
-    gangs[list(incumbent.final)] = True
-    return gangs
+    return encoding, (*part.left_out, *names)
 
 
 def _without(
