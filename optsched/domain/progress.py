@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from optsched.domain.decisions import LevelResult
 
@@ -37,6 +37,13 @@ class Progress:
     incumbent: int | None
     bound: int | None
     turn: int = 1
+
+
+def is_news(progress: Progress, history: Sequence[Progress]) -> bool:
+    """Whether it says something else of its level than what was said last in its search."""
+    alike = (p for p in reversed(history) if (p.turn, p.level) == (progress.turn, progress.level))
+    last = next(alike, None)
+    return last is None or replace(last, at_s=progress.at_s) != progress
 
 
 @dataclass(frozen=True, slots=True)

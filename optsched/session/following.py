@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import LevelResult, LevelStatus
-from optsched.domain.progress import Incumbent, Progress
+from optsched.domain.progress import Incumbent, Progress, is_news
 from optsched.engines.portfolio import NO_SOLVER, judge, no_worse
 from optsched.problem.arrays import UNPLACED
 from optsched.rules.outcome import Outcome
@@ -79,14 +79,7 @@ class History:
 
     def note(self, progress: Progress) -> None:
         """Keep progress and tell of it, unless nothing is new."""
-        alike = (
-            p for p in reversed(self.progress) if (p.turn, p.level) == (self.turn, progress.level)
-        )
-        last = next(alike, None)
-        if last is not None and (last.incumbent, last.bound) == (
-            progress.incumbent,
-            progress.bound,
-        ):
+        if not is_news(progress, self.progress):
             return
         self.progress.append(progress)
         if self._watch is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.progress import Ending
+from optsched.domain.progress import Ending, is_news
 from optsched.formats.plan import plan_document
 from optsched.formats.solveresult import (
     FileSum,
@@ -180,17 +180,11 @@ class Recorder:
     def progressed(self, progress: Progress) -> None:
         """See `Watch`."""
         later = replace(progress, at_s=round(self._begun_s + progress.at_s, 6))
-        if self._is_known(later):
+        if not is_news(later, self.progress):
             return
         self.progress.append(later)
         self.means.show(later)
         self._keep()
-
-    def _is_known(self, progress: Progress) -> bool:
-        """Whether it says what an earlier solve has said last."""
-        alike = (p for p in reversed(self.progress) if (p.turn, p.level) == _what(progress))
-        last = next(alike, None)
-        return last is not None and replace(last, at_s=progress.at_s) == progress
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
         """See `Watch`."""
@@ -227,8 +221,3 @@ class Recorder:
             progress=tuple(self.progress),
             incumbents=incumbents,
         )
-
-
-def _what(progress: Progress) -> tuple[int, str]:
-    """What progress is of."""
-    return progress.turn, progress.level
