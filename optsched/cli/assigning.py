@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched import __version__
-from optsched.cli.deciding import BAD_INPUT, policy_of
-from optsched.cli.keeping import NOT_KEPT, KeepError, check_writable
+from optsched.cli.deciding import policy_of
+from optsched.cli.endings import BAD_INPUT, NOT_KEPT
+from optsched.cli.keeping import KeepError, check_writable
 from optsched.cli.screen import say
 from optsched.cli.solving import Job, Places, earlier_result
 from optsched.formats.identity import instance_identity, versions

@@ -1,22 +1,34 @@
 """Benchmark instances that `optsched solve` takes beside clusters: each kind has a command.
 
 A kind says which paths are its files; `optsched solve` hands its arguments over to the command of
-the kind of the first file that is one.
+the kind of the first file that is one. What these commands have in common is here as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from optsched.cli.endings import NOT_KEPT
+from optsched.cli.keeping import KeepError, check_writable, keep_text
+from optsched.cli.output import JSON, TABLE, YAML
+from optsched.cli.screen import say
 from optsched.formats.reassignments import is_model
 from optsched.formats.vbp import is_vbp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+STOPPED_BY_HAND: Final = "stopped by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +90,56 @@ def _files(command: click.Command, args: Sequence[str]) -> list[str]:
     return [
         a for a, b in zip(args, before, strict=False) if not a.startswith("-") and b not in valued
     ]
+
+
+def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], Command]:
+    """Adds `--time-limit`, `--seed`, `--out` and `-o`, with help for the first and the third."""
+    options = (
+        click.option(
+            "--time-limit",
+            type=click.FloatRange(min=0),
+            default=seconds,
+            show_default=True,
+            help=limit,
+        ),
+        click.option(
+            "--seed", type=int, default=0, show_default=True, help="Of what is drawn by lot."
+        ),
+        click.option("--out", type=click.Path(path_type=Path), callback=_writable, help=out),
+        click.option(
+            "-o",
+            "--output",
+            "form",
+            type=click.Choice((TABLE, JSON, YAML)),
+            default=TABLE,
+            show_default=True,
+            help="How to print.",
+        ),
+    )
+    return lambda command: reduce(lambda given, option: option(given), options[::-1], command)
+
+
+def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> Path | None:
+    """Before any work begins: a file that can be written."""
+    if out is not None:
+        try:
+            check_writable(out)
+        except KeepError as e:
+            raise click.BadParameter(str(e), ctx, param) from e
+    return out
+
+
+def form_of(path: Path) -> str | None:
+    """How a file is to be written, by its name."""
+    return {".json": JSON, ".yaml": YAML, ".yml": YAML}.get(path.suffix)
+
+
+def keep_result(screen: Console, out: Path, text: str) -> int:
+    """Write a file; the code to end with."""
+    try:
+        keep_text(out, text)
+    except KeepError as e:
+        say(screen, str(e), "red")
+        return NOT_KEPT
+    say(screen, f"wrote {out}", "dim")
+    return 0

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from optsched.cli.deciding import BAD_INPUT
+from optsched.cli.endings import BAD_INPUT, STOPPED
 from optsched.cli.plugins import shelf_of
-from optsched.cli.replaying import STOPPED, replay_options
+from optsched.cli.replaying import replay_options
 from optsched.cli.reporting import check_report, report_option, write_report
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showcomparison import show_comparison

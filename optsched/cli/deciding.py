@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from optsched.cli.endings import BAD_INPUT
 from optsched.cli.plugins import shelf_of
 from optsched.cli.screen import say
 from optsched.kube.clock import SystemClock
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from optsched.engines.cpsat.model import Limits
     from optsched.policy.catalogue import Shelf
     from optsched.policy.policy import Policy
-
-BAD_INPUT: Final = 2
 
 
 def policy_of(screen: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:

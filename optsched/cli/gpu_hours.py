@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.table import Table
 
-from optsched.cli.deciding import BAD_INPUT
+from optsched.cli.endings import BAD_INPUT
 from optsched.cli.screen import output, remarks, say
 from optsched.formats.problems import InstanceError
 from optsched.study.chargeback import Chargeback, chargeback_of_pictures, hours_text, of_json

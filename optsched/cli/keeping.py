@@ -1,14 +1,14 @@
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Files that a command is to keep, and what it says where it can not."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Final
+from typing import TYPE_CHECKING
 
-NOT_KEPT: Final = 4
-"""The code with which a command ends that could not write what it was to keep."""
+from optsched.formats.whole import write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class KeepError(Exception):
@@ -25,7 +25,7 @@ def keep_text(path: Path, text: str) -> None:
 
     """
     try:
-        _replace(path, text)
+        write_whole(path, text)
     except OSError as e:
         there = "the file that was there is kept" if path.is_file() else "nothing is there"
         raise KeepError(f"{path}: can not be written: {e.strerror or e}; {there}") from e
@@ -42,28 +42,3 @@ def check_writable(path: Path) -> None:
             pass
     except OSError as e:
         raise KeepError(f"{path}: can not be written: {e.strerror or e}") from e
-
-
-def _replace(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")  # a device or a pipe can not be replaced
-        return
-    with NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
-    ) as file:
-        fresh = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            fresh.chmod(0o666 & ~_umask())
-            fresh.replace(path)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

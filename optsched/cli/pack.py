@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.deciding import BAD_INPUT
-from optsched.cli.output import JSON, TABLE, YAML, show_rows, written
-from optsched.cli.replaying import STOPPED
+from optsched.cli.benchmarks import (
+    STOPPED_BY_HAND,
+    form_of,
+    keep_result,
+    search_options,
+)
+from optsched.cli.endings import BAD_INPUT, NO_PLAN, STOPPED
+from optsched.cli.output import JSON, TABLE, show_rows, written
 from optsched.cli.screen import remarks, say
 from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.engines.packing.work import PackingWork, packings
@@ -32,8 +37,6 @@ if TYPE_CHECKING:
     from optsched.formats.vbp import VbpInstance
 
 DEFAULT_SECONDS: Final = 60.0
-NO_PLAN: Final = 3
-INTERRUPTED: Final = "stopped by hand"
 HEADINGS: Final = (
     *("instance", "items", "bins", "bound", "gap", "found by", "bound by", "seconds"),
     "stopped",
@@ -56,35 +59,19 @@ class Packed:
 
 @click.command("solve")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0),
-    default=DEFAULT_SECONDS,
-    show_default=True,
-    help="Seconds for each instance.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of what is drawn by lot.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the packings to this file: YAML where its name ends so, JSON otherwise.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice((TABLE, JSON, YAML)),
-    default=TABLE,
-    show_default=True,
-    help="How to print.",
+@search_options(
+    DEFAULT_SECONDS,
+    "Seconds for each instance.",
+    "Write the packings to this file: YAML where its name ends so, JSON otherwise.",
 )
 def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click checks them
     """Pack the items of each FILE into as few bins as possible, and prove how few that can be.
 
     FILE is an instance of vector bin packing (.vbp), an archive of them (.tar.gz), or files of an
     archive by name: archive.tar.gz/class1_20_*. Prints bins and bound. Ends with 0 when every
-    packing was made and checked, 2 for bad input, 3 when there is no packing, 130 when it was
-    stopped; what was found until then is printed and written.
+    packing was made and checked, 2 for bad input, 3 when there is no packing, 4 when the
+    file could not be written, 130 when it was stopped; what was found until then is printed and
+    written.
     """
     screen = remarks()
     _Packing(screen, options["time_limit"], options["seed"]).all(
@@ -140,7 +127,7 @@ class _Packing:
         except KeyboardInterrupt:
             self._code = STOPPED
             if latest is not None:
-                latest = replace(latest, stopped=INTERRUPTED)
+                latest = replace(latest, stopped=STOPPED_BY_HAND)
         if latest is not None:
             seconds = self._clock.monotonic() - start
             self._packed.append(Packed(instance, latest, seconds))
@@ -151,17 +138,10 @@ class _Packing:
             show_rows(HEADINGS, [_row(packed) for packed in self._packed])
         else:
             click.echo(written(whole, form), nl=False)
-        if out is None:
-            return
-        try:
-            out.write_text(
-                written(whole, YAML if out.suffix in (".yaml", ".yml") else JSON), "utf-8"
-            )
-        except OSError as e:
-            say(self._screen, f"{out}: this file can not be written: {e}", "red")
-            self._code = self._code or BAD_INPUT
-        else:
-            say(self._screen, f"wrote {out}", "dim")
+        if out is not None:
+            text = written(whole, form_of(out) or JSON)
+            kept = keep_result(self._screen, out, text)
+            self._code = self._code or kept
 
     def _document(self, packed: Packed) -> dict[str, Any]:
         result = packed.result

@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from optsched.cli.deciding import BAD_INPUT
+from optsched.cli.endings import BAD_INPUT
 from optsched.cli.screen import say
 from optsched.formats.instances import read_instance
 from optsched.formats.pods import DecodeOptions

@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.deciding import BAD_INPUT
-from optsched.cli.output import JSON, TABLE, YAML, show_rows, written
-from optsched.cli.replaying import STOPPED
+from optsched.cli.benchmarks import (
+    STOPPED_BY_HAND,
+    form_of,
+    keep_result,
+    search_options,
+)
+from optsched.cli.endings import BAD_INPUT, NO_PLAN, STOPPED
+from optsched.cli.output import TABLE, show_rows, written
 from optsched.cli.screen import remarks, say
 from optsched.domain.reassignment import ReassignmentCost, cost_of
 from optsched.engines.cpsat.solver import WorkerProcess
@@ -32,8 +37,6 @@ if TYPE_CHECKING:
     from optsched.engines.reassignment.solve import ReassignmentResult
 
 DEFAULT_SECONDS: Final = 300.0
-NO_PLAN: Final = 3
-INTERRUPTED: Final = "stopped by hand"
 HEADINGS: Final = ("", "first", "now")
 TERMS: Final = {
     "load": "load",
@@ -77,18 +80,10 @@ class Asked:
     help="Where processes run at first; assignment_*.txt beside model_*.txt unless given.",
 )
 @click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0),
-    default=DEFAULT_SECONDS,
-    show_default=True,
-    help="Seconds.",
-)
-@click.option(
     "--steps",
     type=click.IntRange(min=0),
     help="Steps of annealing instead of seconds: the same assignment every time.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of what is drawn by lot.")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -96,28 +91,20 @@ class Asked:
     show_default=True,
     help="Processes that search side by side.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the assignment to this file: JSON or YAML where its name ends so, otherwise as "
-    "the challenge does.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice((TABLE, JSON, YAML)),
-    default=TABLE,
-    show_default=True,
-    help="How to print.",
+@search_options(
+    DEFAULT_SECONDS,
+    "Seconds.",
+    "Write the assignment to this file: JSON or YAML where its name ends so, otherwise as the "
+    "challenge does.",
 )
 def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
     """Reassign the processes of MODEL to machines at the least cost.
 
     MODEL is an instance of machine reassignment as in the ROADEF/EURO challenge 2012. Prints the
     cost and its parts, and a bound that no assignment falls below. Ends with 0 when an assignment
-    was made and checked, 2 for bad input, 3 when the costs are too large to be summed exactly, 130
-    when it was stopped; what was found until then is printed and written.
+    was made and checked, 2 for bad input, 3 when the costs are too large to be summed exactly, 4
+    when the file could not be written, 130 when it was stopped; what was found until then is
+    printed and written.
     """
     screen, asked = remarks(), Asked(**options)
     try:
@@ -128,7 +115,8 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     result, code = _solved(screen, problem, asked)
     _show(model, problem, result, asked)
     if asked.out is not None:
-        code = _write(screen, model, problem, result, asked) or code
+        kept = _write(screen, model, problem, result, asked)
+        code = code or kept
     sys.exit(code)
 
 
@@ -145,7 +133,7 @@ def _solved(screen: Console, problem: Reassignment, asked: Asked) -> tuple[Reass
         except KeyboardInterrupt:
             if latest is None:
                 sys.exit(STOPPED)
-            return replace(latest, stopped=INTERRUPTED), STOPPED
+            return replace(latest, stopped=STOPPED_BY_HAND), STOPPED
     assert latest is not None  # noqa: S101  there is always a last one
     return latest, 0
 
@@ -201,15 +189,9 @@ def _write(
     screen: Console, model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked
 ) -> int:
     assert asked.out is not None  # noqa: S101  only asked for then
-    form = {".json": JSON, ".yaml": YAML, ".yml": YAML}.get(asked.out.suffix)
+    form = form_of(asked.out)
     if form is None:
         text = write_assignment(result.machine_of)
     else:
         text = written(_document(model, problem, result, asked), form)
-    try:
-        asked.out.write_text(text, "utf-8")
-    except OSError as e:
-        say(screen, f"{asked.out}: this file can not be written: {e}", "red")
-        return BAD_INPUT
-    say(screen, f"wrote {asked.out}", "dim")
-    return 0
+    return keep_result(screen, asked.out, text)

@@ -14,8 +14,6 @@ from optsched.units import DurationError, parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-STOPPED: Final = 130
-
 
 class Span(click.ParamType[int]):
     """A duration, in milliseconds."""

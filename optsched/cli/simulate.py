@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.deciding import BAD_INPUT, policy_of
-from optsched.cli.replaying import STOPPED, replay_options
+from optsched.cli.deciding import policy_of
+from optsched.cli.endings import BAD_INPUT, STOPPED
+from optsched.cli.replaying import replay_options
 from optsched.cli.reporting import base_definition, check_report, report_option, write_report
 from optsched.cli.screen import output, remarks, say
 from optsched.cli.showsimulation import show_result

@@ -16,7 +16,8 @@ from optsched.cli.assigning import (
     policies_of,
 )
 from optsched.cli.benchmarks import OrBenchmark
-from optsched.cli.keeping import NOT_KEPT, KeepError, keep_text
+from optsched.cli.endings import NO_PLAN, NOT_KEPT, STOPPED
+from optsched.cli.keeping import KeepError, keep_text
 from optsched.cli.output import JSON, TABLE
 from optsched.cli.reading import instance_of, news
 from optsched.cli.reporting import base_definition, check_report, report_option, write_report
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from optsched.cli.stopping import Stop
     from optsched.formats.instances import Instance
     from optsched.study.planmeasures import PlanMeasures
-
-NO_PLAN = 3
-INTERRUPTED = 130
 
 
 @click.command(cls=OrBenchmark)
@@ -125,7 +123,7 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
         code = NOT_KEPT
     except KeyboardInterrupt:
         say(screen, "interrupted before there was a plan", "red")
-        code = INTERRUPTED
+        code = STOPPED
     sys.exit(code)
 
 

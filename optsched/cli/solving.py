@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from optsched.cli.deciding import BAD_INPUT
+from optsched.cli.endings import BAD_INPUT
 from optsched.cli.keeping import KeepError, keep_text
 from optsched.cli.screen import say
 from optsched.cli.showprogress import showing

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file beside and put it in its place.
+    """Write a file beside and put it in its place, once it has reached the disk.
 
     Raises
     ------
@@ -18,14 +16,35 @@ def write_whole(path: Path, text: str) -> None:
         It can not be written; names the file. What was there stays, and nothing is left beside it.
 
     """
-    fresh = path.with_name(path.name + ".new")
     try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        _replace(path, text)
     except OSError as e:
-        with suppress(OSError):
-            fresh.unlink()
         raise OSError(e.errno, e.strerror, str(path)) from e
+
+
+def _replace(path: Path, text: str) -> None:
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")  # a device or a pipe can not be replaced
+        return
+    with NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+    ) as file:
+        fresh = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            fresh.chmod(0o666 & ~_umask())
+            fresh.replace(path)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
 
 
 def keep_whole_lines(path: Path) -> str:

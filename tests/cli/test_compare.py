@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from optsched.cli.main import main
 from optsched.study.comparison.grid import Cell
+from tests.support.disk import fill_for
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -153,10 +154,12 @@ def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
     assert "means over 1 replay of each model" in result.stdout
 
 
-def test_a_full_disk_costs_nothing_that_was_played(tmp_path: Path) -> None:
-    for name in ("comparison.json", "gpu-hours.csv"):
-        (tmp_path / f"{name}.new").symlink_to("/dev/full")
-    result = here(SMALL, "--out", tmp_path, "-o", "csv")
+def test_a_full_disk_costs_nothing_that_was_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fill_for(patch, "comparison.json", "gpu-hours.csv")
+        result = here(SMALL, "--out", tmp_path, "-o", "csv")
     assert result.exit_code == 1
     assert len(rows_of(result)) == 2
     for name in ("comparison.json", "gpu-hours.csv"):

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from optsched.cli import pack
 from optsched.cli.main import main
 from optsched.engines.packing.solve import quick_packing
+from tests.support.disk import fill_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,11 +114,18 @@ def test_what_has_no_packing(tmp_path: Path) -> None:
     assert result.stdout.splitlines()[1].startswith("easy ")
 
 
-def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
-    result = solve(*written(tmp_path, easy=EASY), "--out", tmp_path / "none" / "bins.json")
-    assert result.exit_code == 2
-    assert "this file can not be written" in result.stderr
+def test_a_file_that_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = solve(*written(tmp_path, easy=EASY), "--out", tmp_path / "none" / "bins.json")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "bins.json: can not be written: No such file or directory" in refused.stderr
+    out = tmp_path / "bins.json"
+    out.write_text("of before")
+    fill_for(monkeypatch, out.name)
+    result = solve(*written(tmp_path, easy=EASY), "--out", out)
+    assert result.exit_code == 4
+    assert "can not be written: No space left on device; the file that was" in result.stderr
     assert result.stdout.splitlines()[1].startswith("easy ")
+    assert out.read_text() == "of before"
 
 
 def test_ctrl_c_gives_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

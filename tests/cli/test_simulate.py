@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from optsched.cli.main import main
 from optsched.study.simulation.simulator import Simulation
+from tests.support.disk import fill_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,13 +172,16 @@ def test_half_an_event_is_cut_off_where_the_disk_is_full(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["result.json", "gpu-hours.csv", "checkpoint.json"])
-def test_a_full_disk_is_told_by_file_and_leaves_no_whole_result(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_is_told_by_file_and_leaves_no_whole_result(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert simulate(SMALL, "--out", tmp_path).exit_code == 0
-    (tmp_path / f"{name}.new").symlink_to("/dev/full")
+    there = {path.name for path in tmp_path.iterdir()}
+    fill_for(monkeypatch, name)
     result = simulate(SMALL, "--out", tmp_path, "--checkpoint", 5)
     assert result.exit_code == 1
     assert f"{tmp_path / name}: No space left on device" in result.stderr
-    assert not (tmp_path / f"{name}.new").exists()
+    assert {path.name for path in tmp_path.iterdir()} <= {*there, "checkpoint.json"}
     assert "Traceback" not in result.output
 
 

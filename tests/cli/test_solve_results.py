@@ -20,6 +20,7 @@ from optsched.cli.main import main
 from optsched.cli.showprogress import progress_text
 from optsched.domain.progress import Progress
 from optsched.formats.solveresult import SolveResult, checksum, read_result
+from tests.support.disk import full
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -233,10 +234,6 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(KeepError, match="is a folder"):
         check_writable(tmp_path)
-
-
-def full(_: int) -> None:
-    raise OSError(28, "No space left on device")
 
 
 def test_solving_goes_on_where_nothing_can_be_kept_on_the_way(

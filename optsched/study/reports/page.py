@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from base64 import b64encode
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from optsched.formats.whole import write_whole
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 MOST_ROWS: Final = 1000
 """Rows of a table on a page; files beside it hold them all."""
@@ -173,27 +173,7 @@ def write_page(page: Page, target: Path) -> None:
 
     Raises OSError, with the name of the target, where it can not be written.
     """
-    text = render(page)
-    fresh: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        fresh = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.chmod(_usual_mode())
-        fresh.replace(target)
-    except OSError as e:
-        if fresh is not None:
-            fresh.unlink(missing_ok=True)
-        raise OSError(e.errno, e.strerror, str(target)) from e
-
-
-def _usual_mode() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+    write_whole(target, render(page))
 
 
 def _digest(part: str) -> str:

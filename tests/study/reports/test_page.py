@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +13,8 @@ from hypothesis import strategies as st
 
 from optsched.study.reports.page import Cell, Page, Section, Table, as_data, render, write_page
 from optsched.study.reports.simulation import simulation_page
+from tests.support.disk import full
 from tests.support.stories import base, failures, harmful, large
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PAGE = Page("Title", "below", [("what", "value")], [Section("a", "A part")])
 
@@ -79,18 +75,13 @@ def test_a_page_is_written_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.mark.parametrize("fails", [(os, "fsync"), (Path, "replace")])
 def test_a_full_disk_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: tuple[object, str]
 ) -> None:
     target = tmp_path / "report.html"
     target.write_text("before")
-    broken: Callable[..., None] = full
-    monkeypatch.setattr(*fails, broken)
+    monkeypatch.setattr(*fails, full)
     with pytest.raises(OSError, match="No space left") as raised:
         write_page(PAGE, target)
     assert raised.value.filename == str(target)
