@@ -6,36 +6,69 @@ all machines: the least of delta plus Gumbel noise has just that distribution.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from optsched.engines.reassignment.state import State
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.engines.reassignment.state import State
+    from optsched.engines.reassignment.instance import Instance
     from optsched.problem.arrays import F64, I64
 
 _SHIFTED: Final = 32
-_SWAPPED: Final = 12
-_AGAINST: Final = 256
 _NOISE: Final = 1 << 20
-_LARGE: Final = 0.5
-"""Part of the processes looked at that are drawn by what they demand."""
-
 _SAMPLE: Final = 100
+_LIKELY: Final = 8
+"""Of all with which a process might change places, so many are looked at for room."""
 
-HEATS: Final = (3.0, 20.0)
-"""Where cooling begins, for one of the mean cost of a shift; either is better for some."""
+
+_ROUNDS: Final = 3
+"""How often what was found is warmed up."""
 
 _COLD: Final = 0.01
+_WARM: Final = 0.1
+_FROZEN: Final = 0.002
+"""Temperatures, for one of the mean cost of a shift: where cooling ends, and warming begins and
+ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What an annealing looks at; none is the best for all.
+
+    Attributes
+    ----------
+    heat
+        Where cooling begins, for one of the mean cost of a shift.
+    large
+        Part of the processes looked at that are drawn by what they demand.
+    swapped, against
+        Processes that may change places, and those with which.
+
+    """
+
+    heat: float
+    large: float
+    swapped: int
+    against: int
+
+
+STYLES: Final = (Style(3.0, 0.5, 12, 256), Style(3.0, 0.8, 20, 160))
+"""The second one is better where few processes demand most of a resource."""
 
 
 class Annealing:
     """Moves of a state at a temperature; the best state is kept."""
 
-    def __init__(self, state: State, random: np.random.Generator) -> None:
+    def __init__(self, state: State, style: Style, random: np.random.Generator) -> None:
         self.state = state
+        self._style = style
+        self._temperature = np.inf
         self.best = state.machine_of.copy()
         self.best_cost = state.cost
         self._random = random
@@ -47,7 +80,13 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Look at some thousand shifts and some thousand swaps."""
+        """Look at some thousand shifts and some thousand swaps.
+
+        Where it gets warmer it goes on from the best state.
+        """
+        if temperature > self._temperature:
+            self.state = State(self.state.instance, self.best)
+        self._temperature = temperature
         self._shift(temperature)
         self._swap(temperature)
         if self.state.cost < self.best_cost:
@@ -68,23 +107,27 @@ class Annealing:
                 touched |= both
 
     def _swap(self, temperature: float) -> None:
-        state, processes = self.state, self._some(_SWAPPED)
-        start = int(self._random.integers(max(self._num - _AGAINST, 0) + 1))
-        others = self._order[start : start + _AGAINST]
+        state, processes = self.state, self._some(self._style.swapped)
+        start = int(self._random.integers(max(self._num - self._style.against, 0) + 1))
+        others = self._order[start : start + self._style.against]
         delta = state.swaps(processes, others)
         delta -= temperature * self._noise_for(delta)
-        partner = delta.argmin(axis=1)
-        worth = delta[np.arange(len(processes)), partner] < -temperature * self._noise_for(partner)
+        few = delta.argpartition(min(_LIKELY, len(others)) - 1, axis=1)[:, :_LIKELY]
+        first, second = np.repeat(processes, few.shape[1]), others[few.ravel()]
+        likely = np.take_along_axis(delta, few, axis=1)
+        likely[~state.may_swap(first, second).reshape(few.shape)] = np.inf
+        rows, best = np.arange(len(processes)), likely.argmin(axis=1)
+        least, partner = likely[rows, best], others[few[rows, best]]
         touched: set[int] = set()
-        for k in np.flatnonzero(worth).tolist():
-            p, q = int(processes[k]), int(others[partner[k]])
+        for k in np.flatnonzero(least < -temperature * self._noise_for(least)).tolist():
+            p, q = int(processes[k]), int(partner[k])
             both = {int(state.machine_of[p]), int(state.machine_of[q])}
             if not touched & both and state.swap(p, q):
                 touched |= both
 
     def _some(self, number: int) -> I64:
         """Some processes, a part of them the likelier the larger they are."""
-        drawn = self._random.random(int(number * _LARGE))
+        drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         return np.unique(np.concatenate([large, self._each(number - len(drawn))]))
 
@@ -96,16 +139,34 @@ class Annealing:
         self._next += number
         return found
 
-    def _noise_for(self, values: F64 | I64) -> F64:
+    def _noise_for(self, values: F64) -> F64:
         start = int(self._random.integers(_NOISE - values.size))
         return self._noise[start : start + values.size].reshape(values.shape)
 
 
-def cooling(state: State, heat: float) -> Callable[[float], float]:
-    """Temperatures for shares of the time, from a heat down to cold for the usual shift."""
-    number = state.instance.num_processes
-    sample = np.arange(0, number, max(number // _SAMPLE, 1))
-    delta = np.abs(state.shifts(sample))
+def cooling(instance: Instance, style: Style) -> Callable[[float], float]:
+    """Temperatures for shares of the time, from the heat of a style down."""
+    usual = _usual_cost(instance)
+    return lambda share: _between(usual * style.heat, usual * _COLD, share)
+
+
+def warming(instance: Instance) -> Callable[[float], float]:
+    """Temperatures for shares of the time: lukewarm and down again, some times.
+
+    Where few processes demand most of a resource, much is found while it is warm: large ones still
+    change places, and what fills the machines around them follows.
+    """
+    usual = _usual_cost(instance)
+    return lambda share: _between(usual * _WARM, usual * _FROZEN, share * _ROUNDS % 1)
+
+
+def _between(high: float, low: float, share: float) -> float:
+    return high * math.pow(low / high, share)
+
+
+def _usual_cost(instance: Instance) -> float:
+    """What a shift costs or saves at first, in the mean."""
+    sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
+    delta = np.abs(State(instance, instance.initial).shifts(sample))
     some = delta[np.isfinite(delta) & (delta > 0)]
-    usual = float(some.mean()) if len(some) else 1.0
-    return lambda share: heat * usual * (_COLD / heat) ** share
+    return float(some.mean()) if len(some) else 1.0

@@ -1,18 +1,21 @@
 """Machine reassignment: prices for a bound, annealing, then neighbourhoods solved whole.
 
-Simulated annealing of shifts and swaps brings an assignment most of the way; CP-SAT then decides
-all processes of a few machines at once, with all others where they are.
+Simulated annealing of shifts and swaps brings an assignment most of the way, warming it up again
+some further; CP-SAT then decides the processes of a few machines at once, with all others where
+they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from optsched.domain.reassignment import cost_of, wrong_with
-from optsched.engines.reassignment.annealing import HEATS, Annealing, cooling
+from optsched.engines.reassignment.annealing import STYLES, Annealing, cooling, warming
 from optsched.engines.reassignment.bounds import better_prices, bound_of, usual_prices
 from optsched.engines.reassignment.instance import Instance
 from optsched.engines.reassignment.neighbourhoods import Neighbourhoods
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.domain.reassignment import Reassignment
+    from optsched.engines.reassignment.annealing import Style
     from optsched.problem.arrays import I64
 
 BOUND_MET: Final = "the bound is met"
@@ -31,9 +35,21 @@ START: Final = "start"
 ANNEALING: Final = "annealing"
 CP_SAT: Final = "cp-sat"
 
-BOUND_SHARE: Final = 0.04
-ANNEAL_SHARE: Final = 0.75
-"""Of the effort, up to here."""
+
+class Stage(Enum):
+    """Parts of a search, in their order, with the shares of the effort that they get.
+
+    COOL: a bound, then annealing from the first assignment on. WARM: the best one is warmed up
+    some times. IMPROVE: neighbourhoods of it are solved whole.
+    """
+
+    COOL = 0.45
+    WARM = 0.3
+    IMPROVE = 0.25
+
+
+_BOUND_SHARE: Final = 0.1
+"""Of the first stage."""
 
 Report: TypeAlias = "Callable[[ReassignmentResult], None]"
 
@@ -56,7 +72,7 @@ class Effort:
     seconds
         By `clock`; not looked at where `steps` is given.
     seed
-        Of all that is drawn by lot; even ones begin to cool at a lower temperature than odd ones.
+        Of all that is drawn by lot; odd ones look at large processes more often than even ones.
     steps
         Steps of annealing, and of other kinds in proportion. The same assignment comes out
         whenever it is given: no clock is read.
@@ -139,31 +155,21 @@ def solve_reassignment(
 
     """
     search = _Search(problem, effort, report, problem.initial)
-    search.bound(BOUND_SHARE)
-    search.anneal(ANNEAL_SHARE)
-    search.improve(1.0)
+    for stage, until in zip(Stage, accumulate(s.value for s in Stage), strict=True):
+        search.run(stage, until)
     return search.result()
 
 
-def anneal_reassignment(
-    problem: Reassignment, effort: Effort, report: Report = lambda result: None
-) -> ReassignmentResult:
-    """The same with bound and annealing alone."""
-    search = _Search(problem, effort, report, problem.initial)
-    search.bound(BOUND_SHARE / ANNEAL_SHARE)
-    search.anneal(1.0)
-    return search.result()
-
-
-def improve_reassignment(
+def search_reassignment(
     problem: Reassignment,
     effort: Effort,
+    stage: Stage,
     start: tuple[int, ...],
     report: Report = lambda result: None,
 ) -> ReassignmentResult:
-    """The same by neighbourhoods alone, from an allowed assignment on."""
+    """The same by one stage that has all of the effort, from an allowed assignment on."""
     search = _Search(problem, effort, report, start)
-    search.improve(1.0)
+    search.run(stage, 1.0)
     return search.result()
 
 
@@ -232,7 +238,18 @@ class _Search:
     def _goes_on(self, until: float) -> bool:
         return not self.best.is_proved and self._spent.share < until
 
-    def bound(self, until: float) -> None:
+    def run(self, stage: Stage, until: float) -> None:
+        """Go through a stage until a share of the effort is spent."""
+        instance, style = self._instance, STYLES[self._effort.seed % len(STYLES)]
+        if stage is Stage.COOL:
+            self._bound(until * _BOUND_SHARE)
+            self._anneal(instance.initial, style, cooling(instance, style), until)
+        elif stage is Stage.WARM:
+            self._anneal(np.array(self.best.machine_of), style, warming(instance), until)
+        else:
+            self._improve(until)
+
+    def _bound(self, until: float) -> None:
         """Look for a bound until a share of the effort is spent."""
 
         def goes_on() -> bool:
@@ -248,10 +265,11 @@ class _Search:
             self.best = replace(self.best, bound=bound)
             self._report(self._told(""))
 
-    def anneal(self, until: float) -> None:
-        """Anneal from the first assignment on, cold when a share of the effort is spent."""
-        annealing = Annealing(State(self._instance, self._instance.initial), self._random)
-        temperature = cooling(annealing.state, HEATS[self._effort.seed % len(HEATS)])
+    def _anneal(
+        self, start: I64, style: Style, temperature: Callable[[float], float], until: float
+    ) -> None:
+        """Anneal from an assignment on until a share of the effort is spent."""
+        annealing = Annealing(State(self._instance, start), style, self._random)
         begins = reported = self._spent.share
         while self._goes_on(until):
             share = self._spent.share
@@ -262,7 +280,7 @@ class _Search:
                 self._offer(annealing.best, ANNEALING)
         self._offer(annealing.best, ANNEALING)
 
-    def improve(self, until: float) -> None:
+    def _improve(self, until: float) -> None:
         """Solve neighbourhoods until a share of the effort is spent."""
         start = np.array(self.best.machine_of, np.int64)
         neighbourhoods = Neighbourhoods(self._instance, start, self._random)

@@ -126,8 +126,7 @@ class State:
     def swaps(self, processes: I64, others: I64) -> F64:
         """What it would cost if each of some processes changed places with each other, (K, Q).
 
-        Infinite where there is no room or the service is there already. What else forbids it only
-        `swap` knows, and the cost of services is not in.
+        Of no meaning for two on one machine. The cost of services is not in.
         """
         instance = self.instance
         here, there = self.machine_of[processes], self.machine_of[others]
@@ -138,7 +137,6 @@ class State:
         delta -= leave[:, None] + (self.term_cost[there] + instance.move_cost[others, there])
         delta += instance.move_cost[processes[:, None], there]
         delta += instance.move_cost[others, here[:, None]]
-        delta[~self._may_swap(processes, others)] = np.inf
         return delta
 
     def _with(self, excess: F64) -> F64:
@@ -146,31 +144,18 @@ class State:
         cost: F64 = self.instance.weight @ excess.reshape(len(excess), -1)
         return cost.reshape(excess.shape[1:])
 
-    def _may_swap(self, processes: I64, others: I64) -> Bool:
-        instance, takes = self.instance, self._takes
-        here, there = self.machine_of[processes], self.machine_of[others]
-        mine = self.slack[:, here] + takes[:, processes]
-        theirs = self.slack[:, there] + takes[:, others]
-        fits = _all(mine[:, :, None] >= instance.request[:, None, others])
-        fits &= _all(theirs[:, None, :] >= instance.request[:, processes, None])
-        self._mend_homecoming(fits, processes, others)
-        service, other = instance.service[processes], instance.service[others]
-        is_same = service[:, None] == other
-        is_there = self._on[service[:, None], there] + self._on[other, here[:, None]]
-        fits &= is_same | (is_there == 0)
-        fits &= here[:, None] != there
-        return fits
+    def may_swap(self, processes: I64, others: I64) -> Bool:
+        """Whether each process could change places with the other of the same index.
 
-    def _mend_homecoming(self, fits: Bool, processes: I64, others: I64) -> None:
-        """At home a process needs only what lasts."""
-        instance = self.instance
+        There is room, and the service is not there yet; what else forbids it only `swap` knows.
+        """
         here, there = self.machine_of[processes], self.machine_of[others]
-        comes_home = instance.initial[processes][:, None] == there
-        comes_home |= instance.initial[others] == here[:, None]
-        i, j = np.nonzero(comes_home)
-        p, q = processes[i], others[j]
-        fits[i, j] = (self._left(p) >= self._asked(q, here[i])).all(axis=0)
-        fits[i, j] &= (self._left(q) >= self._asked(p, there[j])).all(axis=0)
+        found = _all(self._left(processes) >= self._asked(others, here))
+        found &= _all(self._left(others) >= self._asked(processes, there))
+        service, other = self.instance.service[processes], self.instance.service[others]
+        found &= (service == other) | (self._on[service, there] + self._on[other, here] == 0)
+        found &= here != there
+        return found
 
     def _left(self, processes: I64) -> F64:
         return self.slack[:, self.machine_of[processes]] + self._takes[:, processes]

@@ -1,4 +1,4 @@
-"""Reassignment in processes of its own: seeds side by side, then all go on from the best."""
+"""Reassignment in processes of its own: seeds side by side, each stage from the best so far."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.domain.reassignment import cost_of, wrong_with
 from optsched.engines.cpsat.solver import hand_over
 from optsched.engines.reassignment.solve import (
-    ANNEAL_SHARE,
     BOUND_MET,
     OUT_OF_TIME,
     Effort,
     ReassignmentResult,
-    anneal_reassignment,
-    improve_reassignment,
+    Stage,
     quick_reassignment,
+    search_reassignment,
 )
 
 if TYPE_CHECKING:
@@ -41,19 +40,19 @@ class ReassignmentWork:
     effort
         Its clock is a function of the standard library.
     start
-        What to improve; None to anneal from the first assignment on.
+        An allowed assignment.
 
     """
 
     problem: Reassignment
     effort: Effort
-    start: tuple[int, ...] | None = None
+    stage: Stage
+    start: tuple[int, ...]
 
     def run(self, report: Callable[[object], None]) -> str:
         """See `Work`."""
-        if self.start is None:
-            return anneal_reassignment(self.problem, self.effort, report).stopped
-        return improve_reassignment(self.problem, self.effort, self.start, report).stopped
+        found = search_reassignment(self.problem, self.effort, self.stage, self.start, report)
+        return found.stopped
 
 
 def reassignments(
@@ -64,8 +63,8 @@ def reassignments(
     Parameters
     ----------
     workers
-        Each draws other lots; the best of all is improved by all. With a number of steps what
-        comes out depends on how many there are.
+        Each draws other lots; from the best of all each stage goes on. With a number of steps
+        what comes out depends on how many there are.
     effort
         Of each; its clock is a function of the standard library.
 
@@ -84,9 +83,9 @@ def reassignments(
     if not all([worker.wait_until_ready() for worker in workers]):
         yield race.result(NOT_READY)
         return
-    for share in (ANNEAL_SHARE, 1.0):
+    for stage in Stage:
         if not race.is_done():
-            yield from race.run(workers, share)
+            yield from race.run(workers, stage)
     yield race.result("")
 
 
@@ -108,14 +107,14 @@ class _Race:
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))
 
-    def run(self, workers: Sequence[WorkerProcess], until: float) -> Iterator[ReassignmentResult]:
-        """A part of the effort; the first part anneals, any other one improves."""
-        effort, start = self._part(until), None if until < 1 else self.best.machine_of
+    def run(self, workers: Sequence[WorkerProcess], stage: Stage) -> Iterator[ReassignmentResult]:
+        """One stage of all workers."""
+        effort, start = self._part(stage), self.best.machine_of
         queue: SimpleQueue[Any] = SimpleQueue()
         threads = []
         for i, worker in enumerate(workers):
             own = replace(effort, seed=len(workers) * effort.seed + i)
-            work = ReassignmentWork(self._problem, own, start)
+            work = ReassignmentWork(self._problem, own, stage, start)
             threads.append(threading.Thread(target=_listen, args=(worker, work, queue)))
         for thread in threads:
             thread.start()
@@ -127,13 +126,12 @@ class _Race:
             for thread in threads:
                 thread.join()
 
-    def _part(self, until: float) -> Effort:
+    def _part(self, stage: Stage) -> Effort:
         effort = self._effort
-        share = until if until < 1 else 1 - ANNEAL_SHARE
         if effort.steps is not None:
-            return replace(effort, steps=max(int(effort.steps * share), 1))
+            return replace(effort, steps=max(int(effort.steps * stage.value), 1))
         left = effort.seconds - (effort.clock() - self._began)
-        return replace(effort, seconds=max(min(left, effort.seconds * share), 0.0))
+        return replace(effort, seconds=max(min(left, effort.seconds * stage.value), 0.0))
 
     def _collect(self, queue: SimpleQueue[Any], running: int) -> Iterator[ReassignmentResult]:
         self._running = running
