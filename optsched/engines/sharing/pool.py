@@ -40,17 +40,13 @@ class Nodes:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Pool:
-    """K classes of pods and the nodes that they may go to.
+class Asked:
+    """What pods of K classes ask for.
 
     Attributes
     ----------
     cpu_m, memory_mib, number, milli
         (K,) CPU, memory, GPUs, and thousandths of each of these; parts are of one GPU.
-    supply
-        (K,) pods that there are.
-    must
-        (K,) classes of which all have to be placed.
     reach
         (K, Y) models of nodes that they may run on.
 
@@ -60,10 +56,7 @@ class Pool:
     memory_mib: I64
     number: I64
     milli: I64
-    supply: I64
-    must: Bool
     reach: Bool
-    nodes: Nodes
 
     @property
     def worth(self) -> I64:
@@ -75,6 +68,24 @@ class Pool:
         """(K,) whether a part of one GPU is asked for."""
         found: Bool = (self.number == 1) & (self.milli < WHOLE)
         return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pool(Asked):
+    """Pods of classes and the nodes that they may go to.
+
+    Attributes
+    ----------
+    supply
+        (K,) pods that there are.
+    must
+        (K,) classes of which all have to be placed.
+
+    """
+
+    supply: I64
+    must: Bool
+    nodes: Nodes
 
     @property
     def sizes(self) -> I64:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.engines.sharing.pool import Layout, Nodes, Pool, empty_layout
+from optsched.engines.sharing.pool import WHOLE, Layout, Nodes, Pool, empty_layout
 from optsched.study.fgd.checking import Placed
-from optsched.study.fgd.workload import WHOLE
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
     """(T,) classes of the pods that arrive until they ask for so much of all GPUs."""
-    demand = workload.asked.total[run.classes].cumsum()
+    demand = workload.asked.worth[run.classes].cumsum()
     return run.classes[demand * 100 <= percent * workload.total_milli]
 
 
@@ -37,7 +36,7 @@ def pool_of(workload: Workload, classes: I64) -> Pool:
         number=asked.number,
         milli=asked.milli,
         supply=np.bincount(classes, minlength=len(asked.cpu_m)),
-        must=asked.total == 0,
+        must=asked.worth == 0,
         reach=asked.reach,
         nodes=nodes,
     )

@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from optsched.engines.sharing.pool import WHOLE
 from optsched.engines.sharing.rounding import rounded
 from optsched.study.fgd.checking import Placed
 from optsched.study.fgd.offline import plan_of, pool_of
 from optsched.study.fgd.policies import POLICIES
 from optsched.study.fgd.room import Room
-from optsched.study.fgd.workload import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from optsched.engines.sharing.pool import Asked
     from optsched.problem.arrays import I64
-    from optsched.study.fgd.workload import Asked, Workload
+    from optsched.study.fgd.workload import Workload
 
 EXPECTED: Final = 102
 """Percent of all GPUs for which slots are planned: a little more, since not all demand has room."""
@@ -46,7 +47,7 @@ class Slot:
 
 def expected_pods(workload: Workload, percent: int = EXPECTED) -> I64:
     """Typical pods (T,) in their shares that ask for so much of all GPUs."""
-    mean = workload.share @ workload.asked.total[workload.typical]
+    mean = workload.share @ workload.asked.worth[workload.typical]
     number = np.rint(workload.share * percent / 100 * workload.total_milli / mean)
     return np.repeat(workload.typical, number.astype(np.int64))
 
@@ -97,7 +98,7 @@ class _Cluster:
                 others.append((pod, kind))
             else:
                 yield Placed(pod, *self._filled(slot, kind))
-        total, cpu_m = self._asked.total, self._asked.cpu_m
+        total, cpu_m = self._asked.worth, self._asked.cpu_m
         for pod, kind in sorted(others, key=lambda o: (-total[o[1]], -cpu_m[o[1]], o[0])):
             at = self._elsewhere(kind)
             if at is not None:
@@ -136,7 +137,7 @@ class _Cluster:
     def _least_needed(self, node: int) -> Slot:
         """The slot to give up: the smallest on a device that lacks room, or the most CPU."""
         devices, by_cpu = self._spare.lacks(node)
-        size = -self._asked.cpu_m if by_cpu else self._asked.total
+        size = -self._asked.cpu_m if by_cpu else self._asked.worth
         there = [s for s in self._on[node] if not devices or devices & set(s.devices)]
         return min(there, key=lambda s: (size[s.kind], s.kind))
 
@@ -150,6 +151,6 @@ def _made_for_no_less(asked: Asked) -> list[list[int]]:
     less &= asked.number[:, None] == asked.number
     less &= (asked.milli[:, None] == WHOLE) == (asked.milli == WHOLE)
     return [
-        sorted(np.flatnonzero(row).tolist(), key=lambda k: (asked.total[k], asked.cpu_m[k], k))
+        sorted(np.flatnonzero(row).tolist(), key=lambda k: (asked.worth[k], asked.cpu_m[k], k))
         for row in less
     ]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from optsched.engines.sharing.pool import WHOLE, Asked
 from optsched.problem.arrays import row_groups
 from optsched.study.fgd.fragments import Fragments
 from optsched.study.fgd.states import room_for, sort_of, tightest, with_pods
-from optsched.study.fgd.workload import WHOLE, Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class DotProd(_Tightest):
     def scores(self, states: States) -> I64:
         """⌊100·(1 − ½·(C/128000·c/128000 + G/8000·g/8000))⌋."""
         cpu = (states.cpu_m / _MOST_CPU_M)[:, None] * (self.asked.cpu_m / _MOST_CPU_M)
-        gpu = (states.left / _MOST_GPU)[:, None] * (self.asked.total / _MOST_GPU)
+        gpu = (states.left / _MOST_GPU)[:, None] * (self.asked.worth / _MOST_GPU)
         return _cut(_MOST * (1 - (cpu + gpu) / 2))
 
 
@@ -103,7 +103,7 @@ class BestFit(_Tightest):
     def scores(self, states: States) -> I64:
         """⌊(1 − (½·(C − c)/128000 + ½·(G − g)/8000))·100⌋."""
         cpu = (states.cpu_m[:, None] - self.asked.cpu_m) / _MOST_CPU_M * 0.5
-        gpu = (states.left[:, None] - self.asked.total) / _MOST_GPU * 0.5
+        gpu = (states.left[:, None] - self.asked.worth) / _MOST_GPU * 0.5
         return _cut((1.0 - (cpu + gpu)) * _MOST)
 
 

@@ -65,7 +65,7 @@ def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> Hist
     node_of, device_of = np.full((2, *classes.shape), _NO_ROOM, np.int64)
     for t in range(classes.shape[1]):
         node_of[:, t], device_of[:, t] = cluster.arrive(classes[:, t])
-    total = np.append(workload.asked.total, 0)[classes]
+    total = np.append(workload.asked.worth, 0)[classes]
     return History(
         arrived=total.cumsum(axis=1),
         allocated=np.where(node_of >= 0, total, 0).cumsum(axis=1),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.domain.amounts import amount_of
+from optsched.engines.sharing.pool import WHOLE, Asked
 from optsched.formats.openb import GPU, read_openb_rows
 from optsched.study.fgd.gorandom import GoRandom
 from optsched.units import CPU, MEMORY
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Node
     from optsched.formats.openb import PodRow
     from optsched.formats.problems import ObjectProblem
-    from optsched.problem.arrays import F64, I64, Bool
-
-WHOLE: Final = 1000
-"""Thousandths of a GPU in one."""
+    from optsched.problem.arrays import F64, I64
 
 TUNE: Final = 1.3
 """Demand of GPUs to which the list of arrivals is brought, as a part of all GPUs."""
@@ -36,37 +34,6 @@ NO_POD: Final = -1
 
 _MIB: Final = 2**20
 _DRAWN_ELSEWHERE: Final = 10
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Asked:
-    """What pods of K classes ask for.
-
-    Attributes
-    ----------
-    cpu_m, memory_mib, number, milli
-        (K,) CPU, memory, GPUs, and thousandths of each of these.
-    reach
-        (K, Y) models of nodes that they may run on.
-
-    """
-
-    cpu_m: I64
-    memory_mib: I64
-    number: I64
-    milli: I64
-    reach: Bool
-
-    @property
-    def total(self) -> I64:
-        """(K,) thousandths of GPUs."""
-        return self.number * self.milli
-
-    @property
-    def is_share(self) -> Bool:
-        """(K,) whether a part of one GPU is asked for."""
-        found: Bool = (self.number == 1) & (self.milli < WHOLE)
-        return found
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -226,7 +193,7 @@ def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int
     A drawn pod that is one too many is recognised by one GPU of it. Drawing goes on until there is
     one, also where demand has come out even.
     """
-    total, milli = workload.asked.total.tolist(), workload.asked.milli.tolist()
+    total, milli = workload.asked.worth.tolist(), workload.asked.milli.tolist()
     demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli
     if demand == wanted:
         return classes

@@ -23,7 +23,7 @@ def pool(classes: Sequence[Row], nodes: Sequence[Row], reach: Sequence[Row] = ()
     offered = np.array(nodes, np.int64).reshape(-1, 4).T
     models = int(offered[3].max(initial=0)) + 1
     may = np.array(reach, np.bool_) if reach else np.ones((len(classes), models), np.bool_)
-    return Pool(cpu_m, memory_mib, number, milli, supply, number == 0, may, Nodes(*offered))
+    return Pool(cpu_m, memory_mib, number, milli, may, supply, number == 0, Nodes(*offered))
 
 
 @st.composite
