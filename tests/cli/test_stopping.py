@@ -1,0 +1,23 @@
+"""The first signal asks a command to end, the second one ends it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from optsched.cli.stopping import stopping
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_second_one_ends_it(number: signal.Signals, code: int) -> None:
+    told: list[str] = []
+    before = signal.getsignal(number)
+    with stopping(lambda: told.append("stopping")) as stop:
+        assert (stop(), stop.code) == (False, 0)
+        signal.raise_signal(number)
+        assert (stop(), stop.code, told) == (True, code, ["stopping"])
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert told == ["stopping"]
+    assert signal.getsignal(number) is before
