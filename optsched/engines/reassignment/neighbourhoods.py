@@ -1,21 +1,22 @@
-"""Some machines, of whose processes all or the largest are placed anew while all else stays."""
+"""Some processes and machines, placed anew by CP-SAT while everything else stays."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from optsched.engines.reassignment.state import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from optsched.engines.reassignment.instance import Instance
     from optsched.problem.arrays import F64, I64
 
-_FIRST: Final = 3.0
-_LEAST: Final = 2.0
-_FIRST_AIMED: Final = 8.0
-_LEAST_AIMED: Final = 3.0
+    Chosen: TypeAlias = "tuple[I64, I64] | None"
+    """Machines, and processes on them."""
+
 _WIDER: Final = 1.01
 _NARROWER: Final = 0.9
 _EFFORT: Final = 0.5
@@ -24,28 +25,37 @@ _EFFORT: Final = 0.5
 _QUICK: Final = 0.3
 """Of the effort: a neighbourhood solved in less was a small one."""
 
-_FREE: Final = 40
-"""Processes of an aimed neighbourhood."""
+_WASTEFUL: Final = 40
+_DEAR: Final = 12
+"""Processes that are looked at: of machines that waste, and of one that costs."""
 
 
-class _Width:
-    """How many machines are decided in the time for one neighbourhood."""
+class _Kind:
+    """A way to choose a neighbourhood, of as many machines as are decided in the time for one."""
 
-    def __init__(self, first: float, least: float, most: int) -> None:
+    def __init__(
+        self, choose: Callable[[int], Chosen], first: float, least: float, most: int
+    ) -> None:
+        self._choose = choose
         self._width, self._least, self._most = min(first, most), min(least, most), most
 
-    def number(self) -> int:
-        """As a whole number."""
-        return int(self._width)
+    def chosen(self) -> Chosen:
+        """The next one; None where there is none of this kind."""
+        return self._choose(int(self._width))
 
-    def adapt(self, was_easy: bool) -> None:
+    def adapt(self, *, was_easy: bool) -> None:
         """Wider after what was easy, narrower after the rest."""
         width = self._width * (_WIDER if was_easy else _NARROWER)
         self._width = min(max(width, self._least), self._most)
 
 
 class Neighbourhoods:
-    """Solves one after the other, in turns of any machines and of such that cost what others spare.
+    """Solves one after the other, of three kinds in turns.
+
+    Any machines, with all processes on them. Machines of which one pays for what others could
+    spare, with the largest processes on them. And one that costs much, with others and those who
+    came there, who may go home: what is transient keeps large processes where they are as long as
+    small ones have taken the little room elsewhere.
 
     Attributes
     ----------
@@ -60,9 +70,13 @@ class Neighbourhoods:
         self._instance, self._random = instance, random
         self.machine_of = machine_of
         self._state = State(instance, machine_of)
-        self._any = _Width(_FIRST, _LEAST, instance.num_machines)
-        self._aimed = _Width(_FIRST_AIMED, _LEAST_AIMED, instance.num_machines)
-        self._is_aimed = False
+        most = instance.num_machines
+        self._kinds = (
+            _Kind(self._any, 3, 2, most),
+            _Kind(self._wasteful, 8, 3, most),
+            _Kind(self._dear, 3, 1, most - 1),
+        )
+        self._turn = 0
         self.is_best = False
 
     def step(self, seconds: float | None) -> bool:
@@ -74,60 +88,71 @@ class Neighbourhoods:
             At most, None where no clock may decide.
 
         """
-        waste = self._waste() if self._is_aimed else np.zeros(0)
-        self._is_aimed = not self._is_aimed
-        if not waste.any():
-            machines = self._some_machines()
-            return self._solve(machines, self._on(machines), self._any, seconds)
-        term = int(self._random.choice(len(waste), p=waste / waste.sum()))
-        machines = self._unlike_machines(term)
-        return self._solve(machines, self._largest(machines, term), self._aimed, seconds)
+        kind = self._kinds[self._turn % len(self._kinds)]
+        self._turn += 1
+        chosen = kind.chosen()
+        return chosen is not None and self._solve(kind, *chosen, seconds)
 
-    def _solve(self, machines: I64, free: I64, width: _Width, seconds: float | None) -> bool:
+    def _solve(self, kind: _Kind, machines: I64, free: I64, seconds: float | None) -> bool:
         from optsched.engines.cpsat.reassigning import Spending, reassigned
 
         spending = Spending(seconds, _EFFORT, int(self._random.integers(1 << 30)))
         found = reassigned(self._instance, self.machine_of, free, machines, spending)
-        width.adapt(found is not None and found.is_best and found.effort < _QUICK * _EFFORT)
         if found is None:
+            kind.adapt(was_easy=False)
             return False
+        kind.adapt(was_easy=found.is_best and found.effort < _QUICK * _EFFORT)
         is_all = len(machines) == self._instance.num_machines and len(free) == len(self.machine_of)
         self.is_best |= found.is_best and is_all
         state = State(self._instance, found.machine_of)
-        if state.cost > self._state.cost:
+        saved = self._state.cost - state.cost
+        if saved < 0:
             return False
-        is_better = state.cost < self._state.cost
         self.machine_of, self._state = found.machine_of, state
-        return is_better
+        return saved > 0
+
+    def _any(self, width: int) -> Chosen:
+        drawn = self._random.choice(self._instance.num_machines, width, replace=False)
+        machines = np.sort(drawn).astype(np.int64)
+        return machines, self._on(machines)
 
     def _on(self, machines: I64) -> I64:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
-    def _some_machines(self) -> I64:
-        number = self._any.number()
-        chosen = self._random.choice(self._instance.num_machines, number, replace=False)
-        return np.sort(chosen).astype(np.int64)
-
-    def _waste(self) -> F64:
-        """(C,) what a term costs on some machines that others could spare."""
+    def _wasteful(self, width: int) -> Chosen:
+        """One that costs for a term, and others by how far they are from what costs nothing."""
         excess = self._state.excess
-        over, under = np.maximum(excess, 0).sum(axis=1), np.maximum(-excess, 0).sum(axis=1)
-        waste: F64 = self._instance.weight * np.minimum(over, under)
-        return waste
-
-    def _unlike_machines(self, term: int) -> I64:
-        """One that costs, and others by how far they are from what costs nothing."""
-        excess = self._state.excess[term]
-        over, far = np.maximum(excess, 0), np.abs(excess) + np.abs(excess).mean()
-        first = int(self._random.choice(len(over), p=over / over.sum()))
+        over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
+        waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
+        if not waste.any():
+            return None
+        term = self._drawn(waste)
+        first, far = self._drawn(over[term]), np.abs(excess[term])
+        far += far.mean()
         far[first] = 0
-        number = self._aimed.number() - 1
-        others = self._random.choice(len(far), number, replace=False, p=far / far.sum())
-        return np.sort(np.append(others, first)).astype(np.int64)
-
-    def _largest(self, machines: I64, term: int) -> I64:
-        """Those with the most demand, more or less."""
+        others = self._random.choice(len(far), width - 1, replace=False, p=far / far.sum())
+        machines = np.sort(np.append(others, first)).astype(np.int64)
         here = self._on(machines)
         lot = np.sqrt(self._random.random(len(here)))
-        order = np.argsort(-self._instance.demand[term, here] * lot, kind="stable")
-        return np.sort(here[order[:_FREE]])
+        return machines, self._largest(here, self._instance.demand[term, here] * lot, _WASTEFUL)
+
+    def _dear(self, width: int) -> Chosen:
+        """One by what it costs, any others, and where those are at home who came to them."""
+        instance, costs = self._instance, self._state.term_cost
+        if not costs.any():
+            return None
+        first = self._drawn(costs)
+        others = self._random.choice(np.delete(np.arange(len(costs)), first), width, replace=False)
+        came = self._on(others)
+        came = came[instance.initial[came] != self.machine_of[came]]
+        here = np.flatnonzero(self.machine_of == first)
+        size = instance.weight @ np.abs(instance.demand[:, here])
+        free = np.concatenate([came, self._largest(here, size, _DEAR)])
+        machines = np.concatenate([[first], others, instance.initial[came]])
+        return np.unique(machines).astype(np.int64), np.sort(free)
+
+    def _drawn(self, worth: F64) -> int:
+        return int(self._random.choice(len(worth), p=worth / worth.sum()))
+
+    def _largest(self, processes: I64, size: F64, number: int) -> I64:
+        return np.sort(processes[np.argsort(-size, kind="stable")[:number]])

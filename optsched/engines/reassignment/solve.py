@@ -43,9 +43,9 @@ class Stage(Enum):
     some times. IMPROVE: neighbourhoods of it are solved whole.
     """
 
-    COOL = 0.45
-    WARM = 0.3
-    IMPROVE = 0.25
+    COOL = 0.4
+    WARM = 0.25
+    IMPROVE = 0.35
 
 
 _BOUND_SHARE: Final = 0.1
