@@ -103,7 +103,11 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
             help=limit,
         ),
         click.option(
-            "--seed", type=int, default=0, show_default=True, help="Of what is drawn by lot."
+            "--seed",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Of what is drawn by lot.",
         ),
         click.option("--out", type=click.Path(path_type=Path), callback=_writable, help=out),
         click.option(

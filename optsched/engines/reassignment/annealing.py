@@ -27,9 +27,6 @@ _LIKELY: Final = 8
 """Of all with which a process might change places, so many are looked at for room."""
 
 
-_ROUNDS: Final = 3
-"""How often what was found is warmed up."""
-
 _COLD: Final = 0.01
 _WARM: Final = 0.1
 _FROZEN: Final = 0.002
@@ -68,7 +65,6 @@ class Annealing:
     def __init__(self, state: State, style: Style, random: np.random.Generator) -> None:
         self.state = state
         self._style = style
-        self._temperature = np.inf
         self.best = state.machine_of.copy()
         self.best_cost = state.cost
         self._random = random
@@ -80,13 +76,7 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Look at some thousand shifts and some thousand swaps.
-
-        Where it gets warmer it goes on from the best state.
-        """
-        if temperature > self._temperature:
-            self.state = State(self.state.instance, self.best)
-        self._temperature = temperature
+        """Look at some thousand shifts and some thousand swaps."""
         self._shift(temperature)
         self._swap(temperature)
         if self.state.cost < self.best_cost:
@@ -151,13 +141,13 @@ def cooling(instance: Instance, style: Style) -> Callable[[float], float]:
 
 
 def warming(instance: Instance) -> Callable[[float], float]:
-    """Temperatures for shares of the time: lukewarm and down again, some times.
+    """Temperatures for shares of the time, from lukewarm down.
 
     Where few processes demand most of a resource, much is found while it is warm: large ones still
     change places, and what fills the machines around them follows.
     """
     usual = _usual_cost(instance)
-    return lambda share: _between(usual * _WARM, usual * _FROZEN, share * _ROUNDS % 1)
+    return lambda share: _between(usual * _WARM, usual * _FROZEN, share)
 
 
 def _between(high: float, low: float, share: float) -> float:

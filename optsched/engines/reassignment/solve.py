@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -37,16 +36,25 @@ CP_SAT: Final = "cp-sat"
 
 
 class Stage(Enum):
-    """Parts of a search, in their order, with the shares of the effort that they get.
+    """Parts of a search.
 
-    COOL: a bound, then annealing from the first assignment on. WARM: the best one is warmed up
-    some times. IMPROVE: neighbourhoods of it are solved whole.
+    COOL: a bound, then annealing from the first assignment on. WARM: the best one is made lukewarm
+    and annealed again. IMPROVE: neighbourhoods of it are solved whole.
     """
 
-    COOL = 0.4
-    WARM = 0.25
-    IMPROVE = 0.35
+    COOL = "cool"
+    WARM = "warm"
+    IMPROVE = "improve"
 
+
+SCHEDULE: Final = (
+    (Stage.COOL, 0.4),
+    (Stage.WARM, 0.15),
+    (Stage.IMPROVE, 0.15),
+    (Stage.WARM, 0.15),
+    (Stage.IMPROVE, 0.15),
+)
+"""With the shares of the effort that they get."""
 
 _BOUND_SHARE: Final = 0.1
 """Of the first stage."""
@@ -155,7 +163,9 @@ def solve_reassignment(
 
     """
     search = _Search(problem, effort, report, problem.initial)
-    for stage, until in zip(Stage, accumulate(s.value for s in Stage), strict=True):
+    until = 0.0
+    for stage, share in SCHEDULE:
+        until += share
         search.run(stage, until)
     return search.result()
 

@@ -15,9 +15,9 @@ from optsched.engines.cpsat.solver import hand_over
 from optsched.engines.reassignment.solve import (
     BOUND_MET,
     OUT_OF_TIME,
+    SCHEDULE,
     Effort,
     ReassignmentResult,
-    Stage,
     quick_reassignment,
     search_reassignment,
 )
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from optsched.domain.reassignment import Reassignment
     from optsched.engines.cpsat.solver import WorkerProcess
+    from optsched.engines.reassignment.solve import Stage
+
+_OTHER_LOTS: Final = 2**32
+"""Even: the seed says what an annealing looks at, too."""
 
 NOT_READY: Final = "the solver process did not come up"
 
@@ -83,9 +87,9 @@ def reassignments(
     if not all([worker.wait_until_ready() for worker in workers]):
         yield race.result(NOT_READY)
         return
-    for stage in Stage:
+    for turn in range(len(SCHEDULE)):
         if not race.is_done():
-            yield from race.run(workers, stage)
+            yield from race.run(workers, turn)
     yield race.result("")
 
 
@@ -107,13 +111,15 @@ class _Race:
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))
 
-    def run(self, workers: Sequence[WorkerProcess], stage: Stage) -> Iterator[ReassignmentResult]:
-        """One stage of all workers."""
-        effort, start = self._part(stage), self.best.machine_of
+    def run(self, workers: Sequence[WorkerProcess], turn: int) -> Iterator[ReassignmentResult]:
+        """One stage of all workers; each draws other lots than before."""
+        stage, share = SCHEDULE[turn]
+        effort, start = self._part(share), self.best.machine_of
+        seed = len(workers) * effort.seed + turn * _OTHER_LOTS
         queue: SimpleQueue[Any] = SimpleQueue()
         threads = []
         for i, worker in enumerate(workers):
-            own = replace(effort, seed=len(workers) * effort.seed + i)
+            own = replace(effort, seed=seed + i)
             work = ReassignmentWork(self._problem, own, stage, start)
             threads.append(threading.Thread(target=_listen, args=(worker, work, queue)))
         for thread in threads:
@@ -126,12 +132,12 @@ class _Race:
             for thread in threads:
                 thread.join()
 
-    def _part(self, stage: Stage) -> Effort:
+    def _part(self, share: float) -> Effort:
         effort = self._effort
         if effort.steps is not None:
-            return replace(effort, steps=max(int(effort.steps * stage.value), 1))
+            return replace(effort, steps=max(int(effort.steps * share), 1))
         left = effort.seconds - (effort.clock() - self._began)
-        return replace(effort, seconds=max(min(left, effort.seconds * stage.value), 0.0))
+        return replace(effort, seconds=max(min(left, effort.seconds * share), 0.0))
 
     def _collect(self, queue: SimpleQueue[Any], running: int) -> Iterator[ReassignmentResult]:
         self._running = running

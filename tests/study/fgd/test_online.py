@@ -39,12 +39,12 @@ def workload(tmp_path: Path) -> Workload:
     (tmp_path / "nodes.csv").write_text(NODES)
     (tmp_path / "pods.csv").write_text(PODS)
     found = read_workload(tmp_path / "pods.csv", tmp_path / "nodes.csv")[0]
-    assert found.asked.total.tolist() == [0, 400, 600, 1000, 2000]
+    assert found.asked.worth.tolist() == [0, 400, 600, 1000, 2000]
     return found
 
 
 def kind(workload: Workload, total: int) -> int:
-    return workload.asked.total.tolist().index(total)
+    return workload.asked.worth.tolist().index(total)
 
 
 def places(workload: Workload, totals: list[int], slots: list[Slot], size: int) -> list[Placed]:
@@ -84,7 +84,7 @@ def test_room_without_slots_is_taken_first(workload: Workload) -> None:
 def test_slots_are_planned_for_the_typical_pods(workload: Workload) -> None:
     slots = planned_slots(workload)
     pods = expected_pods(workload)
-    assert set(workload.asked.total[pods].tolist()) == {0, 400, 600, 1000, 2000}
+    assert set(workload.asked.worth[pods].tolist()) == {0, 400, 600, 1000, 2000}
     assert {s.kind for s in slots} == set(pods.tolist())
     parts = [(s.node, s.devices, s.kind) for s in slots if s.devices]
     assert len(parts) == len(set(parts))

@@ -25,7 +25,7 @@ def workload(folder: Path, num_gpu: int, num_cpu: int) -> Workload:
 
 
 def demands(found: Workload, seed: int) -> list[int]:
-    return found.asked.total[arrivals(found, seed).classes].tolist()
+    return found.asked.worth[arrivals(found, seed).classes].tolist()
 
 
 @pytest.mark.parametrize("seed", range(5))
