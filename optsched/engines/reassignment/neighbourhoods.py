@@ -29,15 +29,29 @@ _WASTEFUL: Final = 40
 _DEAR: Final = 12
 """Processes that are looked at: of machines that waste, and of one that costs."""
 
+_ANYWAY: Final = 0.15
+"""Part of the neighbourhoods that are of a kind, whatever it has been worth."""
+
+_MODEL: Final = 0.05
+"""What making a model counts for, in CP-SAT's time."""
+
 
 class _Kind:
-    """A way to choose a neighbourhood, of as many machines as are decided in the time for one."""
+    """A way to choose a neighbourhood, of as many machines as are decided in the time for one.
+
+    Attributes
+    ----------
+    saved, effort
+        Cost that came off so far, and the deterministic time that it took.
+
+    """
 
     def __init__(
         self, choose: Callable[[int], Chosen], first: float, least: float, most: int
     ) -> None:
         self._choose = choose
         self._width, self._least, self._most = min(first, most), min(least, most), most
+        self.saved, self.effort = 0.0, _MODEL
 
     def chosen(self) -> Chosen:
         """The next one; None where there is none of this kind."""
@@ -50,7 +64,7 @@ class _Kind:
 
 
 class Neighbourhoods:
-    """Solves one after the other, of three kinds in turns.
+    """Solves one after the other, of three kinds, more often of those that are worth it.
 
     Any machines, with all processes on them. Machines of which one pays for what others could
     spare, with the largest processes on them. And one that costs much, with others and those who
@@ -76,7 +90,6 @@ class Neighbourhoods:
             _Kind(self._wasteful, 8, 3, most),
             _Kind(self._dear, 3, 1, most - 1),
         )
-        self._turn = 0
         self.is_best = False
 
     def step(self, seconds: float | None) -> bool:
@@ -88,10 +101,16 @@ class Neighbourhoods:
             At most, None where no clock may decide.
 
         """
-        kind = self._kinds[self._turn % len(self._kinds)]
-        self._turn += 1
+        kind = self._kinds[int(self._random.choice(len(self._kinds), p=self._shares()))]
         chosen = kind.chosen()
         return chosen is not None and self._solve(kind, *chosen, seconds)
+
+    def _shares(self) -> F64:
+        """Of the kinds: some for each, the rest by what they save in the same time."""
+        worth = np.array([kind.saved / kind.effort for kind in self._kinds])
+        parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
+        shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts
+        return shares
 
     def _solve(self, kind: _Kind, machines: I64, free: I64, seconds: float | None) -> bool:
         from optsched.engines.cpsat.reassigning import Spending, reassigned
@@ -100,12 +119,15 @@ class Neighbourhoods:
         found = reassigned(self._instance, self.machine_of, free, machines, spending)
         if found is None:
             kind.adapt(was_easy=False)
+            kind.effort += _EFFORT
             return False
         kind.adapt(was_easy=found.is_best and found.effort < _QUICK * _EFFORT)
         is_all = len(machines) == self._instance.num_machines and len(free) == len(self.machine_of)
         self.is_best |= found.is_best and is_all
         state = State(self._instance, found.machine_of)
         saved = self._state.cost - state.cost
+        kind.saved += max(saved, 0)
+        kind.effort += found.effort + _MODEL
         if saved < 0:
             return False
         self.machine_of, self._state = found.machine_of, state
