@@ -26,12 +26,11 @@ _SAMPLE: Final = 100
 _LIKELY: Final = 8
 """Of all with which a process might change places, so many are looked at for room."""
 
-
+_HOT: Final = 3.0
 _COLD: Final = 0.01
 _WARM: Final = 0.1
 _FROZEN: Final = 0.002
-"""Temperatures, for one of the mean cost of a shift: where cooling ends, and warming begins and
-ends."""
+"""Temperatures, for one of the mean cost of a shift: where cooling begins and ends, and warming."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,6 @@ class Style:
 
     Attributes
     ----------
-    heat
-        Where cooling begins, for one of the mean cost of a shift.
     large
         Part of the processes looked at that are drawn by what they demand.
     swapped, against
@@ -49,13 +46,12 @@ class Style:
 
     """
 
-    heat: float
     large: float
     swapped: int
     against: int
 
 
-STYLES: Final = (Style(3.0, 0.5, 12, 256), Style(3.0, 0.8, 20, 160))
+STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
 """The second one is better where few processes demand most of a resource."""
 
 
@@ -134,10 +130,10 @@ class Annealing:
         return self._noise[start : start + values.size].reshape(values.shape)
 
 
-def cooling(instance: Instance, style: Style) -> Callable[[float], float]:
-    """Temperatures for shares of the time, from the heat of a style down."""
+def cooling(instance: Instance) -> Callable[[float], float]:
+    """Temperatures for shares of the time, from hot to cold."""
     usual = _usual_cost(instance)
-    return lambda share: _between(usual * style.heat, usual * _COLD, share)
+    return lambda share: _between(usual * _HOT, usual * _COLD, share)
 
 
 def warming(instance: Instance) -> Callable[[float], float]:

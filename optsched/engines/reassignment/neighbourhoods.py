@@ -156,7 +156,7 @@ class Neighbourhoods:
         machines = np.sort(np.append(others, first)).astype(np.int64)
         here = self._on(machines)
         lot = np.sqrt(self._random.random(len(here)))
-        return machines, self._largest(here, self._instance.demand[term, here] * lot, _WASTEFUL)
+        return machines, _largest(here, self._instance.demand[term, here] * lot, _WASTEFUL)
 
     def _dear(self, width: int) -> Chosen:
         """One by what it costs, any others, and where those are at home who came to them."""
@@ -169,12 +169,13 @@ class Neighbourhoods:
         came = came[instance.initial[came] != self.machine_of[came]]
         here = np.flatnonzero(self.machine_of == first)
         size = instance.weight @ np.abs(instance.demand[:, here])
-        free = np.concatenate([came, self._largest(here, size, _DEAR)])
+        free = np.concatenate([came, _largest(here, size, _DEAR)])
         machines = np.concatenate([[first], others, instance.initial[came]])
         return np.unique(machines).astype(np.int64), np.sort(free)
 
     def _drawn(self, worth: F64) -> int:
         return int(self._random.choice(len(worth), p=worth / worth.sum()))
 
-    def _largest(self, processes: I64, size: F64, number: int) -> I64:
-        return np.sort(processes[np.argsort(-size, kind="stable")[:number]])
+
+def _largest(processes: I64, size: F64, number: int) -> I64:
+    return np.sort(processes[np.argsort(-size, kind="stable")[:number]])

@@ -253,7 +253,7 @@ class _Search:
         instance, style = self._instance, STYLES[self._effort.seed % len(STYLES)]
         if stage is Stage.COOL:
             self._bound(until * _BOUND_SHARE)
-            self._anneal(instance.initial, style, cooling(instance, style), until)
+            self._anneal(instance.initial, style, cooling(instance), until)
         elif stage is Stage.WARM:
             self._anneal(np.array(self.best.machine_of), style, warming(instance), until)
         else:
