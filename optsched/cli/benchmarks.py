@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from optsched.cli.endings import NOT_KEPT
-from optsched.cli.keeping import KeepError, check_writable, keep_text
+from optsched.cli.keeping import KeepError, check_writable
 from optsched.cli.output import JSON, TABLE, YAML
-from optsched.cli.screen import say
 from optsched.formats.reassignments import is_model
 from optsched.formats.vbp import is_vbp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from rich.console import Console
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -136,14 +132,3 @@ def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> P
 def form_of(path: Path) -> str | None:
     """How a file is to be written, by its name."""
     return {".json": JSON, ".yaml": YAML, ".yml": YAML}.get(path.suffix)
-
-
-def keep_result(screen: Console, out: Path, text: str) -> int:
-    """Write a file; the code to end with."""
-    try:
-        keep_text(out, text)
-    except KeepError as e:
-        say(screen, str(e), "red")
-        return NOT_KEPT
-    say(screen, f"wrote {out}", "dim")
-    return 0

@@ -5,10 +5,13 @@ from __future__ import annotations
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
+from optsched.cli.screen import say
 from optsched.formats.whole import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.console import Console
 
 
 class KeepError(Exception):
@@ -29,6 +32,17 @@ def keep_text(path: Path, text: str) -> None:
     except OSError as e:
         there = "the file that was there is kept" if path.is_file() else "nothing is there"
         raise KeepError(f"{path}: can not be written: {e.strerror or e}; {there}") from e
+
+
+def has_kept(screen: Console, path: Path, text: str, note: str = "") -> bool:
+    """Write a whole file and say so, or say why not; whether it is there."""
+    try:
+        keep_text(path, text)
+    except KeepError as e:
+        say(screen, str(e), "red")
+        return False
+    say(screen, f"wrote {path}{note}", "dim")
+    return True
 
 
 def check_writable(path: Path) -> None:

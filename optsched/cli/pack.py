@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.benchmarks import (
-    STOPPED_BY_HAND,
-    form_of,
-    keep_result,
-    search_options,
-)
-from optsched.cli.endings import BAD_INPUT, NO_PLAN, STOPPED
+from optsched.cli.benchmarks import STOPPED_BY_HAND, form_of, search_options
+from optsched.cli.endings import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
+from optsched.cli.keeping import has_kept
 from optsched.cli.output import JSON, TABLE, show_rows, written
 from optsched.cli.screen import remarks, say
 from optsched.engines.cpsat.solver import WorkerProcess
@@ -140,8 +136,8 @@ class _Packing:
             click.echo(written(whole, form), nl=False)
         if out is not None:
             text = written(whole, form_of(out) or JSON)
-            kept = keep_result(self._screen, out, text)
-            self._code = self._code or kept
+            if not has_kept(self._screen, out, text):
+                self._code = self._code or NOT_KEPT
 
     def _document(self, packed: Packed) -> dict[str, Any]:
         result = packed.result

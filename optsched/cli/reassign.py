@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.cli.benchmarks import (
-    STOPPED_BY_HAND,
-    form_of,
-    keep_result,
-    search_options,
-)
-from optsched.cli.endings import BAD_INPUT, NO_PLAN, STOPPED
+from optsched.cli.benchmarks import STOPPED_BY_HAND, form_of, search_options
+from optsched.cli.endings import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
+from optsched.cli.keeping import has_kept
 from optsched.cli.output import TABLE, show_rows, written
 from optsched.cli.screen import remarks, say
 from optsched.domain.reassignment import ReassignmentCost, cost_of
@@ -115,8 +111,9 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     result, code = _solved(screen, problem, asked)
     _show(model, problem, result, asked)
     if asked.out is not None:
-        kept = _write(screen, model, problem, result, asked)
-        code = code or kept
+        text = _text(asked.out, model, problem, result, asked)
+        if not has_kept(screen, asked.out, text):
+            code = code or NOT_KEPT
     sys.exit(code)
 
 
@@ -185,13 +182,11 @@ def _camel(name: str) -> str:
     return head + "".join(map(str.capitalize, tail))
 
 
-def _write(
-    screen: Console, model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked
-) -> int:
-    assert asked.out is not None  # noqa: S101  only asked for then
-    form = form_of(asked.out)
+def _text(
+    out: Path, model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked
+) -> str:
+    """What belongs into the file."""
+    form = form_of(out)
     if form is None:
-        text = write_assignment(result.machine_of)
-    else:
-        text = written(_document(model, problem, result, asked), form)
-    return keep_result(screen, asked.out, text)
+        return write_assignment(result.machine_of)
+    return written(_document(model, problem, result, asked), form)

@@ -17,7 +17,7 @@ from optsched.cli.assigning import (
 )
 from optsched.cli.benchmarks import OrBenchmark
 from optsched.cli.endings import NO_PLAN, NOT_KEPT, STOPPED
-from optsched.cli.keeping import KeepError, keep_text
+from optsched.cli.keeping import has_kept
 from optsched.cli.output import JSON, TABLE
 from optsched.cli.reading import instance_of, news
 from optsched.cli.reporting import base_definition, check_report, report_option, write_report
@@ -179,21 +179,14 @@ def _tell(screen: Console, solved: Solved, read: Instance, options: Options) -> 
 
 def _keep(screen: Console, solved: Solved, places: Places) -> bool:
     """Write what is to be written; False where that was not possible."""
-    plan, is_kept = solved.report.plan, True
+    plan = solved.report.plan
     texts = []
     if places.out is not None and plan.certificate.engine != NOTHING:
         texts.append((places.out, write_plan(plan), ""))
     if places.result is not None:
         partial = f" (partial: {solved.result.ended})" if solved.result.is_partial else ""
         texts.append((places.result, write_result(solved.result), partial))
-    for path, text, note in texts:
-        try:
-            keep_text(path, text)
-            say(screen, f"wrote {path}{note}", "dim")
-        except KeepError as e:
-            say(screen, str(e), "red")
-            is_kept = False
-    return is_kept
+    return all([has_kept(screen, *each) for each in texts])
 
 
 def _conclude(solved: Sequence[Solved], read: Instance, options: Options) -> None:
