@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROBLEM = some_reassignment(6, 40, 8)
-LARGE = some_reassignment(4, 120, 16)
+LARGE = some_reassignment(7, 120, 16)
 """Too large for one neighbourhood."""
 
 
