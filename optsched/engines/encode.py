@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from optsched.engines.copies import Copies
     from optsched.engines.cpsat.model import LevelUpdate
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
@@ -106,7 +106,12 @@ class Direct:
 def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions) -> Direct:
     """x[c, n] tasks of class c on node n, every hard rule written out."""
     form = _aggregated(problem, rules, goal)
+    on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
+    tasks = np.flatnonzero(incumbent.node_of >= 0)
+    np.add.at(on_node, (problem.task_class[tasks], incumbent.node_of[tasks]), 1)
     most = np.minimum(rooms(problem, rules), problem.classes.num_pending[:, None])
+    final = _beside_promises(problem, rules, incumbent)
+    most[final] = np.minimum(most[final], on_node[final])
     task_class, node = np.nonzero(most > 0)
     supplied = np.full(most.shape, -1, np.int64)
     variables = form.model.add_variables(0, most[task_class, node])
@@ -126,12 +131,26 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
         goal.objective(i, _expression(level, form, supplied)) for i, level in enumerate(goal.levels)
     ]
     hint = incumbent_values(form, incumbent)
-    on_node = np.zeros(most.shape, np.int64)
-    tasks = np.flatnonzero(incumbent.node_of >= 0)
-    np.add.at(on_node, (problem.task_class[tasks], incumbent.node_of[tasks]), 1)
     hint[variables] = on_node[task_class, node]
     model = _finish(form, objectives, hint)
     return Direct(form, model, list(range(len(objectives))), supplied)
+
+
+def _beside_promises(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
+    """(C, N) where no more tasks may come than the incumbent has there.
+
+    Rules that tie nodes know nothing of what has been promised: devices that are free now may be
+    meant for somebody who waits for others besides. With what the incumbent has there it fits.
+    """
+    ties = np.zeros(len(problem.classes.shapes), np.bool_)
+    promised = np.flatnonzero(incumbent.nominated >= 0)
+    if len(promised):
+        for c in range(len(ties)):
+            ties[c] = any(rule.ties_nodes(problem, c) for rule in rules.hard)
+    nodes = np.zeros(problem.num_nodes, np.bool_)
+    nodes[incumbent.nominated[promised[ties[problem.task_class[promised]]]]] = True
+    found: Bool = ties[:, None] & nodes
+    return found
 
 
 def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression:

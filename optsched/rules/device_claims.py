@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -124,7 +125,8 @@ class DeviceClaims(Rule):
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""
-        return bool(problem.derived(_Pools).asks.open(problem.classes.shapes[task_class]))
+        asks, shape = problem.derived(_Pools).asks, problem.classes.shapes[task_class]
+        return bool(asks.open(shape) or asks.allocated(shape))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: claims that no node could serve."""
@@ -164,7 +166,7 @@ class DeviceClaims(Rule):
         pools, shapes = problem.derived(_Pools), problem.classes.shapes
         if not any(map(pools.asks.open, shapes)):
             return
-        dealing = _Dealing(model, pools, _users(problem, exits))
+        dealing = _Dealing(model, pools, _users(problem, exits), _joining(pools, shapes, supplied))
         sharing: dict[str, list[int]] = {}
         for c, shape in enumerate(shapes):
             for key in pools.asks.shared(shape):
@@ -274,6 +276,11 @@ class _Asks:
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.key for c in claims if c.allocation is None]
 
+    def allocated(self, shape: TaskShape) -> list[str]:
+        """Its claims that have their devices."""
+        claims = map(self.devices.claims.get, shape.device_claims)
+        return [c.key for c in claims if c is not None and c.allocation is not None]
+
     def open(self, shape: TaskShape) -> tuple[DeviceAsk, ...]:
         """All that its claims have yet to get; nothing where it can be placed nowhere."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
@@ -305,6 +312,17 @@ class _Pools:
     def holder(self, node: int, place: int) -> str:
         """The claim that holds a device of a node; empty for none."""
         return self.devices.held_by.get(self.devices.on_node[self._names[node]][place].id, "")
+
+    def homes(self, claims: Iterable[str]) -> set[int]:
+        """Nodes with devices that some claims hold."""
+        found = (self.devices.claims[key].allocation for key in claims)
+        held = (device for each in found if each is not None for _, device in each.devices)
+        return {self._node_of[device] for device in held if device in self._node_of}
+
+    @cached_property
+    def _node_of(self) -> dict[DeviceId, int]:
+        on_node = self.devices.on_node
+        return {d.id: n for n, name in enumerate(self._names) for d in on_node.get(name, ())}
 
     @property
     def leaving(self) -> frozenset[str]:
@@ -343,6 +361,8 @@ class _Dealing:
     ----------
     users
         Claims that end once some groups have left, and which these are.
+    joining
+        Variables of tasks that would use a claim that has its devices.
     dealt
         Variables by node and place of a device: whether it is taken.
 
@@ -351,6 +371,7 @@ class _Dealing:
     model: LinearModel
     pools: _Pools
     users: Mapping[str, list[int]]
+    joining: Mapping[str, list[int]]
     dealt: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
 
@@ -369,8 +390,20 @@ def _users(problem: Problem, exits: Exits) -> dict[str, list[int]]:
     return found
 
 
+def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[str, list[int]]:
+    """Variables of tasks that would use a claim that has its devices, by claim."""
+    found: dict[str, list[int]] = {}
+    for c, shape in enumerate(shapes):
+        for key in pools.asks.allocated(shape):
+            found.setdefault(key, []).extend(supplied[c][supplied[c] >= 0].tolist())
+    return found
+
+
 def _close(dealing: _Dealing, exits: Exits) -> None:
-    """Every device to one claim, and to none before the one that holds it has ended."""
+    """Every device to one claim, and to none before the one that holds it has ended.
+
+    A claim does not end for whom others come.
+    """
     model, ends = dealing.model, dict[str, int]()
     for (node, place), variables in dealing.dealt.items():
         holder = dealing.pools.holder(node, place)
@@ -382,6 +415,9 @@ def _close(dealing: _Dealing, exits: Exits) -> None:
             for group in sorted(set(dealing.users[holder])):
                 factors = [int(exits.number[group]), -1]
                 model.add_rows(0, [ends[holder], int(exits.leave[group])], factors, upper=0)
+            for tasks in dealing.joining.get(holder, ()):
+                most = int(model.bounds[1][tasks])
+                model.add_rows(0, [tasks, ends[holder]], [1, most], upper=most)
         factors = [*[1] * len(variables), -1]
         model.add_rows(0, [*variables, ends[holder]], factors, upper=0)
 
@@ -481,6 +517,25 @@ def _share_rows(dealing: _Dealing, shared: tuple[str, list[int]], supplied: I64)
 # --- greedy --------------------------------------------------------------------------------------
 
 
+class _Wanted(NamedTuple):
+    """Claims of a task besides what has been put on a node: once others have left, and at once.
+
+    now: None where the task may wait for that.
+    """
+
+    later: tuple[DeviceAsk, ...]
+    now: tuple[DeviceAsk, ...] | None
+
+
+@dataclass(slots=True, eq=False)
+class _Seats:
+    """Tasks that name a claim without devices: their node, how many, how many can come now."""
+
+    node: int = -1
+    total: int = 0
+    now: int = 0
+
+
 class _Live(Greedy):
     """Devices as tasks come: on every node what has been asked for can be dealt out together.
 
@@ -493,66 +548,92 @@ class _Live(Greedy):
         shapes, asks = problem.classes.shapes, self._pools.asks
         self._own = [shape.devices if asks.open(shape) else () for shape in shapes]
         self._shared = [asks.shared(shape) for shape in shapes]
+        self._kept = [asks.allocated(shape) for shape in shapes]
+        self._joined: Counter[str] = Counter()
         self._evicted: list[str] = []
         self._gone = self._pools.leaving
         self._later: dict[int, list[DeviceAsk]] = {}
         self._now: dict[int, list[DeviceAsk]] = {}
-        self._seated: dict[str, list[int]] = {}
-        self._put: dict[tuple[int, int], list[tuple[list[DeviceAsk], bool]]] = {}
-        self._views: dict[tuple[tuple[DeviceAsk, ...], bool], tuple[I64, Bool]] = {}
+        self._seats = {key: _Seats() for keys in self._shared for key in keys}
+        self._sharing: dict[int, list[str]] = {}
+        self._put: dict[tuple[int, int], list[bool]] = {}
+        self._views: dict[_Wanted, tuple[I64, Bool]] = {}
         self._stamp = np.zeros(problem.num_nodes, np.int64)
         self._clock = 0
 
     # --- questions -------------------------------------------------------------------------------
 
     def live_mask(self, task_class: int) -> Bool | None:
-        return self._mask(task_class, now=True)
+        return self._mask(task_class, self._wanted(task_class))
 
     def later_mask(self, task_class: int) -> Bool | None:
-        return self._mask(task_class, now=False)
+        return self._mask(task_class, self._wanted(task_class)._replace(now=None))
 
-    def _mask(self, task_class: int, *, now: bool) -> Bool | None:
-        own, shared = self._own[task_class], self._shared[task_class]
-        if not own and not shared:
+    def _wanted(self, task_class: int) -> _Wanted:
+        own, claims = self._own[task_class], self._pools.devices.claims
+        seats = [(claims[key].ask, self._seats[key]) for key in self._shared[task_class]]
+        return _Wanted(
+            (*own, *(ask for ask, there in seats if not there.total)),
+            (*own, *(ask for ask, there in seats if not there.now)),
+        )
+
+    def _mask(self, task_class: int, wanted: _Wanted) -> Bool | None:
+        shared = self._shared[task_class]
+        kept = self._ending.intersection(self._kept[task_class])
+        if not self._own[task_class] and not shared and not kept:
             return None
-        fresh = [key for key in shared if not self._seated.get(key)]
-        claims = self._pools.devices.claims
-        asked = (*own, *(claims[key].ask for key in fresh))
-        allowed = self._view(asked, now=now).copy()
+        allowed = self._view(wanted).copy()
         for key in shared:
-            if seats := self._seated.get(key):
+            if self._seats[key].total:
                 here = np.zeros_like(allowed)
-                here[seats[0]] = True
+                here[self._seats[key].node] = True
                 allowed &= here
+        for node in self._pools.homes(kept):
+            allowed[node] &= self._fits(node, wanted, kept)
         return allowed
 
-    def _view(self, asked: tuple[DeviceAsk, ...], *, now: bool) -> Bool:
+    @property
+    def _ending(self) -> frozenset[str]:
+        """Claims that end with those who leave, for nobody comes for them."""
+        return self._gone.difference(key for key, number in self._joined.items() if number)
+
+    def _view(self, wanted: _Wanted) -> Bool:
         """(N,) nodes that have devices for some claims besides all that has been put there."""
-        if (asked, now) not in self._views:
+        if wanted not in self._views:
             number = self._problem.num_nodes
-            self._views[asked, now] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
-        seen, fits = self._views[asked, now]
+            self._views[wanted] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
+        seen, fits = self._views[wanted]
         for node in np.flatnonzero(seen != self._stamp).tolist():
-            fits[node] = self._fits(node, asked, now=now)
+            fits[node] = self._fits(node, wanted)
             seen[node] = self._stamp[node]
         return fits
 
-    def _fits(self, node: int, asked: tuple[DeviceAsk, ...], *, now: bool) -> bool:
+    def _fits(self, node: int, wanted: _Wanted, kept: frozenset[str] = frozenset()) -> bool:
+        """Whether a node has devices for some claims; kept: claims that do not end then."""
+        later, now = wanted
         if not self._pools.number(node):
-            return not any(ask.needs for ask in asked)
-        later = self._pools.options(node, (*self._later.get(node, ()), *asked))
-        if deal_out(later, self._pools.free(node, self._gone)) is None:
+            return not any(ask.needs for ask in (*later, *(now or ())))
+        claims = self._pools.devices.claims
+        here = [(claims[key].ask, self._seats[key]) for key in self._sharing.get(node, ())]
+        there = (*self._later.get(node, ()), *(ask for ask, _ in here), *later)
+        free = self._pools.free(node, self._ending - kept)
+        if deal_out(self._pools.options(node, there), free) is None:
             return False
-        if not now:
+        if now is None:
             return True
-        wanted = self._pools.options(node, (*self._now.get(node, ()), *asked))
-        return deal_out(wanted, self._pools.free(node)) is not None
+        there = (*self._now.get(node, ()), *(ask for ask, seats in here if seats.now), *now)
+        return deal_out(self._pools.options(node, there), self._pools.free(node)) is not None
 
     # --- notes -----------------------------------------------------------------------------------
 
     def placed(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        if not self._own[task_class] and not self._shared[task_class]:
+        kept = self._kept[task_class]
+        if not self._own[task_class] and not self._shared[task_class] and not kept:
             return
+        for key in kept:
+            self._joined[key] += int(counts.sum())
+        for node in self._pools.homes(kept):
+            self._touch(node)
         for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
             for _ in range(count):
                 self._add(node, task_class)
@@ -561,26 +642,29 @@ class _Live(Greedy):
             self._touch(node)
 
     def _add(self, node: int, task_class: int) -> None:
-        claims = self._pools.devices.claims
-        asked = list(self._own[task_class])
+        is_now = self._fits(node, self._wanted(task_class))
+        self._put.setdefault((node, task_class), []).append(is_now)
+        for asks in (self._later, self._now) if is_now else (self._later,):
+            asks.setdefault(node, []).extend(self._own[task_class])
         for key in self._shared[task_class]:
-            seats = self._seated.setdefault(key, [])
-            asked += () if seats else (claims[key].ask,)
-            seats.append(node)
-        is_now = self._fits(node, tuple(asked), now=True)
-        self._later.setdefault(node, []).extend(asked)
-        if is_now:
-            self._now.setdefault(node, []).extend(asked)
-        self._put.setdefault((node, task_class), []).append((asked, is_now))
+            seats = self._seats[key]
+            if not seats.total:
+                seats.node = node
+                self._sharing.setdefault(node, []).append(key)
+            seats.total += 1
+            seats.now += is_now
 
     def _take_back(self, node: int, task_class: int) -> None:
-        asked, is_now = self._put[node, task_class].pop()
+        is_now = self._put[node, task_class].pop()
+        for asks in (self._later, self._now) if is_now else (self._later,):
+            for ask in self._own[task_class]:
+                asks[node].remove(ask)
         for key in self._shared[task_class]:
-            self._seated[key].remove(node)
-        for ask in asked:
-            self._later[node].remove(ask)
-            if is_now:
-                self._now[node].remove(ask)
+            seats = self._seats[key]
+            seats.total -= 1
+            seats.now -= is_now
+            if not seats.total:
+                self._sharing[node].remove(key)
 
     def leaves(self, victim: int, sign: int) -> None:
         task = running_tasks(self._problem).tasks[victim]

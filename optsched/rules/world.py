@@ -94,7 +94,10 @@ class World:
         )
         residents = [t for node in self.snapshot.nodes for t in node.residents]
         gone = {t.key for t in residents if t.status in _LEAVING}
-        devices = self.snapshot.devices.without(self.snapshot.devices.freed(residents, gone))
+        coming = (*self.placements, *self.promises)
+        joined = {key for each in coming for key in each.task.device_claims}
+        ended = self.snapshot.devices.freed(residents, gone) - joined
+        devices = self.snapshot.devices.without(ended)
         come = [
             Allocate(a.task, a.node, a.gang) if isinstance(a, Nominate) else a for a in self.actions
         ]
