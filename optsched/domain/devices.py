@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from optsched.domain.amounts import total
 from optsched.domain.cel import CelError, Unsupported, Value, compile_selector
+from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.units import parse_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
-    from optsched.domain.selectors import NodeSelector
     from optsched.domain.task import Taint, Task, Toleration
 
 MOST_CONSUMERS = 256
@@ -187,6 +187,12 @@ class DeviceAllocation:
 
     nodes: NodeSelector | None = None
     devices: tuple[tuple[str, DeviceId], ...] = ()
+
+    @classmethod
+    def on_node(cls, name: str, devices: tuple[tuple[str, DeviceId], ...]) -> DeviceAllocation:
+        """Devices of one node, as allocations name it."""
+        here = Requirement("metadata.name", Operator.IN, (name,))
+        return cls(NodeSelector((NodeTerm(names=(here,)),)), devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from optsched.api import kinds
 from optsched.domain.devices import NO_DEVICES, DeviceAllocation, Devices
-from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.formats.deviceclaims import (
     Stock,
     parse_device_claim,
@@ -65,7 +64,7 @@ class DeviceShelf:
     def assume(self, task: str, node: str, grant: DeviceGrant) -> None:
         """Count devices as allocated to a claim until a watch says so, or the task is forgotten."""
         self._is_stale = True
-        self._assumed[grant.claim] = (task, DeviceAllocation(on_node(node), grant.devices))
+        self._assumed[grant.claim] = (task, DeviceAllocation.on_node(node, grant.devices))
 
     def forget(self, task: str) -> None:
         """Do not assume any more what was assumed for a task."""
@@ -90,14 +89,6 @@ class DeviceShelf:
             self._shown = found
         self._is_stale = self._are_slices_stale = False
         return self._shown
-
-
-_NAME: Final = "metadata.name"
-
-
-def on_node(name: str) -> NodeSelector:
-    """One node, as allocations of its devices name it."""
-    return NodeSelector((NodeTerm(names=(Requirement(_NAME, Operator.IN, (name,)),)),))
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:

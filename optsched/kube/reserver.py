@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.domain.devices import DeviceAllocation
 from optsched.formats.deviceclaims import FINALIZER, granted_fields
-from optsched.kube.devices import on_node
 from optsched.kube.errors import Conflict, KubeError, NotFound, Rejected
 from optsched.kube.ports import Ref
 
@@ -100,7 +99,7 @@ class Reserver:
             if FINALIZER not in finalizers:
                 meta = {**_version(claim), "finalizers": [*finalizers, FINALIZER]}
                 claim = await self._api.patch(ref, {"metadata": meta})
-            allocation = DeviceAllocation(on_node(node), grant.devices)
+            allocation = DeviceAllocation.on_node(node, grant.devices)
             fresh["allocation"] = granted_fields(claim, allocation, self._class_of)
         reserved.append({"resource": "pods", "name": pod.name, "uid": uid})
         body = {"metadata": _version(claim), "status": {**fresh, "reservedFor": reserved}}

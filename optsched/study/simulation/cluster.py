@@ -5,12 +5,14 @@ Snapshots share every part that did not change with the one before.
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from optsched.domain.cluster import GangPhase, Snapshot
 from optsched.domain.task import TaskStatus
+from optsched.study.simulation.claims import ClaimBook
 from optsched.study.simulation.devices import GpuBook, gpu_milli
 from optsched.study.simulation.record import Place
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cards import CardUse
     from optsched.domain.cluster import Gang, Node
+    from optsched.domain.devices import DeviceGrant
     from optsched.domain.numa import NumaPart
     from optsched.domain.task import Task
     from optsched.domain.trace import Arrival, Trace
@@ -26,12 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A node for a task, and the parts of it that a session has dealt."""
+    """A node for a task, and the parts of it that a session has dealt.
+
+    devices: what its claims get, those that have nothing yet.
+    """
 
     node: str
     cards: tuple[CardUse, ...] = ()
     numa: tuple[NumaPart, ...] = ()
     gpus: tuple[int, ...] = ()
+    devices: tuple[DeviceGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +60,14 @@ class Ghost:
     """A pod that has been evicted and holds what it had until it leaves.
 
     number: of the arrival it belonged to. place: its own task's name, and where it sits. resident:
-    as snapshots show it, which is nobody's and about to leave.
+    as snapshots show it, which is nobody's and about to leave. devices: what its claims have.
     """
 
     leaves_ms: int
     number: int
     place: Place
     resident: Task
+    devices: tuple[DeviceGrant, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -129,6 +137,7 @@ class SimulatedCluster:
             {t.key: t for t in node.residents} for node in trace.nodes
         ]
         self._gpus = [_book(node) for node in trace.nodes]
+        self._claims = _claims_of(trace, self._rest)
         self._stale: set[int] = set()
         self._owner: dict[str, Job] = {}
         self._ghosts: list[Ghost] = []
@@ -162,7 +171,7 @@ class SimulatedCluster:
             quotas=rest.quotas,
             sharding=rest.sharding,
             answers=rest.answers,
-            devices=rest.devices,
+            devices=self._claims.devices,
             priority_classes=rest.priority_classes,
         )
 
@@ -190,12 +199,15 @@ class SimulatedCluster:
     def add(self, number: int, at_ms: int) -> Job:
         """Let the gang of an arrival come; its tasks wait, those with a node as well."""
         arrival = self._trace.arrivals[number]
-        gang = _as_submitted(arrival, self._trace.start_ms + at_ms)
+        gang = self._as_waiting(_as_submitted(arrival, self._trace.start_ms + at_ms))
         job = Job(number, arrival, gang, {t.key: t for t in gang.tasks})
         self.jobs[gang.key] = job
         self.waiting.add(gang.key)
         insort(self._keys, gang.key)
         self._shown_gangs = None
+        for task in arrival.gang.tasks:
+            if task.node and not self.is_up(task.node):
+                self._claims.left(task)
         return job
 
     def remove(self, job: Job) -> None:
@@ -241,7 +253,7 @@ class SimulatedCluster:
         return tuple(
             Held(
                 key,
-                Seat(place.node, tasks[key].cards, tasks[key].numa),
+                self._seat_of(tasks[key], place),
                 tasks[key].started_ms - self._trace.start_ms,
                 place.gpus,
                 tasks[key].saved_ms,
@@ -256,7 +268,7 @@ class SimulatedCluster:
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = (
-            [_ghost(job, tasks[key], job.places[key], leaves_ms) for key in keys]
+            [self._ghost(job, tasks[key], leaves_ms) for key in keys]
             if leaves_ms is not None
             else []
         )
@@ -272,9 +284,28 @@ class SimulatedCluster:
         """Pods that have been evicted and have yet to leave, in the order in which they will."""
         return tuple(self._ghosts)
 
+    def ghost(self, number: int, held: Held, leaves_ms: int) -> Ghost:
+        """The pod of a task of an arrival that had a place, on its way out."""
+        task = next(t for t in self.arrival(number).gang.tasks if t.key == held.task)
+        place = Place(held.task, held.seat.node, held.gpus or ())
+        resident = replace(
+            task,
+            key=f"{held.task}~{leaves_ms}",
+            gang="",
+            status=TaskStatus.RELEASING,
+            node=held.seat.node,
+            nominated_node="",
+            started_ms=held.since_ms,
+            cards=held.seat.cards,
+            device_claims=self._claims.names_leaving(task, leaves_ms),
+            numa=held.seat.numa,
+        )
+        return Ghost(leaves_ms, number, place, resident, held.seat.devices)
+
     def haunt(self, ghost: Ghost) -> None:
         """Let a pod that was evicted hold what it had."""
         number, task = self._number[ghost.place.node], ghost.resident
+        task = self._claims.seated(task, ghost.place.node, ghost.devices)
         self._gpus[number].hold(task.shape, ghost.place.gpus, task.cards)
         self._residents[number][task.key] = task
         self._stale.add(number)
@@ -287,6 +318,7 @@ class SimulatedCluster:
             ghost = self._ghosts.pop(0)
             number, task = self._number[ghost.place.node], ghost.resident
             del self._residents[number][task.key]
+            self._claims.left(task)
             self._gpus[number].give_back(task.shape, ghost.place.gpus, task.cards)
             self._stale.add(number)
             gone += 1
@@ -357,6 +389,7 @@ class SimulatedCluster:
             gpus=gpus if book.is_plain and not seat.cards else (),
             numa=seat.numa,
         )
+        bound = self._claims.seated(bound, seat.node, seat.devices)
         self._residents[number][task.key] = bound
         self._stale.add(number)
         job.places[task.key] = Place(task.key, seat.node, gpus)
@@ -369,6 +402,7 @@ class SimulatedCluster:
             del self._owner[key]
             number = self._number[place.node]
             task = self._residents[number].pop(key)
+            self._claims.left(task)
             self._gpus[number].give_back(task.shape, place.gpus, task.cards)
             self._stale.add(number)
 
@@ -377,29 +411,27 @@ class SimulatedCluster:
         self._shown_gangs = None
         (self.waiting.add if job.waits else self.waiting.discard)(job.gang.key)
 
+    def _as_waiting(self, gang: Gang) -> Gang:
+        tasks = tuple(map(self._claims.waiting, gang.tasks))
+        same = all(map(operator.is_, tasks, gang.tasks))
+        return gang if same else replace(gang, tasks=tasks)
 
-def ghost_of(arrival: Arrival, number: int, held: Held, leaves_ms: int) -> Ghost:
-    """The pod of a task of an arrival that had a place, on its way out."""
-    task = next(t for t in arrival.gang.tasks if t.key == held.task)
-    place = Place(held.task, held.seat.node, held.gpus or ())
-    resident = replace(
-        task,
-        key=f"{held.task}~{leaves_ms}",
-        gang="",
-        status=TaskStatus.RELEASING,
-        node=held.seat.node,
-        nominated_node="",
-        started_ms=held.since_ms,
-        cards=held.seat.cards,
-        numa=held.seat.numa,
-    )
-    return Ghost(leaves_ms, number, place, resident)
+    def _seat_of(self, task: Task, place: Place) -> Seat:
+        return Seat(place.node, task.cards, task.numa, devices=self._claims.held(task))
+
+    def _ghost(self, job: Job, task: Task, leaves_ms: int) -> Ghost:
+        place = job.places[task.key]
+        held = Held(task.key, self._seat_of(task, place), task.started_ms, place.gpus)
+        return self.ghost(job.number, held, leaves_ms)
 
 
-def _ghost(job: Job, task: Task, place: Place, leaves_ms: int) -> Ghost:
-    seat = Seat(place.node, task.cards, task.numa)
-    held = Held(task.key, seat, task.started_ms, place.gpus)
-    return ghost_of(job.arrival, job.number, held, leaves_ms)
+def _claims_of(trace: Trace, rest: Snapshot) -> ClaimBook:
+    arriving = [task for arrival in trace.arrivals for task in arrival.gang.tasks]
+    residents = [task for node in trace.nodes for task in node.residents]
+    if not rest.devices.claims:
+        return ClaimBook(rest.devices, (), set())
+    known = {task.uid for task in (*arriving, *residents)}
+    return ClaimBook(rest.devices, (*residents, *(t for t in arriving if t.node)), known)
 
 
 def _book(node: Node) -> GpuBook:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.domain.cluster import Gang, Node, Queue, Snapshot
+    from optsched.domain.devices import DeviceClaim, Devices
     from optsched.domain.task import Task
 
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
@@ -39,7 +40,7 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
         node_events=tuple(sorted(_node_events(snapshots), key=lambda e: (e.at_ms, e.node))),
         topology=first.topology,
         start_ms=first.taken_ms,
-        rest=first,
+        rest=replace(first, devices=_devices(snapshots)),
     )
 
 
@@ -121,6 +122,22 @@ def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
     for name in sorted(found):
         others = tuple(t for t in found[name].residents if t.gang not in ours)
         yield replace(found[name], ready=True, residents=others)
+
+
+def _devices(snapshots: Sequence[Snapshot]) -> Devices:
+    """What there is to be claimed in the first picture, with all claims that there ever were.
+
+    Those that come later have nothing when they come.
+    """
+    first = snapshots[0].devices
+    came: dict[str, DeviceClaim] = {}
+    for snapshot in snapshots:
+        for key, claim in snapshot.devices.claims.items():
+            came.setdefault(key, replace(claim, allocation=None, reserved_for=()))
+    if came.keys() == first.claims.keys():
+        return first
+    came |= first.claims
+    return replace(first, claims={key: came[key] for key in sorted(came)})
 
 
 def _node_events(snapshots: Sequence[Snapshot]) -> Iterator[NodeEvent]:

@@ -455,7 +455,7 @@ class Simulation:
         binds = list(binds)
         gpus = self.cluster.deal([(a.node, self.cluster.jobs[a.gang].fresh[a.task]) for a in binds])
         for a in binds:
-            seat = Seat(a.node, a.cards, a.numa, gpus.get(a.task, ()))
+            seat = Seat(a.node, a.cards, a.numa, gpus.get(a.task, ()), a.devices)
             seats.setdefault(a.gang, {})[a.task] = seat
         for key, theirs in seats.items():
             job = self.cluster.jobs[key]

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.domain.cards import CardUse
 from optsched.domain.cluster import GangPhase
+from optsched.domain.devices import DeviceGrant, DeviceId
 from optsched.domain.numa import NumaPart
 from optsched.domain.usage import Usage
-from optsched.study.simulation.cluster import Held, Seat, ghost_of
+from optsched.study.simulation.cluster import Held, Seat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.study.simulation.cluster import Ghost, Job, SimulatedCluster
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
@@ -35,8 +36,7 @@ def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
     for given in state["jobs"]:
         _read_job(cluster, given)
     for number, leaves_ms, place in state["ghosts"]:
-        arrival = cluster.arrival(number)
-        cluster.haunt(ghost_of(arrival, number, _read_place(place), leaves_ms))
+        cluster.haunt(cluster.ghost(number, _read_place(place), leaves_ms))
 
 
 def write_usage(usage: Mapping[str, Usage]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
 
 def _ghost(ghost: Ghost) -> list[Any]:
     task, place = ghost.resident, ghost.place
-    seat = Seat(place.node, task.cards, task.numa)
+    seat = Seat(place.node, task.cards, task.numa, devices=ghost.devices)
     held = Held(place.task, seat, task.started_ms, place.gpus, task.saved_ms)
     return [ghost.number, ghost.leaves_ms, _place(held)]
 
@@ -79,7 +79,9 @@ def _ghost(ghost: Ghost) -> list[Any]:
 def _place(held: Held) -> list[Any]:
     cards = [astuple(card) for card in held.seat.cards]
     parts = [astuple(part) for part in held.seat.numa]
-    return [held.task, held.seat.node, held.since_ms, held.gpus, held.saved_ms, cards, parts]
+    grants = [[g.claim, [[request, *d] for request, d in g.devices]] for g in held.seat.devices]
+    where = [held.task, held.seat.node, held.since_ms, held.gpus, held.saved_ms]
+    return [*where, cards, parts, grants]
 
 
 def _read_job(cluster: SimulatedCluster, given: Mapping[str, Any]) -> None:
@@ -92,6 +94,15 @@ def _read_job(cluster: SimulatedCluster, given: Mapping[str, Any]) -> None:
 
 
 def _read_place(given: list[Any]) -> Held:
-    task, node, since_ms, gpus, saved_ms, cards, parts = given
-    seat = Seat(node, tuple(CardUse(*c) for c in cards), tuple(NumaPart(*p) for p in parts))
+    task, node, since_ms, gpus, saved_ms, cards, parts, grants = given
+    seat = Seat(
+        node,
+        cards=tuple(CardUse(*c) for c in cards),
+        numa=tuple(NumaPart(*p) for p in parts),
+        devices=tuple(_read_grant(*g) for g in grants),
+    )
     return Held(task, seat, since_ms, tuple(gpus), saved_ms)
+
+
+def _read_grant(claim: str, devices: list[list[str]]) -> DeviceGrant:
+    return DeviceGrant(claim, tuple((request, DeviceId(*which)) for request, *which in devices))

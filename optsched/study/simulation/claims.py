@@ -1,0 +1,146 @@
+"""ResourceClaims of a simulation: who uses each of them, and which devices it has.
+
+A claim gets its devices with the first task that is bound with it and gives them back when the last
+one has left, as the controller of resource claims does (Kubernetes, KEP-4381). A pod that leaves
+keeps what its own claims have: the pod that is made anew has claims of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.domain.devices import DeviceAllocation, DeviceGrant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optsched.domain.devices import DeviceClaim, Devices
+    from optsched.domain.task import Task, TaskShape
+
+_LEFT: Final = "~"
+"""Between the key of a claim and when the pod goes that leaves with it; in no name of an object."""
+
+
+class ClaimBook:
+    """The claims of a cluster and their users.
+
+    Parameters
+    ----------
+    devices
+        As they are in the beginning.
+    standing
+        Tasks that have a node then. What claims have that none of them uses is given back, unless
+        it is reserved for a pod that is none of `known`.
+    known
+        Uids of the pods that are simulated.
+
+    """
+
+    def __init__(self, devices: Devices, standing: Iterable[Task], known: set[str]) -> None:
+        self._shown: Devices | None = devices
+        self._devices = devices
+        self._claims = dict(devices.claims)
+        self._users: dict[str, dict[str, str]] = {key: {} for key in self._claims}
+        self._others = {
+            key: tuple(uid for uid in claim.reserved_for if uid not in known)
+            for key, claim in self._claims.items()
+        }
+        self._shapes: dict[TaskShape, TaskShape] = {}
+        for task in standing:
+            for key in task.device_claims:
+                if key in self._users:
+                    self._users[key][task.key] = task.uid
+        for key in self._claims:
+            self._settle(key)
+
+    @property
+    def devices(self) -> Devices:
+        """All of it; the very same as before where nothing has changed."""
+        if self._shown is None:
+            claims = {key: self._claims[key] for key in sorted(self._claims)}
+            self._shown = replace(self._devices, claims=claims)
+        return self._shown
+
+    def waiting(self, task: Task) -> Task:
+        """A task without a node: its shape says what its claims have yet to get."""
+        if not task.device_claims:
+            return task
+        tied = tuple(key for key in task.device_claims if not self._is_open(key))
+        own = (self._claims[key].ask for key in task.device_claims if self._is_open(key))
+        shape = replace(task.shape, device_claims=tied, devices=tuple(own))
+        return replace(task, shape=self._shapes.setdefault(shape, shape))
+
+    def seated(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
+        """Let a task use its claims on a node; those that have nothing get what is granted.
+
+        Its shape says no more what they ask for.
+        """
+        if not task.device_claims:
+            return task
+        granted = {grant.claim: grant.devices for grant in grants}
+        for key in task.device_claims:
+            claim = self._claim(key)
+            if claim is None:
+                continue
+            self._users.setdefault(key, {})[task.key] = task.uid
+            if claim.allocation is None:
+                allocation = DeviceAllocation.on_node(node, granted.get(_name(key), ()))
+                self._claims[key] = replace(claim, allocation=allocation)
+                self._shown = None
+            self._settle(key)
+        shape = replace(task.shape, device_claims=(), devices=())
+        return replace(task, shape=self._shapes.setdefault(shape, shape))
+
+    def left(self, task: Task) -> None:
+        """Let a task use its claims no more."""
+        for key in task.device_claims:
+            if self._users.get(key, {}).pop(task.key, None) is not None:
+                self._settle(key)
+
+    def held(self, task: Task) -> tuple[DeviceGrant, ...]:
+        """What the claims of a task have."""
+        claims = (self._claims.get(key) for key in task.device_claims)
+        return tuple(
+            DeviceGrant(claim.key, claim.allocation.devices)
+            for claim in claims
+            if claim is not None and claim.allocation is not None
+        )
+
+    def names_leaving(self, task: Task, leaves_ms: int) -> tuple[str, ...]:
+        """The claims of the pod of a task while it leaves."""
+        found = (self._claims.get(key) for key in task.device_claims)
+        own = {claim.key for claim in found if claim is not None and claim.is_own}
+        return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _is_open(self, key: str) -> bool:
+        """Whether it is the own claim of a task, which can get devices."""
+        claim = self._claims.get(key)
+        return claim is not None and claim.is_own and not claim.problem
+
+    def _claim(self, key: str) -> DeviceClaim | None:
+        """A claim; that of a pod that leaves is made where it is asked for."""
+        of = self._claims.get(_name(key))
+        if key not in self._claims and of is not None:
+            self._claims[key] = replace(of, key=key, allocation=None, reserved_for=())
+        return self._claims.get(key)
+
+    def _settle(self, key: str) -> None:
+        """Note who uses a claim; one that nobody uses gives back what it has."""
+        claim, users = self._claims[key], self._users[key]
+        reserved = tuple(sorted({*users.values(), *self._others.get(key, ())}))
+        if not reserved and _LEFT in key:
+            del self._claims[key], self._users[key]
+            self._shown = None
+            return
+        allocation = claim.allocation if reserved else None
+        if (claim.reserved_for, claim.allocation) != (reserved, allocation):
+            self._claims[key] = replace(claim, reserved_for=reserved, allocation=allocation)
+            self._shown = None
+
+
+def _name(key: str) -> str:
+    """The key that a claim has in the trace."""
+    return key.partition(_LEFT)[0]
