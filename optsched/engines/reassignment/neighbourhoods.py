@@ -25,9 +25,11 @@ _EFFORT: Final = 0.5
 _QUICK: Final = 0.3
 """Of the effort: a neighbourhood solved in less was a small one."""
 
-_WASTEFUL: Final = 40
 _DEAR: Final = 12
-"""Processes that are looked at: of machines that waste, and of one that costs."""
+"""Processes that are looked at of a machine that costs."""
+
+_ANYONE: Final = 0.3
+"""How likely a machine is that has nothing to spare, for one of the usual that has."""
 
 _ANYWAY: Final = 0.15
 """Part of the neighbourhoods that are of a kind, whatever it has been worth."""
@@ -67,7 +69,7 @@ class Neighbourhoods:
     """Solves one after the other, of three kinds, more often of those that are worth it.
 
     Any machines, with all processes on them. Machines of which one pays for what others could
-    spare, with the largest processes on them. And one that costs much, with others and those who
+    spare, with all of theirs. And one that costs much, with others and those who
     came there, who may go home: what is transient keeps large processes where they are as long as
     small ones have taken the little room elsewhere.
 
@@ -87,7 +89,7 @@ class Neighbourhoods:
         most = instance.num_machines
         self._kinds = (
             _Kind(self._any, 3, 2, most),
-            _Kind(self._wasteful, 8, 3, most),
+            _Kind(self._wasteful, 3, 2, most),
             _Kind(self._dear, 3, 1, most - 1),
         )
         self.is_best = False
@@ -142,21 +144,19 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _wasteful(self, width: int) -> Chosen:
-        """One that costs for a term, and others by how far they are from what costs nothing."""
+        """One that costs for a term, and others by what they have to spare of it."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
         if not waste.any():
             return None
         term = self._drawn(waste)
-        first, far = self._drawn(over[term]), np.abs(excess[term])
-        far += far.mean()
-        far[first] = 0
-        others = self._random.choice(len(far), width - 1, replace=False, p=far / far.sum())
+        first, room = self._drawn(over[term]), np.minimum(under[term], over[term].max())
+        room += _ANYONE * room.mean()
+        room[first] = 0
+        others = self._random.choice(len(room), width - 1, replace=False, p=room / room.sum())
         machines = np.sort(np.append(others, first)).astype(np.int64)
-        here = self._on(machines)
-        lot = np.sqrt(self._random.random(len(here)))
-        return machines, _largest(here, self._instance.demand[term, here] * lot, _WASTEFUL)
+        return machines, self._on(machines)
 
     def _dear(self, width: int) -> Chosen:
         """One by what it costs, any others, and where those are at home who came to them."""

@@ -48,11 +48,10 @@ class Stage(Enum):
 
 
 SCHEDULE: Final = (
-    (Stage.COOL, 0.4),
-    (Stage.WARM, 0.15),
-    (Stage.IMPROVE, 0.15),
-    (Stage.WARM, 0.15),
-    (Stage.IMPROVE, 0.15),
+    (Stage.COOL, 0.5),
+    (Stage.WARM, 0.12),
+    (Stage.IMPROVE, 0.19),
+    (Stage.IMPROVE, 0.19),
 )
 """With the shares of the effort that they get."""
 
