@@ -202,6 +202,17 @@ def test_what_is_better_is_told_and_kept():
     assert kept(best, best.model, "tiny", worse, {}) is best
 
 
+def test_fewer_victims_are_better_and_not_beyond_what_was_proved_gang_by_gang():
+    entry = BY_TITLE["victims/preempt-large"]
+    (best,) = entry.best
+    at = [level.name for level in best.levels].index("victims")
+    known = best.levels[at]
+    fewer = replace(known, value=known.value - 1, bound=known.value - 1)
+    found = Found((*best.levels[:at], fewer, *best.levels[at + 1 :]), "greedy", "")
+    (told,) = judged(entry, best.model, found)
+    assert told.startswith("better than what is known")
+
+
 def test_a_better_bound_is_kept_with_the_plan_that_is_known():
     best = BY_TITLE["gangs-fragmented/tiny"].best[0]
     loose = replace(best, levels=fresh(best, bound=10**9, status=LevelStatus.FEASIBLE).levels)
