@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from optsched.study.simulation.recorded import trace_of_record
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.traces import trace_of
 from tests.support.devices import wrong_with_devices
+from tests.support.replays import record_in_parts, times
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.task import Task
+    from optsched.study.simulation.record import Event
 
 S = 1000
 POLICY = load_policy("volcano-compatible", Path.read_text)
@@ -127,10 +128,10 @@ def wrong(snapshot: Snapshot) -> Iterator[str]:
             yield f"{key}: {claim} for {users}"
 
 
-def played(given: Trace) -> tuple[list[object], Simulation]:
+def played(given: Trace) -> tuple[list[Event], Simulation]:
     """Its events; after every step the cluster is looked at."""
     simulation = Simulation(given, POLICY, Options(period_ms=S))
-    events: list[object] = []
+    events: list[Event] = []
     while (found := simulation.step()) is not None:
         events += found
         assert list(wrong(simulation.cluster.snapshot(simulation.now_ms))) == []
@@ -139,14 +140,6 @@ def played(given: Trace) -> tuple[list[object], Simulation]:
 
 def tasks_of(snapshot: Snapshot) -> Iterator[Task]:
     return (task for each in snapshot.gangs for task in each.tasks)
-
-
-def times(events: list[object], kind: type) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for e in events:
-        if isinstance(e, kind):
-            found.setdefault(e.job.removeprefix("ns/"), []).append(e.at_ms / S)  # type: ignore[attr-defined]
-    return found
 
 
 def test_who_finds_no_device_waits_until_one_is_given_back() -> None:
@@ -311,13 +304,5 @@ def test_sessions_of_a_solver_keep_to_the_rule(seed: int) -> None:
 def test_it_goes_on_from_where_it_stood(seed: int) -> None:
     given = busy(seed)
     whole = Simulation(given, POLICY, Options(period_ms=S)).run()
-    text, kept = "", None
-    for num_steps in (7, 12, 9, 10**9):
-        part = Simulation(given, POLICY, Options(period_ms=S))
-        if kept is not None:
-            part.restore(json.loads(kept))
-        while num_steps and (events := part.step()) is not None:
-            text += lines(events)
-            num_steps -= 1
-        kept = json.dumps(part.state())
-    assert text == lines(whole)
+    found = record_in_parts(given, POLICY, Options(period_ms=S), (7, 12, 9))
+    assert found == lines(whole)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import cache
 from itertools import cycle
@@ -36,6 +35,7 @@ from optsched.study.simulation.record import (
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.simulation.traces import trace_of
 from optsched.study.synthetic import GavelTrace
+from tests.support.replays import record_in_parts, times
 from tests.support.small import gang, node, random_cluster, shape
 
 S = 1000
@@ -58,14 +58,6 @@ def trace(*arrivals: Arrival, nodes: int = 1, events: tuple[NodeEvent, ...] = ()
 
 def play(given: Trace, **options: int) -> list[Event]:
     return Simulation(given, policy(), Options(**options)).run()  # type: ignore[arg-type]
-
-
-def times(events: list[Event], kind: type) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for e in events:
-        if isinstance(e, kind):
-            found.setdefault(e.job.removeprefix("ns/"), []).append(e.at_ms / S)  # type: ignore[attr-defined]
-    return found
 
 
 def test_one_after_the_other() -> None:
@@ -247,16 +239,7 @@ def test_it_goes_on_from_where_it_stood(seed: int) -> None:
     given, options = busy(seed), Options(period_ms=60_000)
     whole = lines(played(seed))
     stops = np.random.default_rng(seed).integers(1, 30, 4).tolist()
-    text, kept = "", None
-    for num_steps in [*stops, 10**9]:
-        part = Simulation(given, policy(), options)
-        if kept is not None:
-            part.restore(json.loads(kept))
-        while num_steps and (events := part.step()) is not None:
-            text += lines(events)
-            num_steps -= 1
-        kept = json.dumps(part.state())
-    assert text == whole
+    assert record_in_parts(given, policy(), options, stops) == whole
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -1,0 +1,41 @@
+"""What replays come to: when things happened, and a replay that is cut and goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from optsched.study.simulation.record import lines
+from optsched.study.simulation.simulator import Options, Simulation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from optsched.domain.trace import Trace
+    from optsched.policy.policy import Policy
+    from optsched.study.simulation.record import Event
+
+S = 1000
+
+
+def times(events: Iterable[Event], kind: type) -> dict[str, list[float]]:
+    """Seconds of the events of a kind, by name of the job."""
+    found: dict[str, list[float]] = {}
+    for e in events:
+        if isinstance(e, kind):
+            found.setdefault(e.job.removeprefix("ns/"), []).append(e.at_ms / S)  # type: ignore[attr-defined]
+    return found
+
+
+def record_in_parts(given: Trace, policy: Policy, options: Options, stops: Sequence[int]) -> str:
+    """The record of a replay that is written down and read again after so many steps each."""
+    text, kept = "", None
+    for num_steps in [*stops, 10**9]:
+        part = Simulation(given, policy, options)
+        if kept is not None:
+            part.restore(json.loads(kept))
+        while num_steps and (events := part.step()) is not None:
+            text += lines(events)
+            num_steps -= 1
+        kept = json.dumps(part.state())
+    return text
