@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -58,6 +60,30 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
     """Thousandths of GPUs that pods of a plan take, by what they ask for."""
     asked = workload.asked
     return sum(int(asked.milli[classes[at.pod]]) * len(at.devices) for at in plan)
+
+
+def turned_away(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> list[str]:
+    """Of each class the first pod that a plan leaves out although there is room beside it."""
+    asked, machines = workload.asked, workload.machines
+    cpu_m, memory_mib, free = (
+        machines.cpu_m.copy(),
+        machines.memory_mib.copy(),
+        machines.free.copy(),
+    )
+    for at in plan:
+        kind = classes[at.pod]
+        cpu_m[at.node] -= asked.cpu_m[kind]
+        memory_mib[at.node] -= asked.memory_mib[kind]
+        free[at.node, list(at.devices)] -= asked.milli[kind]
+    runs = {at.pod for at in plan}
+    first = {kind: pod for pod, kind in reversed(list(enumerate(classes))) if pod not in runs}
+    said = list[str]()
+    for kind, pod in sorted(first.items(), key=lambda one: one[1]):
+        fits = asked.reach[kind][machines.model] & (cpu_m >= asked.cpu_m[kind])
+        fits &= memory_mib >= asked.memory_mib[kind]
+        fits &= (free >= asked.milli[kind]).sum(axis=1) >= asked.number[kind]
+        said += [f"pod {pod} fits node {n} and is left out" for n in np.flatnonzero(fits)[:1]]
+    return said
 
 
 def _each_once(classes: Sequence[int], plan: Sequence[Placed]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.engines.sharing.moving import Running, improved
 from optsched.engines.sharing.search import allocate
-from optsched.study.fgd.checking import milli_of_plan, wrong_with_plan
+from optsched.study.fgd.checking import milli_of_plan, turned_away, wrong_with_plan
 from optsched.study.fgd.offline import (
     arrived_pods,
     layout_of,
@@ -18,7 +18,7 @@ from optsched.study.fgd.offline import (
     plan_with_moves,
     pool_of,
 )
-from optsched.study.fgd.online import placed_in_batches, planned_slots
+from optsched.study.fgd.online import helpful, placed_in_batches, planned_slots
 from optsched.study.fgd.policies import POLICIES
 from optsched.study.fgd.replay import replay
 from optsched.study.fgd.workload import arrivals
@@ -53,6 +53,8 @@ class Scene:
         Where FGD leaves them.
     placed
         The same, pod by pod.
+    rank
+        (N,) which of equally good nodes FGD takes: the one of the least rank.
 
     """
 
@@ -61,29 +63,42 @@ class Scene:
     pool: Pool
     fgd: Layout
     placed: list[Placed]
+    rank: I64
 
     def percent(self, milli: float) -> float:
         """Thousandths of GPUs as percent of all GPUs."""
         return 100 * milli / self.workload.total_milli
 
     def checked(self, plan: Sequence[Placed]) -> float:
-        """Percent of all GPUs that a plan gives out.
+        """Percent of all GPUs that a plan gives out to pods that are chosen.
 
         Raises
         ------
         WrongPlan
-            It breaks a rule, or leaves out pods without GPUs.
+            It breaks a rule, or leaves out more pods without GPUs than FGD does.
 
         """
+        runs, due = (self._num_without_gpus(some) for some in (plan, self.placed))
+        fewer = f"{runs} pods without GPUs run, and {due} under FGD"
+        return self._percent_of(plan, [fewer] if runs < due else [])
+
+    def checked_as_they_come(self, plan: Sequence[Placed]) -> float:
+        """Percent of all GPUs that a plan gives out to pods of which none is chosen.
+
+        Raises
+        ------
+        WrongPlan
+            It breaks a rule, or somebody is turned away who fits.
+
+        """
+        return self._percent_of(plan, turned_away(self.workload, self.classes.tolist(), plan))
+
+    def _num_without_gpus(self, plan: Sequence[Placed]) -> int:
+        return sum(not at.devices for at in plan)
+
+    def _percent_of(self, plan: Sequence[Placed], unfair: Sequence[str]) -> float:
         kinds = self.classes.tolist()
-        wrong = wrong_with_plan(self.workload, kinds, plan)
-        left_out = set(range(len(kinds))) - {at.pod for at in plan}
-        wrong += [
-            f"pod {pod} asks for no GPUs and is left out"
-            for pod in sorted(left_out)
-            if self.workload.asked.number[kinds[pod]] == 0
-        ]
-        if wrong:
+        if wrong := [*wrong_with_plan(self.workload, kinds, plan), *unfair]:
             raise WrongPlan(wrong[0])
         return self.percent(milli_of_plan(self.workload, kinds, plan))
 
@@ -96,7 +111,7 @@ def scene(workload: Workload, seed: int) -> Scene:
     node, device = (a[0, : len(classes)] for a in (history.node_of, history.device_of))
     pool = pool_of(workload, classes)
     placed = plan_as_placed(workload, classes, node, device)
-    return Scene(workload, classes, pool, layout_of(pool, classes, node, device), placed)
+    return Scene(workload, classes, pool, layout_of(pool, classes, node, device), placed, run.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +155,14 @@ def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
     Raises
     ------
     WrongPlan
-        See `Scene.checked`.
+        See `Scene.checked_as_they_come`.
 
     """
-    slots, kinds = planned_slots(here.workload), here.classes.tolist()
+    workload, kinds = here.workload, here.classes.tolist()
+    slots = helpful(workload, planned_slots(workload), here.rank)
     return {
-        size: here.checked(placed_in_batches(here.workload, kinds, slots, size)) for size in sizes
+        size: here.checked_as_they_come(placed_in_batches(workload, kinds, slots, size, here.rank))
+        for size in sizes
     }
 
 

@@ -1,10 +1,13 @@
 """Pods arrive in batches and stay where they are put: slots planned ahead, FGD for the rest.
 
-Like FGD, the policy knows the typical pods and their shares. Once, before anybody comes, it plans
-where as many of them as ask for a little more than all GPUs would go best
-(`optsched.engines.sharing`); every node gets slots. Of a batch each pod takes a slot of its class;
-who finds none takes a slot made for no less, then by FGD's score room without slots, then any room,
-whose slots are given up. Nobody is turned away who fits somewhere.
+Like FGD, the policy knows which part of the pods each class makes up, the rare ones too. Once,
+before anybody comes, it plans where as many of them as ask for a little more than all GPUs would go
+best (`optsched.engines.sharing`); every node gets slots. Of a batch each pod takes a slot of its
+class; who finds none takes a slot made for no less, then by FGD's score room without slots, then
+any room, whose slots are given up. Nobody is turned away who fits somewhere.
+
+Where CPU runs out before GPUs do, pods for which there are no slots break up so many that FGD alone
+does better. So the slots are rehearsed with pods drawn by their shares, and kept where they help.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 
 from optsched.engines.sharing.pool import WHOLE
 from optsched.engines.sharing.rounding import rounded
-from optsched.study.fgd.checking import Placed
+from optsched.study.fgd.checking import Placed, milli_of_plan
 from optsched.study.fgd.offline import plan_of, pool_of
 from optsched.study.fgd.policies import POLICIES
 from optsched.study.fgd.room import Room
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.engines.sharing.pool import Asked
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import F64, I64
     from optsched.study.fgd.workload import Workload
 
 EXPECTED: Final = 102
@@ -34,6 +37,10 @@ EXPECTED: Final = 102
 
 PLAN_SECONDS: Final = 60.0
 """How long whole numbers for the slots are sought at most."""
+
+_REHEARSAL_SEED: Final = 0
+_DRAWN: Final = 1.2
+"""Pods drawn for a rehearsal, as a part of those that ask for all GPUs on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +52,24 @@ class Slot:
     devices: tuple[int, ...]
 
 
-def expected_pods(workload: Workload, percent: int = EXPECTED) -> I64:
-    """Typical pods (T,) in their shares that ask for so much of all GPUs."""
-    mean = workload.share @ workload.asked.worth[workload.typical]
-    number = np.rint(workload.share * percent / 100 * workload.total_milli / mean)
-    return np.repeat(workload.typical, number.astype(np.int64))
+def expected_pods(workload: Workload, percent: float = EXPECTED) -> I64:
+    """(T,) classes of pods in their shares that ask for so much of all GPUs."""
+    part = _part_of_all(workload)
+    number = np.rint(part * _number(workload, percent))
+    return np.repeat(np.arange(len(part)), number.astype(np.int64))
+
+
+def _part_of_all(workload: Workload) -> F64:
+    """(K,) which part of all pods each class makes up."""
+    number = np.bincount(workload.pod_class, minlength=len(workload.asked.cpu_m))
+    part: F64 = number / number.sum()
+    return part
+
+
+def _number(workload: Workload, percent: float) -> float:
+    """Pods that ask for so much of all GPUs on average."""
+    mean = float(_part_of_all(workload) @ workload.asked.worth)
+    return percent / 100 * workload.total_milli / mean
 
 
 def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slot]:
@@ -63,11 +83,31 @@ def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slo
     return [Slot(at.node, int(classes[at.pod]), at.devices) for at in plan]
 
 
+def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
+    """The slots; none where drawn pods are given no less of the GPUs without."""
+    drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
+        len(workload.asked.cpu_m),
+        int(_DRAWN * _number(workload, 100)) + 1,
+        p=_part_of_all(workload),
+    )
+    demand = workload.asked.worth[drawn].cumsum()
+    pods = drawn[demand <= workload.total_milli].tolist()
+    with_slots, without = (
+        milli_of_plan(workload, pods, placed_in_batches(workload, pods, some, 1, rank))
+        for some in (slots, [])
+    )
+    return slots if with_slots > without else []
+
+
 def placed_in_batches(
-    workload: Workload, classes: Sequence[int], slots: Sequence[Slot], size: int
+    workload: Workload, classes: Sequence[int], slots: Sequence[Slot], size: int, rank: I64
 ) -> list[Placed]:
-    """Where pods of classes (T,) run that arrive so many at a time."""
-    cluster, found = _Cluster(workload, slots), list[Placed]()
+    """Where pods of classes (T,) run that arrive so many at a time.
+
+    Of nodes (N,) that are equally good for a pod without a slot the one of the least rank is taken:
+    without slots, and with FGD's ranks, pods one by one go where FGD puts them.
+    """
+    cluster, found = _Cluster(workload, slots, rank), list[Placed]()
     for first in range(0, len(classes), size):
         batch = dict(enumerate(classes[first : first + size], first))
         found += cluster.arrive(batch)
@@ -77,10 +117,10 @@ def placed_in_batches(
 class _Cluster:
     """What is left, what is left beside the slots, and the slots that nobody has taken."""
 
-    def __init__(self, workload: Workload, slots: Sequence[Slot]) -> None:
+    def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
         self._asked = workload.asked
         policy = POLICIES["06-FGD"](workload)
-        self._left, self._spare = Room(workload, policy), Room(workload, policy)
+        self._left, self._spare = (Room(workload, policy, rank) for _ in range(2))
         self._made_for = _made_for_no_less(workload.asked)
         self._of_kind: defaultdict[int, list[Slot]] = defaultdict(list)
         self._on: defaultdict[int, list[Slot]] = defaultdict(list)
@@ -90,7 +130,11 @@ class _Cluster:
             self._spare.take(slot.kind, slot.node, slot.devices)
 
     def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
-        """Place a batch, pods and their classes: those with slots of their own first."""
+        """Place a batch, pods and their classes: those with slots of their own first.
+
+        Then those with several GPUs, others as they came: one sort of pods after the other would
+        take either CPU or GPUs alone from the nodes.
+        """
         others = []
         for pod, kind in batch.items():
             slot = self._slot(kind, [kind])
@@ -98,8 +142,8 @@ class _Cluster:
                 others.append((pod, kind))
             else:
                 yield Placed(pod, *self._filled(slot, kind))
-        total, cpu_m = self._asked.worth, self._asked.cpu_m
-        for pod, kind in sorted(others, key=lambda o: (-total[o[1]], -cpu_m[o[1]], o[0])):
+        whole = self._asked.number
+        for pod, kind in sorted(others, key=lambda o: (-max(whole[o[1]], 1), o[0])):
             at = self._elsewhere(kind)
             if at is not None:
                 yield Placed(pod, *at)

@@ -22,11 +22,13 @@ _NO_ROOM: Final = -1
 class Room:
     """N nodes; points of classes on them are kept until a node changes.
 
-    More may be taken than there is: what is left then is negative.
+    More may be taken than there is: what is left then is negative. Of equally good nodes the one
+    of the least rank (N,) is taken.
     """
 
-    def __init__(self, workload: Workload, policy: Policy) -> None:
+    def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
         machines = workload.machines
+        self._order = np.argsort(rank)
         self._asked, self._policy = workload.asked, policy
         self._cpu_m, self._memory_mib = machines.cpu_m.copy(), machines.memory_mib.copy()
         self._free, self._model = machines.free.copy(), machines.model
@@ -58,9 +60,9 @@ class Room:
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
     def best(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
-        """Where the policy puts a pod of a class; of equally good nodes on the first."""
+        """Where the policy puts a pod of a class."""
         self._rate()
-        node = int(self._points[:, kind].argmax())
+        node = int(self._order[self._points[self._order, kind].argmax()])
         if self._points[node, kind] == _NO_ROOM:
             return None
         return node, self._devices(kind, node)

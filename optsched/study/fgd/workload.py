@@ -10,7 +10,8 @@ import numpy as np
 
 from optsched.domain.amounts import amount_of
 from optsched.engines.sharing.pool import WHOLE, Asked
-from optsched.formats.openb import GPU, read_openb_rows
+from optsched.formats.openb import GPU, NODE_LIST, read_openb_rows
+from optsched.formats.problems import InstanceError
 from optsched.study.fgd.gorandom import GoRandom
 from optsched.units import CPU, MEMORY
 
@@ -92,10 +93,15 @@ def read_workload(
     Raises
     ------
     InstanceError
-        As `read_openb`.
+        As `read_openb`; also where no pod asks for GPUs, or no node has any.
 
     """
     machines, rows, problems = read_openb_rows(pods, nodes)
+    if not any(row.num_gpu * row.gpu_milli for row in rows):
+        raise InstanceError(f"{pods}: no pod asks for GPUs; one at least has to", problems)
+    if not any(amount_of(n.allocatable, GPU) for n in machines):
+        node_file = nodes or pods.with_name(NODE_LIST)
+        raise InstanceError(f"{node_file}: no node has GPUs; one at least has to", problems)
     models = sorted({n.gpu_model for n in machines})
     kinds = [_kind(row) for row in rows]
     classes = sorted(set(kinds))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.study.fgd.checking import Placed, milli_of_plan, wrong_with_plan
+from optsched.study.fgd.checking import Placed, milli_of_plan, turned_away, wrong_with_plan
 from optsched.study.fgd.workload import Workload, read_workload
 
 if TYPE_CHECKING:
@@ -57,3 +57,16 @@ def test_a_plan_that_can_be_carried_out(workload: Workload) -> None:
 def test_what_is_wrong(workload: Workload, plan: list[Placed], said: str) -> None:
     found = wrong_with_plan(workload, CLASSES, plan)
     assert any(said in line for line in found), found
+
+
+def test_who_is_turned_away(workload: Workload) -> None:
+    """Room is looked for on every node, model and GPU; the first pod of a class is named."""
+    everybody = [Placed(0, 0, ()), Placed(1, 1, ()), Placed(2, 0, (0,)), Placed(3, 0, (1,))]
+    full = [*everybody, Placed(4, 1, (0, 1))]
+    assert turned_away(workload, CLASSES, full) == []
+    assert turned_away(workload, CLASSES, everybody) == ["pod 4 fits node 1 and is left out"]
+    assert turned_away(workload, CLASSES, full[1:]) == ["pod 0 fits node 0 and is left out"]
+    assert turned_away(workload, CLASSES, full[4:]) == [
+        "pod 0 fits node 0 and is left out",
+        "pod 2 fits node 0 and is left out",
+    ]

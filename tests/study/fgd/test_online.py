@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import count
+from dataclasses import replace
+from itertools import count, permutations
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from optsched.study.fgd.__main__ import main
-from optsched.study.fgd.checking import Placed
+from optsched.study.fgd.checking import Placed, turned_away
 from optsched.study.fgd.figures import BATCHES, WrongPlan, offline, online, scene, with_moves
-from optsched.study.fgd.online import Slot, expected_pods, placed_in_batches, planned_slots
+from optsched.study.fgd.online import (
+    Slot,
+    expected_pods,
+    helpful,
+    placed_in_batches,
+    planned_slots,
+)
 from optsched.study.fgd.workload import Workload, read_workload
 from tests.study.fgd.test_curves import ALL
 from tests.support.research import RESEARCH
@@ -49,7 +57,8 @@ def kind(workload: Workload, total: int) -> int:
 
 def places(workload: Workload, totals: list[int], slots: list[Slot], size: int) -> list[Placed]:
     kinds = [kind(workload, total) for total in totals]
-    return sorted(placed_in_batches(workload, kinds, slots, size), key=lambda at: at.pod)
+    found = placed_in_batches(workload, kinds, slots, size, np.arange(2))
+    return sorted(found, key=lambda at: at.pod)
 
 
 def test_a_pod_takes_a_slot_of_its_class(workload: Workload) -> None:
@@ -81,7 +90,23 @@ def test_room_without_slots_is_taken_first(workload: Workload) -> None:
     assert places(workload, [600], slots, 1)[0].node == 1
 
 
-def test_slots_are_planned_for_the_typical_pods(workload: Workload) -> None:
+def test_those_with_several_gpus_come_before_others_without_slots(workload: Workload) -> None:
+    one_by_one = places(workload, [*[1000] * 5, 2000], [], 1)
+    assert [at.pod for at in one_by_one] == [0, 1, 2, 3, 4]
+    assert len(places(workload, [*[1000] * 5, 2000], [], 6)) == 5
+    assert places(workload, [*[1000] * 5, 2000], [], 6)[-1] == Placed(5, 1, (0, 1))
+
+
+def test_of_equally_good_nodes_the_one_of_the_least_rank_is_taken(workload: Workload) -> None:
+    two = workload.machines
+    same = replace(two, free=two.free[[0, 0]], model=two.model[[0, 0]])
+    alike = replace(workload, machines=same)
+    for rank in permutations(range(2)):
+        found = placed_in_batches(alike, [kind(workload, 1000)], [], 1, np.array(rank))
+        assert [at.node for at in found] == [rank.index(0)]
+
+
+def test_slots_are_planned_for_all_classes_in_their_shares(workload: Workload) -> None:
     slots = planned_slots(workload)
     pods = expected_pods(workload)
     assert set(workload.asked.worth[pods].tolist()) == {0, 400, 600, 1000, 2000}
@@ -90,15 +115,60 @@ def test_slots_are_planned_for_the_typical_pods(workload: Workload) -> None:
     assert len(parts) == len(set(parts))
 
 
-def test_a_plan_that_leaves_out_pods_without_gpus_is_refused(workload: Workload) -> None:
+def test_pods_are_expected_as_often_as_the_list_has_them(workload: Workload) -> None:
+    often = replace(workload, pod_class=np.repeat(workload.pod_class, [1, 1, 1, 1, 96]))
+    asked = np.bincount(expected_pods(often, 1000), minlength=5)
+    rare = often.pod_class[[0, 1, 2, 3]]
+    assert asked[rare].tolist() == [15, 15, 15, 15]
+    assert asked.sum() == 1500
+    assert often.asked.worth[expected_pods(often, 1000)].sum() == 60_000
+
+
+def test_slots_that_help_are_kept(tmp_path: Path) -> None:
+    """FGD alone puts parts together that leave pieces of no use."""
+    nodes = "sn,cpu_milli,memory_mib,gpu,model\na,64000,999,8,G2\nb,64000,999,8,G2\n"
+    (tmp_path / "nodes.csv").write_text(nodes)
+    rows = [f"p{part},1000,10,1,{part}," for part in (250, 350, 400)]
+    (tmp_path / "pods.csv").write_text("\n".join([PODS.splitlines()[0], *rows]))
+    parts = read_workload(tmp_path / "pods.csv", tmp_path / "nodes.csv")[0]
+    slots = planned_slots(parts)
+    assert helpful(parts, slots, np.arange(2)) == slots != []
+
+
+def test_slots_that_do_not_help_are_given_up(workload: Workload) -> None:
+    """Two GPUs of the only model that some may use are kept for others."""
+    slots = [Slot(1, kind(workload, 1000), (d,)) for d in (0, 1)]
+    assert helpful(workload, slots, np.arange(2)) == []
+
+
+def test_a_plan_with_fewer_pods_without_gpus_is_refused(workload: Workload) -> None:
     here = scene(workload, 1)
-    with pytest.raises(WrongPlan, match="asks for no GPUs and is left out"):
+    with pytest.raises(WrongPlan, match=r"^0 pods without GPUs run, and [1-9]"):
         here.checked([])
+
+
+def test_a_batch_in_which_somebody_is_turned_away_is_refused(workload: Workload) -> None:
+    here = scene(workload, 1)
+    with pytest.raises(WrongPlan, match="pod 0 fits node 1 and is left out"):
+        here.checked_as_they_come([])
+    assert here.checked_as_they_come(here.placed) > 0
 
 
 def test_offline_is_between_the_policy_and_the_bound(workload: Workload) -> None:
     found = offline(scene(workload, 1), lambda: 0.0, 5.0, 0)
     assert 0 < found.fgd <= found.reached <= found.bound + 1e-9
+
+
+@pytest.mark.research
+def test_without_slots_pods_go_where_the_policy_puts_them_alone() -> None:
+    """FGD by its curves and FGD pod by pod are two programs."""
+    workload, _ = read_workload(shared("traces", "openb", "openb_pod_list_cpu250.csv"))
+    here = scene(workload, 42)
+    kinds = here.classes.tolist()
+    found = placed_in_batches(workload, kinds, [], 1, here.rank)
+    assert sorted(found, key=lambda at: at.pod) == here.placed
+    assert len(found) < len(kinds)
+    assert turned_away(workload, kinds, found) == []
 
 
 @pytest.mark.research

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.formats.problems import InstanceError
 from optsched.study.fgd.workload import Workload, arrivals, read_workload
 
 if TYPE_CHECKING:
@@ -52,3 +53,19 @@ def test_pods_are_taken_away_where_demand_is_larger(tmp_path: Path, seed: int) -
 
 def test_where_demand_is_right_nothing_is_drawn(tmp_path: Path) -> None:
     assert len(demands(workload(tmp_path, 13, 4), 1)) == 17
+
+
+def test_a_list_without_gpus_is_refused(tmp_path: Path) -> None:
+    """Pods would be drawn for ever until they ask for enough."""
+    with pytest.raises(
+        InstanceError, match=r"pods\.csv: no pod asks for GPUs; one at least has to"
+    ):
+        workload(tmp_path, 0, 4)
+
+
+def test_nodes_without_gpus_are_refused(tmp_path: Path) -> None:
+    workload(tmp_path, 1, 0)
+    bare = tmp_path / "bare.csv"
+    bare.write_text("sn,cpu_milli,memory_mib,gpu,model\na,64000,1000,0,\n")
+    with pytest.raises(InstanceError, match=r"bare\.csv: no node has GPUs; one at least has to"):
+        read_workload(tmp_path / "pods.csv", bare)
