@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optsched import __version__
-from optsched.api.wellknown import HOSTNAME
+from optsched.api.wellknown import HOSTNAME, SCHEDULER_NAMES
 from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, alike_gang
 from optsched.domain.decisions import Allocate, Plan
 from optsched.domain.progress import Progress
 from optsched.domain.task import TaskShape
 from optsched.domain.trace import Arrival, Trace, sound_trace
 from optsched.formats.groups import with_builtin_queues
-from optsched.formats.identity import snapshot_identity, versions
+from optsched.formats.identity import instance_identity, snapshot_identity, versions
 from optsched.formats.instances import read_instance
 from optsched.formats.pods import DEFAULT_NAMESPACE
 from optsched.formats.solveresult import SolveResult
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from optsched.domain.amounts import Amounts
+    from optsched.formats.solveresult import InstanceIdentity
     from optsched.study.comparison.grid import Cell
     from optsched.study.comparison.places import Place
 
@@ -263,8 +264,8 @@ def _amounts(quantities: Mapping[str, object]) -> Amounts:
 def read(path: str | Path) -> Snapshot:
     """The cluster in manifests, a folder of them, or the openb trace.
 
-    Objects that can not be read are left out; `optsched.formats.instances.read_instance` tells
-    which.
+    Pods are decided that name volcano or optsched as their scheduler. Objects that can not be read
+    are left out; `optsched.formats.instances.read_instance` tells which.
 
     Raises
     ------
@@ -346,7 +347,7 @@ def solve(
 
 
 def solve_result(  # noqa: PLR0913  what a solve may be told, by name
-    cluster: Snapshot,
+    cluster: Snapshot | str | Path,
     model: str | Policy = "volcano-default",
     *,
     seconds: float | None = None,
@@ -359,7 +360,10 @@ def solve_result(  # noqa: PLR0913  what a solve may be told, by name
 
     Parameters
     ----------
-    cluster, model, seconds, gap, seed, progress
+    cluster
+        What `read` or `snapshot` gives, or a place that `read` takes: the result then names its
+        files, as one of `optsched solve` does.
+    model, seconds, gap, seed, progress
         As for `solve`.
     resume
         A result of the same cluster and model, to be gone on from.
@@ -376,14 +380,17 @@ def solve_result(  # noqa: PLR0913  what a solve may be told, by name
         The model has mistakes, or its file is gone; says where.
     ResumeError
         The result is of another cluster or model; says which field differs.
+    InstanceError, OSError
+        There is nothing to schedule there, or a file can not be read.
 
     """
     policy = _policy(model)
     limits = limits_of(policy, seconds, deterministic=seconds is None, seed=seed, gap=gap)
+    taken, identity, names = _instance(cluster)
     assignment = Assignment(
-        instance=snapshot_identity(cluster),
-        model=model_identity(policy, Path.read_text),
-        parameters=parameters_of(policy, limits),
+        instance=identity,
+        model=model_identity(policy, lambda path: path.read_text(encoding="utf-8")),
+        parameters=parameters_of(policy, limits, names),
         versions=versions(__version__),
     )
     if resume is not None:
@@ -391,7 +398,16 @@ def solve_result(  # noqa: PLR0913  what a solve may be told, by name
     clock = None if seconds is None else SystemClock()
     with solver_of(policy) as worker:
         means = Means(clock, worker, limits, show=progress or (lambda _: None), earlier=resume)
-        return solve_offline(cluster, policy, assignment, means)[1]
+        return solve_offline(taken, policy, assignment, means)[1]
+
+
+def _instance(
+    cluster: Snapshot | str | Path,
+) -> tuple[Snapshot, InstanceIdentity, tuple[str, ...]]:
+    """A cluster, what it comes from, and the schedulers whose pods were read; none if built."""
+    if isinstance(cluster, Snapshot):
+        return cluster, snapshot_identity(cluster), ()
+    return read(cluster), instance_identity(cluster), SCHEDULER_NAMES
 
 
 def explain(plan: Plan, gang: str) -> str:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import optsched
 from optsched import library
+from optsched.cli.main import main
+from optsched.formats.solveresult import read_result, write_result
 from optsched.session.offline import ResumeError
+
+EXAMPLES = Path(__file__).parents[1] / "instances" / "examples"
 
 FUNCTIONS = [n for n in library.__all__ if inspect.isfunction(getattr(library, n))]
 
@@ -75,3 +81,31 @@ def test_progress_is_told_and_results_can_be_gone_on_from() -> None:
     assert again.plan.binds == result.plan.binds
     with pytest.raises(ResumeError, match=r"instance\.sha256"):
         optsched.solve_result(optsched.snapshot(nodes, gangs[:1]), resume=result)
+
+
+def test_results_of_files_can_be_gone_on_from_by_both(tmp_path: Path) -> None:
+    """By the command from what a program has written, and the other way round."""
+    place, kept = str(EXAMPLES / "packing.yaml"), tmp_path / "result.json"
+    first = optsched.solve_result(place)
+    kept.write_text(write_result(first), encoding="utf-8")
+    asked = ["solve", place, "--deterministic", "--resume", str(kept), "--result", str(kept)]
+    done = CliRunner().invoke(main, asked)
+    assert (done.exit_code, "resumed" in done.output) == (0, True)
+    second, errors = read_result(kept.read_text("utf-8"))
+    assert second is not None, errors
+    assert second.instance.sha256 == first.instance.sha256
+    third = optsched.solve_result(Path(place), resume=second)
+    assert (third.ended, third.incumbents) == ("complete", second.incumbents)
+    with pytest.raises(ResumeError, match=r"instance\.sha256"):
+        optsched.solve_result(optsched.read(place), resume=second)
+
+
+def test_pods_of_both_names_are_read_as_by_the_command(tmp_path: Path) -> None:
+    def pod(name: str) -> str:
+        spec = f"schedulerName: {name}, containers: [{{name: c, image: i}}]"
+        return f"{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{spec}}}}}"
+
+    names = ("volcano", "optsched", "other")
+    (tmp_path / "pods.yaml").write_text("\n---\n".join(map(pod, names)), encoding="utf-8")
+    found = [task.name for gang in optsched.read(tmp_path).gangs for task in gang.tasks]
+    assert sorted(found) == ["optsched", "volcano"]

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 VOLCANO_PREFIX: Final = "volcano.sh/"
 DEFAULT_SCHEDULER_NAME: Final = "volcano"
+SCHEDULER_NAMES: Final = (DEFAULT_SCHEDULER_NAME, "optsched")
+"""Pods that name one of these are decided, unless somebody says otherwise."""
 DEFAULT_QUEUE: Final = "default"
 ROOT_QUEUE: Final = "root"
 

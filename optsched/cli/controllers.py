@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME, VOLCANO_PREFIX
+from optsched.api.wellknown import DEFAULT_QUEUE, SCHEDULER_NAMES, VOLCANO_PREFIX
 from optsched.cli.flags import (
     Grammar,
     addresses,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from optsched.controllers.registry import Options
     from optsched.kube.controlling import Settings
 
-OWN_NAME: Final = "optsched"
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
 """Where Volcano's chart puts what its controllers are told."""
 
@@ -91,7 +90,7 @@ GRAMMAR: Final = Grammar(
     "--scheduler-name",
     "names",
     multiple=True,
-    default=(DEFAULT_SCHEDULER_NAME, OWN_NAME),
+    default=SCHEDULER_NAMES,
     help="Pods with this schedulerName get PodGroups; may be given again.",
 )
 @click.option("--default-queue", default=DEFAULT_QUEUE, help="For pods without any queue.")

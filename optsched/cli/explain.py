@@ -9,6 +9,7 @@ import click
 
 from optsched.api.job import JobPhase, parse_job
 from optsched.api.kinds import JOB, Ref
+from optsched.api.wellknown import SCHEDULER_NAMES
 from optsched.cli.cluster import Exit, ask, read
 from optsched.cli.columns import name_of, namespace_of, span
 from optsched.cli.output import JSON, NAME, YAML, typed_name, written
@@ -90,7 +91,7 @@ def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], st
 def _means(cluster: Cluster, jobs: Sequence[Raw]) -> Means:
     parsed = (parse_job(obj)[0] for obj in jobs)
     named = {job.spec.scheduler_name for job in parsed if job is not None}
-    names = tuple(sorted({"volcano", "optsched", *named}))
+    names = tuple(sorted({*SCHEDULER_NAMES, *named}))
     return Means(policy_for(cluster), Surroundings(), DecodeOptions(names))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
+from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME, SCHEDULER_NAMES
 from optsched.cli.flags import (
     Duration,
     Grammar,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from optsched.kube.live import Settings
 
-OWN_NAME: Final = "optsched"
 DEFAULT_MODEL: Final = "volcano-default"
 
 SWITCHES: Final = frozenset({"leader-elect", "enable-healthz"})
@@ -112,7 +111,7 @@ def _label(text: str) -> tuple[str, str]:
     "--scheduler-name",
     "names",
     multiple=True,
-    default=(DEFAULT_SCHEDULER_NAME, OWN_NAME),
+    default=SCHEDULER_NAMES,
     help="Pods with this schedulerName are ours; may be given again.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from optsched.api.wellknown import SCHEDULER_NAMES
 from optsched.cli.assigning import (
     Options,
     identity_of,
@@ -97,7 +98,7 @@ if TYPE_CHECKING:
     "--scheduler-name",
     "names",
     multiple=True,
-    default=("volcano", "optsched"),
+    default=SCHEDULER_NAMES,
     show_default=True,
     help="Decide pods that ask for this scheduler; may be given again.",
 )

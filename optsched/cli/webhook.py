@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from optsched import __version__
-from optsched.api.wellknown import DEFAULT_SCHEDULER_NAME
+from optsched.api.wellknown import SCHEDULER_NAMES
 from optsched.cli.flags import (
     Duration,
     Grammar,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from optsched.kube.trust import Files
     from optsched.kube.webhooking import Settings
 
-OWN_NAME: Final = "optsched"
 GATING: Final = "SchedulingGatesQueueAdmission"
 """Volcano's feature; others have no meaning here."""
 
@@ -84,7 +83,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     "--scheduler-name",
     "names",
     multiple=True,
-    default=(DEFAULT_SCHEDULER_NAME, OWN_NAME),
+    default=SCHEDULER_NAMES,
     help="Pods with this schedulerName are ours; may be given again. Jobs get the first.",
 )
 @click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.api.kinds import JOB, find_kind
+from optsched.api.wellknown import SCHEDULER_NAMES
 from optsched.cli.cluster import Exit, Failure, Place, cluster_options
 from optsched.cli.deciding import surroundings
 from optsched.cli.files import read_parts
@@ -91,7 +92,7 @@ class Options:
     "--scheduler-name",
     "names",
     multiple=True,
-    default=("volcano", "optsched"),
+    default=SCHEDULER_NAMES,
     show_default=True,
     help="Whose pods are decided; may be given again.",
 )

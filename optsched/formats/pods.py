@@ -79,7 +79,7 @@ class DecodeOptions:
 
     """
 
-    scheduler_names: tuple[str, ...] = (wellknown.DEFAULT_SCHEDULER_NAME,)
+    scheduler_names: tuple[str, ...] = wellknown.SCHEDULER_NAMES
     default_queue: str = wellknown.DEFAULT_QUEUE
     sharding: Sharding | None = None
     loners: Loners = Loners.PLACE

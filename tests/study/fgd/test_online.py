@@ -184,6 +184,22 @@ def test_batches_of_every_size_reach_more_than_fgd(trace: str) -> None:
     assert min(reached.values()) >= fgd - 0.1
 
 
+@pytest.mark.research
+@pytest.mark.parametrize("trace", ALL if RESEARCH == "full" else ["gpuspec33"])
+def test_shares_may_be_those_of_a_tenth_of_the_pods(trace: str) -> None:
+    """FGD's shares stay those of the whole list."""
+    workload, _ = read_workload(shared("traces", "openb", f"openb_pod_list_{trace}.csv"))
+    here = scene(workload, 42)
+    some = np.random.default_rng(7).choice(workload.pod_class, len(workload.pod_class) // 10, False)
+    known = replace(workload, pod_class=some)
+    slots = helpful(known, planned_slots(known), here.rank)
+    found = placed_in_batches(workload, here.classes.tolist(), slots, 100, here.rank)
+    reached = here.checked_as_they_come(found)
+    fgd = here.percent(here.fgd.allocated(here.pool))
+    print(f"{trace:12} FGD {fgd:6.2f}, told of a tenth {reached:6.2f}")
+    assert reached >= fgd - 0.1
+
+
 def test_the_command_prints_a_row(workload: Workload, tmp_path: Path, capsys: Capture) -> None:
     assert workload.total_milli == 6000
     arguments = ["--seconds", "1", "--nodes", str(tmp_path / "nodes.csv")]
