@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.wellknown import CRATER_USER, USER
 from optsched.domain.amounts import amount_of
 from optsched.domain.task import TaskStatus
-from optsched.study.simulation.devices import WHOLE, gpu_milli
+from optsched.study.simulation.devices import milli_on
 from optsched.study.simulation.record import (
     Bind,
     Finish,
@@ -33,8 +33,7 @@ from optsched.units import CPU
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.cards import CardRequest
-    from optsched.domain.cluster import Gang, Node, Snapshot
+    from optsched.domain.cluster import Gang, Snapshot
     from optsched.domain.task import Task, TaskShape
     from optsched.domain.trace import Arrival, Trace
     from optsched.study.simulation.record import Event, Place
@@ -237,21 +236,6 @@ class Seat:
     def lost(self, from_ms: int, until_ms: int) -> int:
         """What of it falls into a time whose work is lost."""
         return self.milli * max(until_ms - max(self.since_ms, from_ms), 0)
-
-
-def milli_on(shape: TaskShape, node: Node | None) -> int:
-    """Thousandths of GPUs that a task takes on a node.
-
-    Whole GPUs, a part of one, or vGPUs by the larger of their parts of cores and of memory. Slices
-    of MIG and devices of claims are not counted.
-    """
-    whole = max((card.memory for card in node.cards), default=0) if node is not None else 0
-    return gpu_milli(shape) + sum(_vgpu_milli(card, whole) for card in shape.cards if not card.npu)
-
-
-def _vgpu_milli(asked: CardRequest, whole: int) -> int:
-    memory = asked.memory * WHOLE // whole if whole else 0
-    return asked.number * min(max(10 * asked.cores, 10 * asked.percent, memory), WHOLE)
 
 
 @dataclass(slots=True, eq=False)

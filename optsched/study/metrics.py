@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.domain.amounts import amount_of
 from optsched.rules.fragmentation import Kind, typical
 from optsched.rules.sla import own_waiting_ms
-from optsched.study.simulation.devices import WHOLE, GpuBook, num_gpus
+from optsched.study.simulation.devices import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.study.simulation.record import (
     Bind,
     Finish,
@@ -310,7 +310,7 @@ class Measuring:
         if isinstance(event, Start):
             self._start(job, event)
         elif job.runs:
-            self._nodes.ran += sum(self._nodes.size(self._tasks[p.task]) for p in event.places)
+            self._nodes.ran += sum(self._nodes.size(self._tasks[p.task], p) for p in event.places)
 
     def _start(self, job: _Job, event: Start) -> None:
         job.runs = True
@@ -348,7 +348,7 @@ class Measuring:
                 self._nodes.change(task, place, -1)
             self._queues.hold(job.arrival.gang, task, -1)
             if job.runs:
-                self._nodes.ran -= self._nodes.size(task)
+                self._nodes.ran -= self._nodes.size(task, place)
 
     def _stop(self, event: Stop) -> None:
         job = self._jobs[event.job]
@@ -391,7 +391,7 @@ class Measuring:
                     self._gaps.append(abs(bound - value) / whole if whole else 0.0)
 
     def _size(self, job: _Job) -> float:
-        return sum(self._nodes.size(self._tasks[key]) for key in job.places)
+        return sum(self._nodes.size(self._tasks[key], place) for key, place in job.places.items())
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -425,7 +425,7 @@ class Measuring:
             queueing_s=spread(self._queueing),
             allocation=_part(over["held"], over["capacity"]),
             utilisation=_part(useful, over["capacity"]),
-            fragmentation=_part(over["wasted"], over["idle"]) if nodes.num_gpus else None,
+            fragmentation=_part(over["wasted"], over["idle"]) if nodes.has_plain else None,
             drf_distance=self._queues.distance,
             jain=self._queues.jain,
             ftf_mean=sum(rho) / len(rho) if rho else None,
@@ -452,11 +452,14 @@ def _part(amount: float, whole: float) -> float | None:
 
 
 class _Nodes:
-    """What of the nodes is free and held, in thousandths of GPUs (of CPUs where there are none)."""
+    """What of the nodes is free and held, in thousandths of GPUs (of CPUs where there are none).
+
+    num_gpus: of all nodes. has_plain: whether any of them is no vGPU; F is about those alone.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self._node = {n.name: n for n in trace.nodes}
-        self.num_gpus = sum(num_gpus(n.allocatable) for n in trace.nodes)
+        self.num_gpus = sum(gpus_of(n) for n in trace.nodes)
         self._free: dict[str, list[int]] = {}
         self._cpu: dict[str, int] = {}
         self._up = {n.name for n in trace.nodes if n.ready}
@@ -470,6 +473,7 @@ class _Nodes:
             self._free[node.name] = book.free
             used = sum(amount_of(t.shape.request, CPU) for t in node.residents)
             self._cpu[node.name] = amount_of(node.allocatable, CPU) - used
+        self.has_plain = any(self._free.values())
         self._capacity = sum(self._capacity_of(name) for name in self._up)
         self._idle = sum(sum(self._free[name]) for name in self._up)
         self._all_wasted = 0.0
@@ -477,19 +481,18 @@ class _Nodes:
             self._look(name)
         self.over = dict.fromkeys(("held", "ran", "capacity", "idle", "wasted"), 0.0)
 
-    def size(self, task: Task) -> int:
+    def size(self, task: Task, place: Place) -> int:
         """Thousandths that a task takes."""
         if not self.num_gpus:
             return amount_of(task.shape.request, CPU)
-        part = task.shape.device.milli if task.shape.device is not None else 0
-        return num_gpus(task.shape.request) * WHOLE or part
+        return milli_on(task.shape, self._node[place.node])
 
     def change(self, task: Task, place: Place, sign: int) -> None:
         """A task comes (1) or goes (−1)."""
-        node, size = place.node, self.size(task)
-        self.held += sign * size
+        node = place.node
+        self.held += sign * self.size(task, place)
         self._cpu[node] -= sign * amount_of(task.shape.request, CPU)
-        each = min(size, WHOLE) if self.num_gpus else 0
+        each = min(gpu_milli(task.shape), WHOLE)
         free = self._free[node]
         for gpu in place.gpus if each else ():
             free[gpu] -= sign * each
@@ -517,11 +520,11 @@ class _Nodes:
 
     def _capacity_of(self, name: str) -> int:
         allocatable = self._node[name].allocatable
-        return num_gpus(allocatable) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
+        return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
     def _look(self, name: str) -> None:
         """Work out anew what of a node is of no use."""
-        if not self.num_gpus:
+        if not self._free[name]:
             return
         now = 0.0
         if name in self._up and any(self._free[name]):

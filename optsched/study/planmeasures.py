@@ -11,7 +11,7 @@ from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.progress import relative_gap
 from optsched.domain.trace import Arrival, Trace
 from optsched.study.metrics import Fragmentation, Nearness, jain_index
-from optsched.study.simulation.devices import GpuBook
+from optsched.study.simulation.devices import WHOLE, GpuBook, gpus_of, vgpu_milli
 from optsched.study.simulation.record import Place
 from optsched.units import CPU
 
@@ -156,9 +156,9 @@ class _After:
     def allocation(self) -> float | None:
         """See `PlanMeasures`."""
         books = self._books()
-        gpus = sum(len(book.free) for book in books.values())
+        gpus = sum(gpus_of(self._nodes[name]) for name in books)
         if gpus:
-            return 1 - sum(sum(b.free) for b in books.values()) / (1000 * gpus)
+            return sum(self._taken(name, book) for name, book in books.items()) / (WHOLE * gpus)
         total = sum(amount_of(n.allocatable, CPU) for n in self._nodes.values())
         used = sum(amount_of(task.shape.request, CPU) for task in self._seated())
         return used / total if total else None
@@ -177,6 +177,11 @@ class _After:
             cpu_m = amount_of(self._nodes[name].allocatable, CPU) - used
             lost += wasted.of(self._nodes[name], cpu_m, book.free)
         return lost / idle
+
+    def _taken(self, name: str, book: GpuBook) -> int:
+        """Thousandths of the GPUs of a node."""
+        plain = WHOLE * len(book.free) - sum(book.free)
+        return plain + sum(vgpu_milli(task.shape, self._nodes[name]) for task in self.tasks[name])
 
     def _books(self) -> dict[str, GpuBook]:
         """What is free of the GPUs of nodes that are up."""

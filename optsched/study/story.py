@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from optsched.domain.amounts import amount_of
-from optsched.study.chargeback import milli_on
-from optsched.study.simulation.devices import WHOLE, GpuBook, gpu_milli, num_gpus
+from optsched.study.simulation.devices import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.study.simulation.record import (
     Bind,
     Finish,
@@ -317,7 +316,7 @@ class Telling:
 
 def lanes_of(nodes: Sequence[Node]) -> Lanes:
     """The lanes of nodes, in their order."""
-    number = tuple(max(num_gpus(n.allocatable), _num_cards(n)) for n in nodes)
+    number = tuple(gpus_of(n) for n in nodes)
     if not any(number):
         cpus = tuple(amount_of(n.allocatable, CPU) for n in nodes)
         held = (sum(amount_of(t.shape.request, CPU) for t in n.residents) for n in nodes)
@@ -331,7 +330,3 @@ def lanes_of(nodes: Sequence[Node]) -> Lanes:
             book.take(task.shape, task.cards)
         others += [(i, lane, WHOLE - free) for lane, free in enumerate(book.free) if free < WHOLE]
     return Lanes(GPU_UNIT, number, (WHOLE,) * len(nodes), tuple(others))
-
-
-def _num_cards(node: Node) -> int:
-    return sum(not card.npu for card in node.cards)

@@ -20,12 +20,12 @@ from optsched.study.chargeback import (
     chargeback,
     chargeback_of_pictures,
     hours_text,
-    milli_on,
     of_json,
     together,
     user_of,
 )
 from optsched.study.metrics import measure
+from optsched.study.simulation.devices import milli_on
 from optsched.study.simulation.record import (
     Bind,
     Event,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from optsched.domain.cards import Card, CardRequest
 from optsched.domain.cluster import Queue
 from optsched.domain.topology import HyperNode, Topology
 from optsched.domain.trace import Arrival, Trace
@@ -255,3 +256,33 @@ def test_without_gpus_cpus_count() -> None:
     found = measure(given, record)
     assert found.allocation == pytest.approx(1 / 4)
     assert found.fragmentation is None
+
+
+def test_vgpus_count_by_the_larger_of_their_parts() -> None:
+    """A quarter of the memory of a GPU for the first half, with half of its cores then."""
+    asked = [CardRequest(1, memory=10_000), CardRequest(1, memory=10_000, cores=50)]
+    jobs = [
+        Arrival(at * S, gang(name, ("w", 1, shape(1, cards=(card,)))), 10 * S)
+        for at, name, card in zip((0, 10), "ab", asked, strict=True)
+    ]
+    cards = (Card("0", 40_000), Card("1", 40_000), Card("2", 40_000, npu="chip"))
+    given = trace(*jobs, job("c", 20, 1, gpus=0))
+    given = replace(given, nodes=(node("n0", cpu=8, cards=cards),))
+    record = [submit(0, "a"), start(0, "a", 0), submit(10, "b"), finish(10, "a")]
+    record += [start(10, "b", 1), submit(20, "c"), finish(20, "b")]
+    found = measure(given, record)
+    assert found.allocation == pytest.approx((250 * 10 + 500 * 10) / (2000 * 20))
+    assert found.utilisation == found.allocation
+    assert found.fragmentation is None
+
+
+def test_vgpus_and_whole_gpus_are_added_up() -> None:
+    part = Arrival(0, gang("a", ("w", 1, shape(1, cards=(CardRequest(1, cores=30),)))), 10 * S)
+    given = trace(part, job("b", 0, 10, gpus=2), job("c", 10, 1))
+    shared = node("n1", cpu=8, cards=(Card("0", 40_000),))
+    given = replace(given, nodes=(*given.nodes, shared))
+    record = [submit(0, "a"), start(0, "a", 0, on="n1"), submit(0, "b"), start(0, "b", 0, 1)]
+    found = measure(given, [*record, submit(10, "c")])
+    assert found.allocation == pytest.approx(2300 / 5000)
+    # Two GPUs are free for tasks of two and of one, and not for a third that asks for a vGPU.
+    assert found.fragmentation == pytest.approx(1 / 3, abs=1e-3)

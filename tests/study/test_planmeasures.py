@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 import optsched
-from optsched.domain.decisions import Certificate, Evict, LevelResult, LevelStatus, Plan, Sense
+from optsched.domain.cards import Card, CardRequest
+from optsched.domain.decisions import (
+    Allocate,
+    Certificate,
+    Evict,
+    LevelResult,
+    LevelStatus,
+    Plan,
+    Sense,
+)
 from optsched.study.planmeasures import measure_plan
 from tests.support.small import cluster, gang, node, running, shape
 
@@ -55,6 +64,14 @@ def test_victims_leave_and_those_that_move_stay() -> None:
     assert found.allocation == pytest.approx(4 / 16)
     assert found.fragmentation is None
     assert found.gap == pytest.approx(0.1)
+
+
+def test_vgpus_are_counted_by_the_larger_of_their_parts() -> None:
+    shared = node("a", 8, cards=(Card("0", 40_000), Card("1", 40_000)))
+    half = gang("g", ("w", 1, shape(1, cards=(CardRequest(1, memory=4_000, cores=50),))))
+    snapshot = cluster([shared, node("b", 8, gpu=2)], [half])
+    found = measure_plan(snapshot, Plan((Allocate("ns/g-w-0", "a", "ns/g"),), certificate(LEVEL)))
+    assert found.allocation == pytest.approx(500 / 4000)
 
 
 def test_a_level_without_a_bound_has_no_gap() -> None:

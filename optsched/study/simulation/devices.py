@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.domain.amounts import Amounts
-    from optsched.domain.cards import CardUse
+    from optsched.domain.cards import CardRequest, CardUse
     from optsched.domain.cluster import Node
     from optsched.domain.task import TaskShape
 
@@ -28,6 +28,33 @@ def gpu_milli(shape: TaskShape) -> int:
     """Thousandths of GPUs that a task takes, whole ones and a part of one."""
     part = shape.device.milli if shape.device is not None and shape.device.is_share else 0
     return num_gpus(shape.request) * WHOLE + part
+
+
+def gpus_of(node: Node) -> int:
+    """How many GPUs a node has, those that are shared as vGPUs too."""
+    return max(num_gpus(node.allocatable), sum(not card.npu for card in node.cards))
+
+
+def milli_on(shape: TaskShape, node: Node | None) -> int:
+    """Thousandths of GPUs that a task takes on a node.
+
+    Whole GPUs, a part of one, or vGPUs. Slices of MIG that are resources of their own and devices
+    of claims are not counted.
+    """
+    return gpu_milli(shape) + vgpu_milli(shape, node)
+
+
+def vgpu_milli(shape: TaskShape, node: Node | None) -> int:
+    """Thousandths of GPUs that a task's vGPUs take: the larger of parts of cores and of memory."""
+    if not shape.cards:
+        return 0
+    whole = max((card.memory for card in node.cards), default=0) if node is not None else 0
+    return sum(_card_milli(asked, whole) for asked in shape.cards if not asked.npu)
+
+
+def _card_milli(asked: CardRequest, whole: int) -> int:
+    memory = asked.memory * WHOLE // whole if whole else 0
+    return asked.number * min(max(10 * asked.cores, 10 * asked.percent, memory), WHOLE)
 
 
 class GpuBook:
