@@ -14,7 +14,7 @@ from optsched.formats.geometries import NO_TABLE
 from optsched.formats.marks import marked_load
 from optsched.formats.schemas import NODE
 from optsched.formats.stores import store_of
-from optsched.units import MAX_ON_NODE, FieldError
+from optsched.units import FieldError, most_on_node
 
 if TYPE_CHECKING:
     from optsched.domain.amounts import Amounts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
 """Written by NVIDIA's feature discovery."""
 
-_TOO_MUCH: Final = f"is more than a machine can have: write at most {MAX_ON_NODE}"
+_TOO_MUCH: Final = "is more than a machine can have: write at most"
 
 
 def parse_node(
@@ -66,10 +66,17 @@ def parse_node(
 
 def _allocatable(status: Fields) -> Amounts:
     """What pods may take; the whole capacity where nothing is said (`SetDefaults_NodeStatus`)."""
-    name = "capacity" if status.raw("allocatable") is None else "allocatable"
+    return offered_amounts(
+        status, "capacity" if status.raw("allocatable") is None else "allocatable"
+    )
+
+
+def offered_amounts(status: Fields, name: str) -> Amounts:
+    """What a machine offers by a field; more than a machine can have is told and left out."""
     offered = status.amounts(name)
-    for resource in [r for r, amount in offered.items() if amount > MAX_ON_NODE]:
-        status.reject(f"{name}[{resource}]", offered.pop(resource), _TOO_MUCH)
+    for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
+        message = f"{_TOO_MUCH} {most_on_node(resource)}"
+        status.reject(f"{name}[{resource}]", offered.pop(resource), message)
     return amounts(offered)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from optsched.formats.problems import InstanceError
+from optsched.units import MAX_ON_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+_SHOWN: Final = 60
+"""Characters of what is wrong that a message quotes."""
 
 
 class Numbers:
@@ -35,7 +40,7 @@ class Numbers:
         what
             What it means, for messages.
         below
-            What it has to be smaller than; None for any.
+            What it has to be smaller than; None for what a machine can have.
 
         Raises
         ------
@@ -46,16 +51,21 @@ class Numbers:
         word = self._word(what)
         if not word.isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number of zero or more")
-        value = int(word)
-        if below is not None and value >= below:
-            raise self.error(what, word, f"is too large: write 0 to {below - 1}")
-        return value
+        end = MAX_ON_NODE + 1 if below is None else below
+        # Digits are counted first: Python refuses to convert thousands of them.
+        if len(word.lstrip("0")) > len(str(end)) or int(word) >= end:
+            raise self.error(what, word, f"is too large: write 0 to {end - 1}")
+        return int(word)
 
     def signed(self, what: str) -> int:
         """The next number, which may be below zero, too."""
         word = self._word(what)
         if not word.removeprefix("-").isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number")
+        digits = word.removeprefix("-").lstrip("0")
+        if len(digits) > len(str(MAX_ON_NODE)) or int(digits or "0") > MAX_ON_NODE:
+            message = f"is too large: write {-MAX_ON_NODE} to {MAX_ON_NODE}"
+            raise self.error(what, word, message)
         return int(word)
 
     def _word(self, what: str) -> str:
@@ -82,7 +92,9 @@ class Numbers:
 
     def error(self, what: str, value: object, message: str) -> InstanceError:
         """What is wrong with the last number that was read."""
-        return InstanceError(f"{self._name}:{self._line}: {what}: {value} {message}")
+        text = str(value)
+        cut = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        return InstanceError(f"{self._name}:{self._line}: {what}: {cut} {message}")
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:

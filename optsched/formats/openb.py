@@ -21,7 +21,7 @@ from optsched.formats.index import NAMESPACE_LABEL
 from optsched.formats.nodes import GPU_MODEL_LABEL
 from optsched.formats.pods import DEFAULT_NAMESPACE, IMPLICIT_PREFIX
 from optsched.formats.problems import InstanceError, ObjectProblem
-from optsched.units import CPU, MEMORY
+from optsched.units import CPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +40,8 @@ _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"
 _MIB: Final = 2**20
 _MS: Final = 1000
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
+_TOO_MUCH: Final = "is too much: write at most"
+_LAST_S: Final = 10**12
 _NOT_A_SHARE: Final = f"is no part of one GPU: write 1 to {WHOLE_MILLI}"
 _NOT_SHARED: Final = f"asks for a part of several GPUs: write {WHOLE_MILLI}, or 1 as num_gpu"
 _NO_NAME: Final = "is empty: every row needs a name"
@@ -144,11 +146,14 @@ class _Row:
         value = self.cells.get(column)
         self.problems.append(ObjectProblem(self.kind, self.name, column, value, message, where))
 
-    def count(self, column: str) -> int:
+    def count(self, column: str, most: int) -> int:
         text = self.cells.get(column) or ""
-        if text.isdecimal() and text.isascii():
+        if not (text.isdecimal() and text.isascii()):
+            self.reject(column, _NOT_A_COUNT)
+        elif len(text.lstrip("0")) > len(str(most)) or int(text) > most:
+            self.reject(column, f"{_TOO_MUCH} {most}")
+        else:
             return int(text)
-        self.reject(column, _NOT_A_COUNT)
         return 0
 
 
@@ -187,9 +192,9 @@ def _read(
 def _node(row: _Row) -> Node:
     model = row.cells.get("model") or ""
     offered = {
-        CPU: row.count("cpu_milli"),
-        GPU: row.count("gpu"),
-        MEMORY: row.count("memory_mib") * _MIB,
+        CPU: row.count("cpu_milli", MAX_ON_NODE),
+        GPU: row.count("gpu", MAX_GPUS_ON_NODE),
+        MEMORY: row.count("memory_mib", MAX_ON_NODE // _MIB) * _MIB,
     }
     return Node(
         name=row.name,
@@ -210,7 +215,7 @@ class _PodReader:
         """The gang of one pod; without a creation time its row counts as milliseconds."""
         shape = _shape(row)
         is_dated = bool(row.cells.get("creation_time"))
-        created_ms = row.count("creation_time") * _MS if is_dated else self._rows
+        created_ms = row.count("creation_time", _LAST_S) * _MS if is_dated else self._rows
         self._rows += 1
         task = Task(
             key=f"{DEFAULT_NAMESPACE}/{row.name}",
@@ -225,10 +230,10 @@ class _PodReader:
 def _pod_row(row: _Row) -> PodRow:
     found = PodRow(
         row.name,
-        row.count("cpu_milli"),
-        row.count("memory_mib"),
-        row.count("num_gpu"),
-        row.count("gpu_milli"),
+        row.count("cpu_milli", MAX_ON_NODE),
+        row.count("memory_mib", MAX_ON_NODE // _MIB),
+        row.count("num_gpu", MAX_GPUS_ON_NODE),
+        row.count("gpu_milli", MAX_ON_NODE),
         row.cells.get("gpu_spec") or "",
     )
     if found.num_gpu == 1 and not 0 < found.gpu_milli <= WHOLE_MILLI:

@@ -21,6 +21,7 @@ from optsched.units.errors import FieldError, UnitError
 from optsched.units.hours import Hours, HoursError, parse_hours
 from optsched.units.quantity import (
     MAX_BASE,
+    MAX_GPUS_ON_NODE,
     MAX_ON_NODE,
     Quantity,
     QuantityError,
@@ -37,6 +38,8 @@ from optsched.units.resources import (
     Unit,
     format_quantity,
     format_resource_list,
+    is_gpu,
+    most_on_node,
     parse_amount,
     parse_resource_list,
     unit_of,
@@ -47,6 +50,7 @@ __all__ = [
     "EPHEMERAL_STORAGE",
     "HUGEPAGES_PREFIX",
     "MAX_BASE",
+    "MAX_GPUS_ON_NODE",
     "MAX_ON_NODE",
     "MEMORY",
     "PODS",
@@ -66,6 +70,8 @@ __all__ = [
     "format_quantity",
     "format_resource_list",
     "format_time",
+    "is_gpu",
+    "most_on_node",
     "parse_amount",
     "parse_duration_ms",
     "parse_duration_ns",

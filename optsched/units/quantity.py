@@ -19,6 +19,9 @@ MAX_BASE: Final = 2**63 - 1
 MAX_ON_NODE: Final = 2**52
 """The largest amount that one node offers or one pod asks for: thousands of them still add up."""
 
+MAX_GPUS_ON_NODE: Final = 2**16
+"""The most GPUs that one node offers: they are kept one by one where devices are dealt."""
+
 NANOS_PER_UNIT: Final = 10**9
 NANOS_PER_MILLI: Final = 10**6
 

@@ -14,6 +14,8 @@ from typing import Final
 from optsched.units.errors import FieldError
 from optsched.units.quantity import (
     MAX_BASE,
+    MAX_GPUS_ON_NODE,
+    MAX_ON_NODE,
     Quantity,
     QuantityError,
     parse_quantity,
@@ -60,6 +62,16 @@ def unit_of(resource: str) -> Unit:
     if name in _BYTE_NAMES or name.startswith(HUGEPAGES_PREFIX):
         return Unit.BYTE
     return Unit.BYTE if name.endswith(_STORAGE_CLASS_QUOTA) else Unit.PIECE
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether pieces of a resource are whole GPUs, as device plugins name them: nvidia.com/gpu."""
+    return resource.endswith("/gpu")
+
+
+def most_on_node(resource: str) -> int:
+    """The largest amount of a resource that one node may offer."""
+    return MAX_GPUS_ON_NODE if is_gpu(resource) else MAX_ON_NODE
 
 
 def parse_amount(resource: str, value: object) -> int:

@@ -109,6 +109,11 @@ def test_too_few_locations() -> None:
         ("1 1 0\n", "1 1 9\n", "model:10: dependency of service 1, number 0: 9 is too large"),
         ("1 10\n0 100", "3 10\n0 100", "model:2: transient 0: 3 is too large: write 0 to 1"),
         ("3\n0 0", "x\n0 0", "model:4: number of machines: x is not a whole number"),
+        (
+            "0 12 10 1000",
+            f"0 {'9' * 5000} 10 1000",
+            "model:12: request of process 0, resource 0: 9",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(old: str, new: str, told: str) -> None:

@@ -10,6 +10,7 @@ from optsched.formats.vbp import parse_vbp, read_vbp
 from tests.support.packing import published
 from tests.support.shared import shared
 
+HUGE, CUT = "9" * 5000, "9" * 60 + "…"
 TEXT = "2\n10 20\n3\n5 5 2\n4 12 1\n5 5 1\n"
 
 
@@ -47,6 +48,12 @@ def test_what_is_no_packing(bins, wrong: list[str]) -> None:
         ("5 5 1\n", "5 5 1 1", "x:6: the end of the file: 1 is one number too many"),
         ("10 20", "10 2e1", "x:2: capacity 1: 2e1 is not a whole number of zero or more"),
         ("3\n5 5 2\n4 12 1\n5 5 1\n", "0", "x: there is no item"),
+        (
+            "4 12 1",
+            f"4 {HUGE} 1",
+            f"x:5: size 1 of row 1: {CUT} is too large: write -{2**52} to {2**52}",
+        ),
+        ("10 20", f"10 {HUGE}", f"x:2: capacity 1: {CUT} is too large: write 0 to {2**52}"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(old: str, new: str, told: str) -> None:

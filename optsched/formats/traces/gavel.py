@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.formats.problems import InstanceError
-from optsched.formats.traces.jobs import GPU, Part, TracedJob, played
+from optsched.formats.traces.jobs import GPU, MOST_TASKS, Part, TracedJob, played
 from optsched.formats.traces.rows import Table
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ def _jobs(file: Path, rates: Throughputs, problems: list[TraceProblem]) -> Itera
 
 
 def _job(row: Row, name: str, queue: str, rates: Throughputs) -> TracedJob:
-    kind, steps, gpus = row.text("job_type"), row.count("total_steps"), row.count("scale_factor")
+    kind, steps = row.text("job_type"), row.count("total_steps")
+    gpus = row.count("scale_factor", MOST_TASKS)
     duration_ms = rates.duration_ms(kind, gpus, steps)
     if row.has("scale_factor") and not gpus and row.is_sound:
         row.reject("scale_factor", "is nothing to run: write 1 or more GPUs")

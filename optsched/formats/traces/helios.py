@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.domain.cluster import Queue
 from optsched.formats.problems import InstanceError
-from optsched.formats.traces.jobs import GPU, TracedJob, equal_nodes, even_parts, played
+from optsched.formats.traces.jobs import (
+    GPU,
+    MOST_NODES,
+    MOST_TASKS,
+    TracedJob,
+    equal_nodes,
+    even_parts,
+    listed_nodes,
+    played,
+)
 from optsched.formats.traces.rows import Table
 from optsched.units import CPU, MEMORY
 
@@ -30,8 +39,10 @@ _COLUMNS: Final = ("job_id", "gpu_num", "cpu_num", "node_num", "submit_time", "d
 _HELIOS: Final = Table("Job", (*_COLUMNS, "vc"), "job_id")
 _ACME: Final = Table("Job", _COLUMNS, "job_id")
 _GPUS_OF_A_NODE: Final = 8
+_MOST_GPUS: Final = _GPUS_OF_A_NODE * MOST_NODES
 _GIB: Final = 2**30
 _BACKWARDS: Final = "is before its start_time"
+_NO_GPUS: Final = "virtual clusters, a column each, need 8 GPUs on its first day"
 _NO_NODE: Final = "is no place to run: write 1 or more nodes"
 
 
@@ -53,11 +64,15 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
 
     """
     problems: list[TraceProblem] = []
-    queues = () if nodes is not None else _virtual_clusters(file.with_name(GPU_NUMBERS), problems)
-    gpus = sum(amount for queue in queues for _, amount in queue.deserved)
-    offered = equal_nodes(gpus // _GPUS_OF_A_NODE, {GPU: _GPUS_OF_A_NODE})
+    queues: tuple[Queue, ...] = ()
+    if nodes is None:
+        table = file.with_name(GPU_NUMBERS)
+        queues = _virtual_clusters(table, problems)
+        gpus = sum(amount for queue in queues for _, amount in queue.deserved)
+        offered = equal_nodes(gpus // _GPUS_OF_A_NODE, {GPU: _GPUS_OF_A_NODE})
+        nodes = listed_nodes(table, offered, problems, _NO_GPUS)
     jobs = list(_jobs(_HELIOS, file, problems))
-    return played(file.parent.name, jobs, offered if nodes is None else nodes, problems, queues)
+    return played(file.parent.name, jobs, nodes, problems, queues)
 
 
 def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
@@ -84,7 +99,7 @@ def _jobs(table: Table, file: Path, problems: list[TraceProblem]) -> Iterator[Tr
 def _job(row: Row) -> TracedJob:
     row.text("job_id")
     asks = {GPU: row.count("gpu_num"), CPU: round(1000 * row.number("cpu_num"))}
-    num_nodes = row.count("node_num")
+    num_nodes = row.count("node_num", MOST_TASKS)
     if not num_nodes and row.is_sound:
         row.reject("node_num", _NO_NODE)
     at_ms = row.instant_ms("submit_time")
@@ -119,4 +134,4 @@ def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, 
     row = next(Table("Day", ("date", *names), "date").read(file, problems), None)
     if row is None:
         raise InstanceError(f"{file}: there is no day in this table")
-    return tuple(Queue(name, deserved=((GPU, row.count(name)),)) for name in names)
+    return tuple(Queue(name, deserved=((GPU, row.count(name, _MOST_GPUS)),)) for name in names)

@@ -17,10 +17,17 @@ from optsched.formats.problems import InstanceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from optsched.domain.trace import Found
 
 GPU: Final = "nvidia.com/gpu"
+
+MOST_NODES: Final = 100_000
+"""Of one trace, twenty times those that Kubernetes supports."""
+
+MOST_TASKS: Final = 150_000
+"""Of one job: all pods that Kubernetes supports in a cluster."""
 
 _WHOLE_MILLI: Final = 1000
 _NO_NAME: Final = "is empty: every job needs a name"
@@ -109,6 +116,24 @@ def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> 
             gpu_model=gpu_model,
         )
         for i in range(number)
+    )
+
+
+def listed_nodes(
+    file: Path, nodes: Sequence[Node], problems: Sequence[TraceProblem], wanted: str
+) -> Sequence[Node]:
+    """The nodes that a table beside a trace lists.
+
+    Raises
+    ------
+    InstanceError
+        There are none; says what belongs into the table.
+
+    """
+    if nodes:
+        return nodes
+    raise InstanceError(
+        "\n".join([*map(str, problems), f"{file}: there is no node in it: {wanted}"])
     )
 
 

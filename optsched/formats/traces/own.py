@@ -25,9 +25,11 @@ from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, alike_gang
 from optsched.domain.task import TaskShape
 from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
 from optsched.formats.groups import with_builtin_queues
+from optsched.formats.nodes import offered_amounts
 from optsched.formats.problems import InstanceError
 from optsched.formats.single import read_single, unknown_paths
 from optsched.formats.text import line_of
+from optsched.formats.traces.jobs import MOST_NODES, MOST_TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +56,9 @@ SCHEMA: Final[Schema] = record(
             "One machine, or several that are alike.",
             ("name", "allocatable"),
             name=text("Its name; with `count` names end in a number from 0 on."),
-            count=integer("How many of them; without it, the one of this name.", minimum=1),
+            count=integer(
+                "How many of them; without it, the one of this name.", minimum=1, maximum=MOST_NODES
+            ),
             allocatable=amounts("What pods may take."),
             labels=_LABELS,
         ),
@@ -85,7 +89,7 @@ SCHEMA: Final[Schema] = record(
             grace=text(f"How long its pods stay once they are evicted, {_SPAN}; 0s if missing."),
             queue=text("The queue it asks from.", default=DEFAULT_QUEUE),
             priority=integer("Higher ones come first."),
-            tasks=integer("How many tasks.", default=1, minimum=1),
+            tasks=integer("How many tasks.", default=1, minimum=1, maximum=MOST_TASKS),
             minAvailable=count("Tasks that start together; all where it is missing."),
             request=amounts("What a task takes."),
             nodeSelector=_LABELS,
@@ -168,7 +172,7 @@ def _trace(fields: Fields, name: str) -> Trace:
 
 def _nodes(fields: Fields) -> Iterator[Node]:
     name, number = fields.text("name"), fields.optional_integer("count")
-    allocatable = sorted_amounts(fields.amounts("allocatable"))
+    allocatable = offered_amounts(fields, "allocatable")
     labels = fields.texts_by_name("labels")
     if not name:
         return

@@ -14,9 +14,9 @@ from optsched.domain.amounts import amounts
 from optsched.domain.cluster import Node
 from optsched.formats.nodes import GPU_MODEL_LABEL
 from optsched.formats.problems import InstanceError
-from optsched.formats.traces.jobs import GPU, Part, TracedJob, played
+from optsched.formats.traces.jobs import GPU, MOST_TASKS, Part, TracedJob, listed_nodes, played
 from optsched.formats.traces.rows import Table
-from optsched.units import CPU, MEMORY
+from optsched.units import CPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,16 +92,18 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     return played(folder.name, sorted(jobs, key=lambda j: (j.at_ms, j.name)), offered, problems)
 
 
-def _machines(file: Path, problems: list[TraceProblem]) -> tuple[Node, ...]:
-    return tuple(n for row in _MACHINE.read(file, problems) for n in _machine(row) if row.is_sound)
+def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
+    rows = _MACHINE.read(file, problems)
+    nodes = tuple(n for row in rows for n in _machine(row) if row.is_sound)
+    return listed_nodes(file, nodes, problems, "machines, a row each")
 
 
 def _machine(row: Row) -> Iterator[Node]:
     model = row.text("gpu_type")
     offers = {
-        GPU: row.count("cap_gpu"),
-        CPU: round(1000 * row.number("cap_cpu")),
-        MEMORY: round(row.number("cap_mem") * _GIB),
+        GPU: row.count("cap_gpu", MAX_GPUS_ON_NODE),
+        CPU: round(1000 * row.number("cap_cpu", most=MAX_ON_NODE // 1000)),
+        MEMORY: round(row.number("cap_mem", most=MAX_ON_NODE // _GIB) * _GIB),
     }
     labels = {GPU_MODEL_LABEL: model}
     yield Node(row.text("machine"), amounts(offers), labels=labels, gpu_model=model)
@@ -123,7 +125,8 @@ def _roles(file: Path, problems: list[TraceProblem]) -> tuple[dict[str, list[_Ro
 def _role(row: Row) -> _Role:
     row.text("job_name")
     row.reach("gpu_type")
-    number, percent = row.count("inst_num"), row.number("plan_gpu") if row.has("plan_gpu") else 0
+    number = row.count("inst_num", MOST_TASKS)
+    percent = row.number("plan_gpu") if row.has("plan_gpu") else 0
     if percent > _WHOLE and percent % _WHOLE:
         row.reject("plan_gpu", _NOT_A_SHARE)
     asks = {

@@ -14,8 +14,9 @@ from optsched.domain.amounts import amounts
 from optsched.domain.cluster import Node
 from optsched.domain.trace import TraceProblem
 from optsched.formats.problems import InstanceError
-from optsched.formats.traces.jobs import GPU, Part, TracedJob, played
+from optsched.formats.traces.jobs import GPU, Part, TracedJob, listed_nodes, played
 from optsched.formats.traces.rows import NOTHING, Table, instant_ms
+from optsched.units import MAX_GPUS_ON_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,13 +64,17 @@ def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     return played(file.stem, jobs, machines, problems)
 
 
-def _machines(file: Path, problems: list[TraceProblem]) -> tuple[Node, ...]:
+def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
     beside = [file.with_name(MACHINES + ending) for ending in ("", ".csv")]
     listed = next((path for path in beside if path.exists()), None)
     if listed is None:
         raise InstanceError(f"{file}: there is no {MACHINES} beside it, and no nodes are given")
-    rows = [(row, row.count("number of GPUs")) for row in _MACHINE.read(listed, problems)]
-    return tuple(Node(row.name, amounts({GPU: gpus})) for row, gpus in rows if row.name and gpus)
+    rows = [
+        (row, row.count("number of GPUs", MAX_GPUS_ON_NODE))
+        for row in _MACHINE.read(listed, problems)
+    ]
+    nodes = tuple(Node(row.name, amounts({GPU: gpus})) for row, gpus in rows if row.name and gpus)
+    return listed_nodes(listed, nodes, problems, "machines with GPUs, a row each")
 
 
 def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:

@@ -21,6 +21,7 @@ _MISSING: Final = "is missing: the row ends before this column"
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
 _NOT_SECONDS: Final = "is no number of seconds of zero or more"
 _NOT_A_NUMBER: Final = "is no number of zero or more"
+_TOO_MUCH: Final = "is too much: write at most"
 _NO_TIME: Final = "is no time: write YYYY-MM-DD HH:MM:SS"
 _LONGEST_S: Final = Decimal(10**12)
 
@@ -69,7 +70,7 @@ class Row:
             self.reject(column, "is empty")
         return (self.cells.get(column) or "").strip()
 
-    def number(self, column: str, message: str = _NOT_A_NUMBER) -> Decimal:
+    def number(self, column: str, message: str = _NOT_A_NUMBER, most: int | None = None) -> Decimal:
         """A number of zero or more."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
@@ -78,14 +79,17 @@ class Row:
             found = Decimal(self.cells[column] or "")
         except InvalidOperation:
             found = Decimal(-1)
-        if found.is_finite() and 0 <= found <= _LONGEST_S:
+        if not (found.is_finite() and 0 <= found <= _LONGEST_S):
+            self.reject(column, message)
+        elif most is not None and found > most:
+            self.reject(column, f"{_TOO_MUCH} {most}")
+        else:
             return found
-        self.reject(column, message)
         return Decimal(0)
 
-    def count(self, column: str) -> int:
+    def count(self, column: str, most: int | None = None) -> int:
         """A whole number of zero or more; `4.0` is one, too."""
-        found = self.number(column, _NOT_A_COUNT)
+        found = self.number(column, _NOT_A_COUNT, most)
         if found == int(found):
             return int(found)
         self.reject(column, _NOT_A_COUNT)

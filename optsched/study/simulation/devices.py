@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.domain.amounts import amount_of
 from optsched.rules.gpu_shares import GPU
+from optsched.units import is_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ WHOLE: Final = 1000
 
 def num_gpus(given: Amounts) -> int:
     """How many GPUs amounts come to: of the resources of device plugins, such as nvidia.com/gpu."""
-    return sum(amount for resource, amount in given if resource.endswith("/gpu"))
+    return sum(amount for resource, amount in given if is_gpu(resource))
 
 
 def gpu_milli(shape: TaskShape) -> int:

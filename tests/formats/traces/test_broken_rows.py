@@ -194,6 +194,62 @@ def test_the_rows_are_whole_as_they_are(name: str, tmp_path: Path) -> None:
     check_sound(trace)
 
 
+@pytest.mark.parametrize(
+    ("name", "table", "content"),
+    [
+        ("helios", "cluster_gpu_number.csv", "date\n2020-06-01,8,16,24\n"),
+        ("helios", "cluster_gpu_number.csv", "date,vcA,total\n2020-06-01,7,7\n"),
+        ("pai", "pai_machine_spec.csv", "m1,MISC,many,512,8\n"),
+        ("philly", "cluster_machine_list", "machineId,number of GPUs\nm1,0\n"),
+    ],
+)
+def test_a_table_without_nodes_is_named(
+    name: str, table: str, content: str, tmp_path: Path
+) -> None:
+    write(tmp_path, {**FORMATS[name][0], table: content})
+    with pytest.raises(InstanceError) as refused:
+        read(name, tmp_path)
+    assert f"{tmp_path / table}: there is no node in it: " in str(refused.value)
+
+
+HUGE = "900719925474"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "old", "new", "said"),
+    [
+        ("openb", 1, "262144", "9" * 5000, "write at most 4294967296"),
+        ("openb", 1, ",2,", f",{HUGE},", "gpu: "),
+        ("openb", 0, "460", "9" * 5000, "gpu_milli: "),
+        ("helios", 1, "8,16", f"8,{HUGE}", "write at most 800000"),
+        ("helios", 0, "12,16,2,", f"12,16,{HUGE},", "write at most 150000"),
+        ("acme", 0, "u2,2,", f"u2,{HUGE},", "node_num: "),
+        ("gavel", 0, "61\t8", f"61\t{HUGE}", "scale_factor: "),
+        ("pai", 2, "512,8", f"512,{HUGE}", "cap_gpu: "),
+        ("pai", 2, "512", HUGE, "cap_mem: "),
+        ("pai", 1, "worker,2", f"worker,{HUGE}", "inst_num: "),
+        ("philly", 1, "m1,8", f"m1,{HUGE}", "number of GPUs: "),
+        ("own", 0, "count: 2", f"count: {HUGE}", "nodes[0].count: "),
+        ("own", 0, "cpu: 96, nvidia.com/gpu: 8", f"nvidia.com/gpu: {HUGE}", "at most 65536"),
+        ("own", 0, "tasks: 4", f"tasks: {HUGE}", "jobs[0].tasks: "),
+    ],
+)
+def test_what_no_cluster_holds_is_told_and_not_made(
+    name: str, file: int, old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    """A million million GPUs or tasks would be made one by one."""
+    files = dict(FORMATS[name][0])
+    table = list(files)[file]
+    assert old in files[table]
+    write(tmp_path, {**files, table: files[table].replace(old, new, 1)})
+    try:
+        told = "\n".join(map(str, read(name, tmp_path)[1]))
+    except InstanceError as e:
+        told = str(e)
+    assert said in told
+    assert table in told
+
+
 @pytest.mark.parametrize("name", sorted(FORMATS))
 @settings(deadline=None)
 @given(data=st.data())
