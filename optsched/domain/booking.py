@@ -6,7 +6,7 @@ its room as long as they are gone by then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,16 @@ class Booking:
     is_open: bool = False
     nodes: tuple[tuple[str, Amounts], ...] = ()
     queues: tuple[tuple[str, Amounts], ...] = ()
+
+    @property
+    def keeps_something(self) -> bool:
+        """Whether anybody has to keep out of its way; if not, it is a place in line alone."""
+        return bool(self.nodes or self.queues)
+
+    @property
+    def as_place_in_line(self) -> Booking:
+        """The same without what must be free: its gang comes before later ones by other means."""
+        return replace(self, nodes=(), queues=())
 
 
 def estimate_ms(task: Task, gang: Gang | None) -> int:
@@ -99,8 +109,8 @@ def bookings_that_bind(gang: Gang, bookings: Sequence[Booking], now_ms: int) -> 
     """Numbers of the bookings that tasks of a gang may not get in the way of if they start now.
 
     Those before its own one, where it has one, and of gangs that are not less important; not those
-    that begin after its tasks have ended. A gang that runs with less than its minimum is completed
-    first: it holds room that is of no use to anybody.
+    that begin after its tasks have ended, or for which nothing must be free. A gang that runs with
+    less than its minimum is completed first: it holds room that is of no use to anybody.
     """
     if not bookings or not any(t.status is TaskStatus.PENDING for t in gang.tasks):
         return ()
@@ -111,7 +121,9 @@ def bookings_that_bind(gang: Gang, bookings: Sequence[Booking], now_ms: int) -> 
     return tuple(
         i
         for i, booking in enumerate(bookings[:own])
-        if gang.priority <= booking.priority and (end is None or end > booking.start_ms)
+        if booking.keeps_something
+        and gang.priority <= booking.priority
+        and (end is None or end > booking.start_ms)
     )
 
 

@@ -160,8 +160,8 @@ def _filled(problem: Problem) -> tuple[I64, I64]:
     families = _families(queues)
     below = floor.copy()
     for owner, members in reversed(families):
-        below[owner] = floor[members].sum(axis=0)
         if owner >= 0:
+            below[owner] = floor[members].sum(axis=0)
             floor[owner] = np.maximum(floor[owner], below[owner])
             request[owner] += request[members].sum(axis=0)
             has[owner] |= has[members].any()

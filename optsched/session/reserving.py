@@ -38,7 +38,8 @@ class Reserved:
     Attributes
     ----------
     snapshot
-        With the bookings that others have to keep to.
+        With the bookings that others have to keep to. Those whose turn has come and for whom nobody
+        is kept off are among them as places in line: later bookings count in what they take.
     bookings
         All of them, also those of gangs that can start now.
     problem
@@ -106,11 +107,12 @@ def reserve(
     problem = compile_problem(replace(snapshot, bookings=before), previous)
     wishes = _wishes(problem, policy, waiting)
     bookings = make_bookings(problem, policy.rules, wishes) if wishes.gangs else ()
-    kept = [b for b in bookings if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms]
-    if tuple(kept) != before:
-        snapshot = replace(snapshot, bookings=tuple(kept))
-    else:
-        snapshot = problem.snapshot
+    kept = tuple(
+        b if not is_ordered or b.is_open or b.start_ms > snapshot.taken_ms else b.as_place_in_line
+        for b in bookings
+    )
+    kept = kept if any(b.keeps_something for b in kept) else ()
+    snapshot = replace(snapshot, bookings=kept) if kept != before else problem.snapshot
     return Reserved(snapshot, bookings, problem, outside)
 
 

@@ -56,6 +56,20 @@ def test_three_to_one_to_one_of_100_cpus() -> None:
     assert deserved(snapshot, CPU) == {"a": 60_000, "b": 20_000, "c": 20_000}
 
 
+def test_without_queues_nobody_deserves_anything() -> None:
+    snapshot = Snapshot(0, (node("n", 8),), ())
+    assert deserved(snapshot, CPU) == {}
+
+
+def test_without_a_root_a_queue_above_others_keeps_its_own_floor() -> None:
+    """The last queue by name is the one above, and has work of its own."""
+    queues = [Queue("a", parent="z", guarantee=(("cpu", 1000),)), Queue("b")]
+    queues.append(Queue("z", guarantee=(("cpu", 6000),)))
+    gangs = [cpus("a", 8), cpus("b", 8), cpus("z", 8)]
+    snapshot = Snapshot(0, (node("n", 8),), tuple(gangs), tuple(queues))
+    assert deserved(snapshot, CPU) == {"a": 3000, "b": 2000, "z": 6000}
+
+
 def test_what_a_queue_does_not_ask_for_goes_to_the_others() -> None:
     queues = [Queue("a"), Queue("b"), Queue("c", weight=2)]
     gangs = [cpus("a", 10), cpus("b", 100), cpus("c", 100)]

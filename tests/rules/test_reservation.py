@@ -213,9 +213,13 @@ def test_a_gang_without_its_minimum_is_completed_first():
 
 
 def test_gangs_before_in_the_line_are_not_bound_by_bookings_after_theirs():
-    bookings = [Booking(f"ns/{name}", 0, 50) for name in ("a", "b", "c")]
+    kept = (("n0", (("cpu", 1000),)),)
+    bookings = [Booking(f"ns/{name}", 0, 50, nodes=kept) for name in ("a", "b", "c")]
     assert bookings_that_bind(one("b"), bookings, 0) == (0,)
     assert bookings_that_bind(one("x"), bookings, 0) == (0, 1, 2)
+    bookings[0] = bookings[0].as_place_in_line
+    assert bookings_that_bind(one("a"), bookings, 0) == ()
+    assert bookings_that_bind(one("x"), bookings, 0) == (1, 2)
 
 
 def test_tasks_that_leave_are_out_of_the_way():

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from optsched.domain.cluster import Gang, GangPhase, Queue
@@ -284,6 +284,23 @@ def instants(cluster: Virtual, arrivals: dict[int, list[Gang]]) -> Iterator[int]
 
 
 @engines
+def test_who_starts_beside_another_does_not_wait_for_those_behind(engine):
+    """The room of `third` counts in what it takes of a node: it is not its own obstacle."""
+    cluster = world(engine)
+    cluster.arrive(gpus("full", 2, 8, 100))
+    cluster.step(1 * SECOND)
+    for name, tasks, each, seconds in (("first", 3, 4, 100), ("second", 2, 2, 130)):
+        cluster.arrive(gpus(name, tasks, each, seconds))
+    cluster.arrive(gpus("third", 3, 4, 100), 2 * SECOND)
+    cluster.step(90 * SECOND)
+    assert [b.gang for b in cluster.bookings] == ["ns/first", "ns/second", "ns/third"]
+    cluster.step(101 * SECOND)
+    cluster.step(201 * SECOND)
+    starts = {key: at // SECOND for key, at in cluster.started_ms.items()}
+    assert starts == {"ns/full": 1, "ns/first": 101, "ns/second": 101, "ns/third": 201}
+
+
+@engines
 @settings(
     max_examples=8 * EFFORT,
     deadline=None,
@@ -291,6 +308,8 @@ def instants(cluster: Virtual, arrivals: dict[int, list[Gang]]) -> Iterator[int]
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(drawn=ARRIVALS)
+@example(drawn=[(1, 2, 1, 100), (2, 2, 8, 100), (2, 3, 4, 100), (5, 2, 2, 130), (5, 3, 4, 100)])
+@example(drawn=[(1, 1, 4, 100), (1, 2, 1, 130), (2, 2, 4, 100), (2, 2, 4, 100)])
 def test_the_first_in_line_starts_no_later_than_it_was_first_told(engine, drawn):
     cluster, promised = world(engine), {}
     arrivals: dict[int, list[Gang]] = {}

@@ -37,7 +37,7 @@ class Virtual:
     started_ms
         When each gang started.
     bookings
-        Those of the last session.
+        Those of the last session for which something has to be free.
 
     """
 
@@ -75,7 +75,8 @@ class Virtual:
         report = run_session(self.snapshot(), self.policy, self.around, self._last)  # type: ignore[arg-type]
         assert report.trace.violations == ()
         self._last = report.problem
-        self.bookings = report.problem.snapshot.bookings
+        found = report.problem.snapshot.bookings
+        self.bookings = tuple(b for b in found if b.keeps_something)
         self._carry_out(report.plan)
         return report.plan
 
