@@ -227,6 +227,18 @@ def test_a_queue_takes_what_it_deserves() -> None:
     assert placed_by_gang(snapshot, RULES) == {"in-a": 6, "in-b": 2}
 
 
+def test_what_a_queue_has_on_nodes_that_are_down_is_told_as_its_share() -> None:
+    """It deserves all that is up, and there is room; what it has elsewhere counts for it."""
+    old, new = gang("old", ("w", 1, shape(3))), gang("new", ("w", 1, shape(2)))
+    old = replace(old, tasks=(running(old.tasks[0], "down"),))
+    nodes = [node("up", 4), node("down", 4, ready=False)]
+    snapshot = cluster(nodes, [old, new])
+    assert reason(snapshot, RULES, "new") == (
+        "QueueDeservedExceeded: queue default deserves 4 cpu by its weight, 3 cpu are in use, "
+        "2 cpu are asked for"
+    )
+
+
 def test_a_gang_above_the_share_of_its_queue_waits_and_the_reason_says_so() -> None:
     queues = [Queue("a", weight=3), Queue("b")]
     whole = gang("whole", ("w", 4, shape(1)), queue="b")
