@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optsched import __version__
-from optsched.api.wellknown import HOSTNAME, SCHEDULER_NAMES
+from optsched.api.wellknown import HOSTNAME
 from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, alike_gang
 from optsched.domain.decisions import Allocate, Plan
 from optsched.domain.progress import Progress
@@ -20,7 +20,7 @@ from optsched.domain.trace import Arrival, Trace, sound_trace
 from optsched.formats.groups import with_builtin_queues
 from optsched.formats.identity import instance_identity, snapshot_identity, versions
 from optsched.formats.instances import read_instance
-from optsched.formats.pods import DEFAULT_NAMESPACE
+from optsched.formats.pods import DEFAULT_NAMESPACE, SCHEDULER_NAMES
 from optsched.formats.solveresult import SolveResult
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 VOLCANO_PREFIX: Final = "volcano.sh/"
 DEFAULT_SCHEDULER_NAME: Final = "volcano"
-SCHEDULER_NAMES: Final = (DEFAULT_SCHEDULER_NAME, "optsched")
-"""Pods that name one of these are decided, unless somebody says otherwise."""
+OWN_SCHEDULER_NAME: Final = "optsched"
 DEFAULT_QUEUE: Final = "default"
 ROOT_QUEUE: Final = "root"
 

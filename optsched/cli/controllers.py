@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.api.wellknown import DEFAULT_QUEUE, SCHEDULER_NAMES, VOLCANO_PREFIX
+from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
 from optsched.cli.flags import (
     Grammar,
     addresses,
@@ -24,6 +24,7 @@ from optsched.cli.flags import (
     verbosity_option,
     warn_ignored,
 )
+from optsched.formats.pods import SCHEDULER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,6 @@ import click
 
 from optsched.api.job import JobPhase, parse_job
 from optsched.api.kinds import JOB, Ref
-from optsched.api.wellknown import SCHEDULER_NAMES
 from optsched.cli.cluster import Exit, ask, read
 from optsched.cli.columns import name_of, namespace_of, span
 from optsched.cli.output import JSON, NAME, YAML, typed_name, written
@@ -17,7 +16,7 @@ from optsched.cli.picture import classes_in, policy_for, taken
 from optsched.controllers.job.expand import expand_job
 from optsched.controllers.job.names import group_name
 from optsched.domain.reasons import ReasonCode
-from optsched.formats.pods import DecodeOptions
+from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
 from optsched.session.session import Surroundings
 from optsched.study.objects import Means
 from optsched.study.standing import Standing, standings, waiting

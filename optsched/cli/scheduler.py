@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
-from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME, SCHEDULER_NAMES
+from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
 from optsched.cli.flags import (
     Duration,
     Grammar,
@@ -29,7 +29,7 @@ from optsched.cli.flags import (
 )
 from optsched.cli.plugins import shelf_of
 from optsched.domain.shards import Sharding, ShardMode
-from optsched.formats.pods import DecodeOptions, Loners
+from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions, Loners
 from optsched.policy.policy import SolverKind
 from optsched.policy.problem import PolicyError
 from optsched.policy.reload import PolicyWatch

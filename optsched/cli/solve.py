@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optsched.api.wellknown import SCHEDULER_NAMES
 from optsched.cli.assigning import (
     Options,
     identity_of,
@@ -28,6 +27,7 @@ from optsched.cli.showmodels import show_models
 from optsched.cli.solving import Gap, Places, Solved, solve_one
 from optsched.cli.stopping import stopping
 from optsched.formats.plan import write_plan
+from optsched.formats.pods import SCHEDULER_NAMES
 from optsched.formats.solveresult import write_result, write_results
 from optsched.session.session import NOTHING
 from optsched.session.solving import DEFAULT_SECONDS

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 import click
 
 from optsched import __version__
-from optsched.api.wellknown import SCHEDULER_NAMES
 from optsched.cli.flags import (
     Duration,
     Grammar,
@@ -27,6 +26,7 @@ from optsched.cli.flags import (
     verbosity_option,
     warn_ignored,
 )
+from optsched.formats.pods import SCHEDULER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.api.kinds import JOB, find_kind
-from optsched.api.wellknown import SCHEDULER_NAMES
 from optsched.cli.cluster import Exit, Failure, Place, cluster_options
 from optsched.cli.deciding import surroundings
 from optsched.cli.files import read_parts
@@ -19,7 +18,7 @@ from optsched.cli.picture import MODEL, classes_in, from_file, live, policy_for
 from optsched.cli.screen import remarks, say
 from optsched.controllers.job.expand import expand_job
 from optsched.formats.index import READ_KINDS
-from optsched.formats.pods import DecodeOptions
+from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
 from optsched.session.solving import DEFAULT_SECONDS, limits_of
 from optsched.study.objects import Means
 from optsched.study.whatif import Added, Clash, Start

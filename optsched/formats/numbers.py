@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.formats.problems import InstanceError
-from optsched.units import MAX_ON_NODE
+from optsched.units import MAX_BASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Numbers:
         what
             What it means, for messages.
         below
-            What it has to be smaller than; None for what a machine can have.
+            What it has to be smaller than; None for what 64 bits hold.
 
         Raises
         ------
@@ -51,7 +51,7 @@ class Numbers:
         word = self._word(what)
         if not word.isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number of zero or more")
-        end = MAX_ON_NODE + 1 if below is None else below
+        end = MAX_BASE + 1 if below is None else below
         # Digits are counted first: Python refuses to convert thousands of them.
         if len(word.lstrip("0")) > len(str(end)) or int(word) >= end:
             raise self.error(what, word, f"is too large: write 0 to {end - 1}")
@@ -63,8 +63,8 @@ class Numbers:
         if not word.removeprefix("-").isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number")
         digits = word.removeprefix("-").lstrip("0")
-        if len(digits) > len(str(MAX_ON_NODE)) or int(digits or "0") > MAX_ON_NODE:
-            message = f"is too large: write {-MAX_ON_NODE} to {MAX_ON_NODE}"
+        if len(digits) > len(str(MAX_BASE)) or int(digits or "0") > MAX_BASE:
+            message = f"is too large: write {-MAX_BASE} to {MAX_BASE}"
             raise self.error(what, word, message)
         return int(word)
 

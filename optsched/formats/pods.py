@@ -68,6 +68,10 @@ class Loners(StrEnum):
     """They wait for the PodGroup that controllers make for them or for their owner."""
 
 
+SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDULER_NAME)
+"""Pods that name one of these are decided, unless somebody says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
     """Whose pods are ours, where those without a queue belong, and which shard of nodes is ours.
@@ -79,7 +83,7 @@ class DecodeOptions:
 
     """
 
-    scheduler_names: tuple[str, ...] = wellknown.SCHEDULER_NAMES
+    scheduler_names: tuple[str, ...] = SCHEDULER_NAMES
     default_queue: str = wellknown.DEFAULT_QUEUE
     sharding: Sharding | None = None
     loners: Loners = Loners.PLACE

@@ -51,9 +51,9 @@ def test_what_is_no_packing(bins, wrong: list[str]) -> None:
         (
             "4 12 1",
             f"4 {HUGE} 1",
-            f"x:5: size 1 of row 1: {CUT} is too large: write -{2**52} to {2**52}",
+            f"x:5: size 1 of row 1: {CUT} is too large: write -{2**63 - 1} to {2**63 - 1}",
         ),
-        ("10 20", f"10 {HUGE}", f"x:2: capacity 1: {CUT} is too large: write 0 to {2**52}"),
+        ("10 20", f"10 {HUGE}", f"x:2: capacity 1: {CUT} is too large: write 0 to {2**63 - 1}"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(old: str, new: str, told: str) -> None:
