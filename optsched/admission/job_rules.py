@@ -190,11 +190,12 @@ def _check_plugins(spec: JobSpec, settings: Settings, path: str, findings: Findi
 
 
 def _check_mpi(spec: JobSpec, path: str, findings: Findings) -> None:
+    """Deny a job without its master task; a master can do without workers, as in Volcano."""
     tasks = [task.name for task in spec.tasks]
-    for role in ("master", "worker"):
+    for role, report in (("master", findings.deny), ("worker", findings.warn)):
         name = argument_of(spec.plugins["mpi"], role, role)
         if name not in tasks:
-            findings.deny(
+            report(
                 f"The specified mpi {role} task was not found: {path}.plugins[mpi] looks for a "
                 f"task {name}; tasks are {', '.join(tasks)}; name one with --{role}"
             )

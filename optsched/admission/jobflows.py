@@ -63,14 +63,20 @@ def validate_template(request: Request, world: World, settings: Settings) -> Res
 
 
 def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
-    known = [flow.name for flow in flows]
-    waits: dict[str, tuple[str, ...]] = {}
+    """Check that targets exist and that no flow waits for itself.
+
+    A name may come twice: the last entry counts here, as in the map that Volcano fills.
+    """
+    waits: dict[str, tuple[str, ...]] = {flow.name: flow.targets for flow in flows}
+    known = list(waits)
+    last = {flow.name: index for index, flow in enumerate(flows)}
     for index, flow in enumerate(flows):
-        if flow.name in waits:
-            findings.deny(
-                f"duplicated flow name {flow.name}: spec.flows[{index}].name; name each job once"
+        if index != last[flow.name]:
+            findings.warn(
+                f"duplicated flow name {flow.name}: spec.flows[{index}].name; it makes one job, "
+                f"which starts once the targets of one of its entries are completed"
             )
-        waits[flow.name] = flow.targets
+            continue
         for position, target in enumerate(flow.targets):
             if target not in known:
                 findings.deny(

@@ -129,15 +129,15 @@ def _look(flow: JobFlow, manifest: Manifest, world: World) -> _Case:
     jobs: dict[str, Manifest] = {}
     foreign: list[str] = []
     gone: set[str] = set()
-    for each in flow.flows:
-        name = job_name(flow.meta.name, each.name)
+    for template in dict.fromkeys(each.name for each in flow.flows):
+        name = job_name(flow.meta.name, template)
         job = world.get(JOB, flow.meta.namespace, name)
         if job is None:
-            gone |= {each.name} if name in flow.status.completed else set()
+            gone |= {template} if name in flow.status.completed else set()
             continue
         owner = controller_of(job)
         if owner is not None and owner.get("uid") == flow.meta.uid:
-            jobs[each.name] = job
+            jobs[template] = job
         else:
             foreign.append(name)
     return _Case(flow, manifest, jobs, tuple(foreign), frozenset(gone))
@@ -167,12 +167,15 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
     for name in case.foreign:
         message = f"job {name} is there already, and is not of this flow"
         yield case.emit(EventType.WARNING, "ForeignJob", message)
+    begun: set[str] = set()
     for flow in case.flow.flows:
         name = job_name(case.flow.meta.name, flow.name)
-        if flow.name in case.jobs or flow.name in case.gone or name in case.foreign:
+        is_there = flow.name in case.jobs or flow.name in case.gone or flow.name in begun
+        if is_there or name in case.foreign:
             continue
         wait = _wait(case, flow, world)
         if wait is None:
+            begun.add(flow.name)
             yield from _begin(case, flow, world)
         else:
             yield from wait

@@ -2,7 +2,8 @@
 
 Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so that a manifest
 means the same here and there: `yes` and `on` are true, `010` is 8, a timestamp stays a text, keys
-are always texts. The parser is libyaml's where PyYAML has it.
+are always texts. One difference: `y` and `n` stay texts, as in PyYAML and YAML 1.2, for they name
+things; kubectl refuses a manifest with `name: y`. The parser is libyaml's where PyYAML has it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ _OCTAL: Final = re.compile(r"0[0-7]+")
 _REAL: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _WORDS: Final[dict[str, Any]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True),
     **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("n", "N", "no", "No", "NO", "off", "Off", "OFF"), False),
+    **dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False),
     **dict.fromkeys(("false", "False", "FALSE"), False),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
     **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
 }
+_LETTERS: Final = frozenset(("y", "Y", "n", "N"))
+"""Texts here, and truth values to kubectl: they are written in quotes."""
 _MAX_DIGITS: Final = 400
 _STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 """A part of the path of a field: a name, or a position or a key in brackets."""
@@ -56,7 +59,8 @@ class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
         return True
 
     def represent_text(self, text: str) -> yaml.Node:
-        style = None if isinstance(scalar(text), str) else "'"
+        is_plain = isinstance(scalar(text), str) and text not in _LETTERS
+        style = None if is_plain else "'"
         node: yaml.Node = self.represent_scalar(f"{_CORE}str", text, style=style)
         return node
 

@@ -22,7 +22,9 @@ def least_resources(problem: Problem) -> I64:
 def expected_by_queue(problem: Problem) -> I64:
     """(Q, R) what the queue's own gangs in phase Inqueue still expect, less what is elastic.
 
-    Elastic is what started gangs hold beyond their `minResources`: Volcano counts it as free.
+    Elastic is what gangs hold beyond their `minResources`, all of it where a PodGroup names none:
+    Volcano counts it as free (`JobInfo.GetElasticResources`). A bare pod holds nothing elastic, for
+    Volcano makes a PodGroup for it that names its request.
     """
     return problem.derived(_expected_by_queue)
 
@@ -50,11 +52,9 @@ def _expected_by_queue(problem: Problem) -> I64:
     expected = np.zeros_like(problem.queues.allocated)
     waiting = [g for g in waits_for_room(problem) if problem.queue_of[g] >= 0]
     np.add.at(expected, problem.queue_of[waiting], least[waiting])
-    # What says nothing about its least has nothing beyond it either.
-    is_elastic = (problem.num_ready > 0) & (problem.queue_of >= 0) & least.any(axis=1)
-    for g in np.flatnonzero(is_elastic).tolist():
+    has_elastic = [bool(row.allocated) and not row.gang.is_implicit for row in problem.rows]
+    for g in np.flatnonzero(np.array(has_elastic, np.bool_) & (problem.queue_of >= 0)).tolist():
         held = problem.rows[g].allocated
         allocated = np.array([held.get(r, 0) for r in problem.resources], np.int64)
-        elastic = np.where(least[g] > 0, np.maximum(allocated - least[g], 0), 0)
-        expected[problem.queue_of[g]] -= elastic
+        expected[problem.queue_of[g]] -= np.maximum(allocated - least[g], 0)
     return expected

@@ -213,13 +213,6 @@ REFUSED = [
         id="mpi without master",
     ),
     pytest.param(
-        job(task("master"), plugins={"mpi": ["--worker", "hand"]}),
-        [
-            "The specified mpi worker task was not found: spec.plugins[mpi] looks for a task hand; tasks are master; name one with --worker"
-        ],
-        id="mpi without worker",
-    ),
-    pytest.param(
         job(volumes=[{"mountPath": "", "volumeClaimName": "a"}]),
         ["mountPath is required: spec.volumes[0].mountPath; write where it is seen"],
         id="volume without mountPath",

@@ -33,7 +33,7 @@ RULES = {
     "/jobs/mutate svc and ssh": "test_jobs.test_plugins_bring_those_that_they_need",
     "/jobs/mutate nothing else": "test_jobs.test_what_the_user_wrote_is_left_alone",
     "/jobs/validate at least one task": "test_jobs.test_a_job_without_tasks_is_refused",
-    "/jobs/validate mpi": f"{REFUSED}[mpi without master][mpi without worker]",
+    "/jobs/validate mpi": f"{REFUSED}[mpi without master]",
     "/jobs/validate tier xor tierName": f"{REFUSED}[two tiers][two tiers of partitions]",
     "/jobs/validate task.minAvailable": (
         f"{REFUSED}[task minAvailable above replicas][task minAvailable below zero][replicas]"

@@ -89,6 +89,23 @@ def test_jobs_begin_when_those_before_them_are_completed() -> None:
     assert len([w for w in world.writes if isinstance(w, Create)]) == 5
 
 
+def test_a_flow_that_is_named_twice_makes_one_job_once_one_entry_may_begin() -> None:
+    world = play({"a": [], "b": ["a"], "c": ["b"]})
+
+    def name_twice(flow: dict[str, Any]) -> None:
+        flow["spec"]["flows"] += [{"name": "a"}, {"name": "c", "dependsOn": {"targets": ["a"]}}]
+
+    world.change(REF, name_twice)
+    settle(world)
+    assert jobs(world) == "a"
+    become(world, "a", "Completed")
+    assert jobs(world) == "abc"
+    become(world, "b", "Completed")
+    become(world, "c", "Completed")
+    assert phase(world) == "Succeed"
+    assert len([w for w in world.writes if isinstance(w, Create)]) == 3
+
+
 def test_a_job_is_its_template_with_marks() -> None:
     world = play({"a": []})
     settle(world)

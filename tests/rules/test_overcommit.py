@@ -24,6 +24,12 @@ def waits(name: str, needs: int, **fields: object) -> Gang:
     return gang(name, min_resources=budget, least=1, **fields)
 
 
+def runs(cpus: int, **fields: object) -> Gang:
+    """A gang of one pod that runs."""
+    made = gang("old", ("w", 1, shape(cpus)), phase=GangPhase.RUNNING, **fields)
+    return replace(made, tasks=(running(made.tasks[0], "n0"),))
+
+
 def enqueued(*gangs: Gang, rules: RuleSet | None = None, **cluster_of: object) -> list[str]:
     snapshot = cluster(cluster_of.get("nodes", TEN), gangs, cluster_of.get("queues", ()))
     bench = Bench.of(snapshot, rules or RuleSet.of(Priority(), Overcommit()))
@@ -79,8 +85,28 @@ def test_the_older_of_equal_queues_is_asked_until_it_has_no_more() -> None:
 
 def test_a_queue_expects_no_more_than_the_cluster_leaves_to_it() -> None:
     queues = [Queue("kept", guarantee=((CPU, 3000),)), Queue("inner", parent="q"), Queue("q")]
-    one = gang("old", ("w", 1, shape(1)), phase=GangPhase.RUNNING, queue="q")
-    old = replace(one, tasks=(running(one.tasks[0], "n0"),))
+    old = runs(1, queue="q", min_resources=((CPU, 1000),))
     gangs = [waits("a", 7, queue="inner"), waits("b", 6, queue="q"), waits("c", 10, queue="kept")]
     rules = RuleSet.of(Priority(), Capability())
     assert enqueued(old, *gangs, rules=rules, queues=queues) == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "let_in"),
+    [
+        # Volcano: elastic is what a gang holds beyond its minResources, and it counts as free.
+        ({}, ["a"]),
+        ({"min_resources": (("memory", 1),)}, ["a"]),
+        ({"min_resources": ((CPU, 3000),)}, ["a"]),
+        ({"min_resources": ((CPU, 6000),)}, []),
+        # Volcano makes a PodGroup of a bare pod that names its request.
+        ({"is_implicit": True}, []),
+    ],
+)
+def test_what_a_running_gang_holds_beyond_its_minimum_counts_as_free(
+    fields: dict[str, object], let_in: list[str]
+) -> None:
+    queues = [Queue("q", capability=((CPU, 8000),))]
+    rules = RuleSet.of(Priority(), Capability())
+    old = runs(6, queue="q", **fields)
+    assert enqueued(old, waits("a", 5, queue="q"), rules=rules, queues=queues) == let_in

@@ -355,6 +355,12 @@ def test_mpi() -> None:
     assert volumes == ["j-svc", "j-ssh"]  # both come with it
 
 
+def test_mpi_of_a_master_alone_names_no_hosts() -> None:
+    master = pod_of(job(task("master"), plugins={"mpi": []}), "master")
+    assert "MPI_HOST" not in env(master)
+    assert [port["name"] for port in master["spec"]["containers"][0]["ports"]] == ["mpijob-port"]
+
+
 def test_ray() -> None:
     head, worker = task("head"), task("worker", 2)
     head["template"]["spec"]["containers"] = [container() | {"name": "head"}]
