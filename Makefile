@@ -37,6 +37,10 @@ render: $(STAMP) ## write the manifests of deploy/ that are made from code and c
 bench-session: $(STAMP) ## Problem → Decisions: greedy, configurations, node by node
 	$(PY) -m pytest bench/test_session.py bench/test_victims.py bench/test_consolidation.py bench/test_unlike_pods.py bench/test_reservations.py -q -p no:cacheprovider --benchmark-columns=min,median,max,rounds
 
+.PHONY: bench-growth
+bench-growth: $(STAMP) ## session time at half and at full size: shapes, queues, resources, priorities
+	$(PY) -m bench.growth
+
 .PHONY: bench-simulate
 bench-simulate: $(STAMP) ## 100 000 jobs on 1 000 nodes, replayed with the greedy model
 	$(PY) -m bench.simulate

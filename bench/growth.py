@@ -1,0 +1,359 @@
+"""How session time grows with shapes, queues, resources, priorities, unlike pods and preemptors.
+
+`make bench-growth`. Each scenario runs at half its size and at its full size with the default
+model and the limits of a live scheduler: two workers, 400 ms. The verifier accepts every plan.
+CPU seconds of this process are printed in addition to wall time, for they hold on a loaded
+machine too; growth is the ratio of the CPU seconds of both sizes, 2 where time is linear.
+
+`python -m bench.growth --profile NAME` prints where the time of one scenario goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import hashlib
+import pstats
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.domain.selectors import LabelSelector, Operator, Requirement
+from optsched.domain.task import PodTerm, Task, TaskShape, TaskStatus
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.policy.load import load_policy
+from optsched.rules.verify import verify_actions
+from optsched.session.session import Surroundings, run_session
+from optsched.units import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from optsched.domain.decisions import Plan
+    from optsched.session.session import Report
+
+POLICY = load_policy("volcano-default", Path.read_text)
+LIMITS = Limits(budget_ms=400)
+HOSTNAME = "kubernetes.io/hostname"
+GPU = "nvidia.com/gpu"
+MIB, GIB = 2**20, 2**30
+
+
+class MonotonicClock:
+    """The machine's clock, as a live scheduler has it."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+
+# --- scenarios -----------------------------------------------------------------------------------
+
+
+def different_shapes(num_gangs: int) -> Snapshot:
+    """Gangs of 1 to 4 equal pods, no two gangs of one shape; a node for every 20 gangs."""
+    rng = np.random.default_rng(1)
+    gangs = []
+    for g in range(num_gangs):
+        request = {CPU: 500 + g, MEMORY: int(rng.integers(256, 16_384)) * MIB}
+        if rng.random() < 0.5:
+            request[GPU] = int(rng.choice((1, 2, 4)))
+        shapes = [_shape(request)] * int(rng.integers(1, 5))
+        gangs.append(_waiting(g, shapes, f"q{g % 8}", int(rng.choice((1, 2, 4)))))
+    return _snapshot(_nodes(num_gangs // 20), gangs, [Queue(f"q{q}") for q in range(8)])
+
+
+def deep_queues(num_queues: int) -> Snapshot:
+    """A tree of queues five deep; the leaves ask for 4.6 pods for each queue, a third runs."""
+    rng = np.random.default_rng(2)
+    names = [f"q{q:05d}" for q in range(num_queues)]
+    widths = np.cumsum([1, 2, 4, 8])  # how the first four depths grow, in parts of 31
+    ends = [max(int(num_queues * w / 31), d + 1) for d, w in enumerate(widths.tolist())]
+    queues, parents = [], set()
+    for q, name in enumerate(names):
+        depth = int(np.searchsorted(ends, q, side="right"))
+        parent = "root"
+        if depth:
+            low, high = (ends[depth - 2] if depth > 1 else 0), ends[depth - 1]
+            parent = names[int(rng.integers(low, high))]
+            parents.add(parent)
+        queues.append(Queue(name, weight=int(rng.integers(1, 5)), parent=parent))
+    leaves = [name for name in names if name not in parents]
+    nodes = _nodes(num_queues // 8)
+    kinds = [_shape({CPU: 1000 * c, MEMORY: 4 * c * GIB}) for c in (2, 4, 8, 16)]
+    left = int(4.6 * num_queues)
+    gangs: list[Gang] = []
+    running: list[Task] = []
+    while left > 0:
+        size = min(int(rng.integers(1, 9)), left)
+        left -= size
+        shape, queue = kinds[int(rng.integers(4))], leaves[int(rng.integers(len(leaves)))]
+        gang = _waiting(len(gangs), [shape] * size, queue, int(rng.choice((1, 2, 4))))
+        if rng.random() < 1 / 3:
+            gang = _running(gang, nodes, int(rng.integers(len(nodes))))
+            running.extend(gang.tasks)
+        gangs.append(gang)
+    return _snapshot(_with_residents(nodes, running), gangs, queues)
+
+
+def many_resources(num_resources: int) -> Snapshot:
+    """As many nodes as resource names; 8 pods a name, each asks for CPU, memory and one of them."""
+    rng = np.random.default_rng(3)
+    names = [f"vendor.example/device-{r:04d}" for r in range(num_resources)]
+    nodes = []
+    for n in range(num_resources):
+        offers = {names[int(r)]: 8 for r in rng.choice(num_resources, 4, replace=False)}
+        nodes.append(_node(n, offers))
+    gangs = []
+    for g in range(2 * num_resources):
+        name = names[int(rng.integers(num_resources))]
+        cpus = int(rng.choice((1, 2, 4)))
+        request = {CPU: 1000 * cpus, MEMORY: 4 * cpus * GIB, name: int(rng.choice((1, 2)))}
+        gangs.append(_waiting(g, [_shape(request)] * 4, f"q{g % 8}", int(rng.choice((1, 2, 4)))))
+    return _snapshot(nodes, gangs, [Queue(f"q{q}") for q in range(8)])
+
+
+def many_priorities(num_priorities: int) -> Snapshot:
+    """A gang of each priority, ten to a node; half of them have room."""
+    rng = np.random.default_rng(4)
+    kinds = [_shape({CPU: 1000 * c, MEMORY: 4 * c * GIB}) for c in (2, 4, 8, 16)]
+    gangs = []
+    for g in range(num_priorities):
+        shape, size = kinds[int(rng.integers(4))], int(rng.integers(1, 5))
+        gangs.append(_waiting(g, [shape] * size, f"q{g % 8}", g + 1))
+    return _snapshot(_nodes(num_priorities // 10), gangs, [Queue(f"q{q}") for q in range(8)])
+
+
+def one_gang(num_pods: int) -> Snapshot:
+    """One gang whose pods are all different, on a node for every five of them."""
+    rng = np.random.default_rng(5)
+    shapes = [
+        _shape({CPU: 1000 + i, MEMORY: int(rng.integers(1024, 65_536)) * MIB})
+        for i in range(num_pods)
+    ]
+    return _snapshot(_nodes(num_pods // 5), [_waiting(0, shapes, "q0", 1)], [Queue("q0")])
+
+
+def anti_affinity(num_nodes: int) -> Snapshot:
+    """Services of 1 to 60 pods, 1.34 pods for each node, of which no node may hold two."""
+    rng = np.random.default_rng(6)
+    gangs: list[Gang] = []
+    left = int(1.3435 * num_nodes)
+    while left > 0:
+        size = min(int(rng.integers(1, 61)), left)
+        left -= size
+        app = f"app-{len(gangs):04d}"
+        term = PodTerm(
+            LabelSelector((Requirement("app", Operator.IN, (app,)),)), ("jobs",), None, HOSTNAME
+        )
+        cpus = int(rng.choice((2, 4, 8)))
+        shape = TaskShape(((CPU, 1000 * cpus), (MEMORY, 4 * cpus * GIB)), pod_anti_affinity=(term,))
+        gang = _waiting(len(gangs), [shape] * size, f"q{len(gangs) % 8}", 1, {"app": app})
+        gangs.append(gang)
+    return _snapshot(_nodes(num_nodes), gangs, [Queue(f"q{q}") for q in range(8)])
+
+
+def urgent(num_nodes: int) -> Snapshot:
+    """Nodes full of pods of priority 1; an urgent gang of 4 pods of 2 GPUs for every ten nodes."""
+    nodes = _nodes(num_nodes)
+    gangs: list[Gang] = []
+    running: list[Task] = []
+    one = _shape({CPU: 12_000, MEMORY: 96 * GIB, GPU: 1})
+    for n in range(num_nodes):
+        for _ in range(2):
+            gang = _running(_waiting(len(gangs), [one] * 4, "q0", 1), nodes[n : n + 1], 0)
+            gangs.append(gang)
+            running.extend(gang.tasks)
+    two = _shape({CPU: 24_000, MEMORY: 192 * GIB, GPU: 2})
+    for _ in range(num_nodes // 10):
+        gangs.append(_waiting(len(gangs), [two] * 4, "q0", 100))
+    return _snapshot(_with_residents(nodes, running), gangs, [Queue("q0")])
+
+
+def _shape(request: dict[str, int]) -> TaskShape:
+    return TaskShape(tuple(sorted(request.items())))
+
+
+def _node(number: int, offers: dict[str, int]) -> Node:
+    name = f"node-{number:06d}"
+    offered = {CPU: 96_000, MEMORY: 768 * GIB, PODS: 110, **offers}
+    labels = {HOSTNAME: name}
+    return Node(name, tuple(sorted(offered.items())), labels=labels)
+
+
+def _nodes(number: int) -> list[Node]:
+    return [_node(n, {GPU: 8}) for n in range(number)]
+
+
+def _waiting(
+    number: int,
+    shapes: Sequence[TaskShape],
+    queue: str,
+    priority: int,
+    labels: dict[str, str] | None = None,
+) -> Gang:
+    key = f"jobs/gang-{number:06d}"
+    tasks = tuple(
+        Task(
+            f"{key}-{i:04d}",
+            shape,
+            TaskStatus.PENDING,
+            uid=f"{key}-{i:04d}",
+            gang=key,
+            index=i,
+            priority=priority,
+            labels=labels or {},
+        )
+        for i, shape in enumerate(shapes)
+    )
+    return Gang(
+        key,
+        queue=queue,
+        min_member=len(tasks),
+        priority=priority,
+        created_ms=number,
+        waiting_since_ms=number,
+        phase=GangPhase.INQUEUE,
+        tasks=tasks,
+    )
+
+
+def _running(gang: Gang, nodes: Sequence[Node], first: int) -> Gang:
+    tasks = tuple(
+        replace(t, status=TaskStatus.RUNNING, node=nodes[(first + i) % len(nodes)].name)
+        for i, t in enumerate(gang.tasks)
+    )
+    return replace(gang, tasks=tasks, phase=GangPhase.RUNNING)
+
+
+def _with_residents(nodes: Iterable[Node], running: Iterable[Task]) -> list[Node]:
+    residents: dict[str, list[Task]] = {}
+    for task in running:
+        residents.setdefault(task.node, []).append(task)
+    return [replace(n, residents=tuple(residents.get(n.name, ()))) for n in nodes]
+
+
+def _snapshot(nodes: Sequence[Node], gangs: Sequence[Gang], queues: Sequence[Queue]) -> Snapshot:
+    every = sorted([*queues, Queue("default"), Queue("root")], key=lambda q: q.name)
+    return Snapshot(1_000_000, tuple(nodes), tuple(gangs), tuple(every))
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A cluster that grows along one axis.
+
+    Attributes
+    ----------
+    name
+        What grows.
+    snapshot
+        The cluster of a size; always the same for the same size.
+    size
+        The full size.
+    target_s
+        Wall seconds that the full size may take on an idle machine.
+
+    """
+
+    name: str
+    snapshot: Callable[[int], Snapshot]
+    size: int
+    target_s: float
+
+
+SCENARIOS = {
+    "shapes": Scenario("gangs of different shapes, 20 a node", different_shapes, 10_000, 3.0),
+    "queues": Scenario("queues five deep, 4.6 pods a queue", deep_queues, 1000, 1.0),
+    "resources": Scenario("resource names and nodes, 8 pods a name", many_resources, 500, 1.5),
+    "priorities": Scenario("priority classes, a gang of each", many_priorities, 2000, 1.5),
+    "one-gang": Scenario("different pods in one gang, 5 a node", one_gang, 5000, 5.0),
+    "anti-affinity": Scenario(
+        "nodes, 1.34 pods a node with anti-affinity", anti_affinity, 2000, 1.0
+    ),
+    "urgent": Scenario("full nodes, an urgent gang for ten nodes", urgent, 1000, 2.0),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one session took, and what it decided."""
+
+    wall_s: float
+    cpu_s: float
+    report: Report
+
+
+def measure(snapshot: Snapshot, solver: WorkerProcess) -> Measured:
+    """Run one session as the live scheduler does, and verify its plan."""
+    around = Surroundings(clock=MonotonicClock(), solver=solver, limits=LIMITS)
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    report = run_session(snapshot, POLICY, around)
+    measured = Measured(time.perf_counter() - wall_s, time.process_time() - cpu_s, report)
+    plan = report.plan
+    assert report.trace.violations == ()
+    assert not verify_actions(snapshot, plan.actions, POLICY.rules)
+    return measured
+
+
+def digest(plan: Plan) -> str:
+    """A short fingerprint of what a plan does and why the rest waits."""
+    text = repr((plan.actions, sorted(plan.pending.items())))
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def describe(measured: Measured) -> str:
+    """Binds, evictions, what the solver did, and seconds by phase."""
+    plan = measured.report.plan
+    phases = " ".join(f"{k} {v:.2f}" for k, v in measured.report.trace.seconds.items())
+    stopped = f"{plan.certificate.engine}: {plan.certificate.stopped}"
+    return f"{len(plan.binds)} binds, {len(plan.actions)} actions; {stopped}; {phases}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a table of the scenarios that are named, or of all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SCENARIOS))
+    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("--size", type=int, help="one size instead of half and full")
+    options = parser.parse_args(arguments)
+    worker = WorkerProcess()
+    worker.wait_until_ready()
+    for name in options.names or SCENARIOS:
+        scenario = SCENARIOS[name]
+        full = options.size or scenario.size
+        sizes = (full,) if options.profile or options.size else (full // 2, full)
+        cpu = []
+        for size in sizes:
+            snapshot = scenario.snapshot(size)
+            profile = cProfile.Profile()
+            with profile if options.profile else nullcontext():
+                measured = measure(snapshot, worker)
+            cpu.append(measured.cpu_s)
+            figures = f"wall {measured.wall_s:6.2f} cpu {measured.cpu_s:6.2f}"
+            target = f" target {scenario.target_s}" if size == scenario.size else ""
+            print(f"{size:6} {scenario.name:45} {figures}{target}")
+            print(f"       {describe(measured)}; plan {digest(measured.report.plan)}", flush=True)
+            if options.profile:
+                pstats.Stats(profile).sort_stats("cumulative").print_stats(70)
+                pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+        if len(cpu) > 1:
+            print(f"       growth from half the size: {cpu[1] / cpu[0]:.2f}", flush=True)
+    worker.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
