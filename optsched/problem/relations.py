@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -103,11 +104,26 @@ class Relations:
 
     def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
         """Numbers of the terms that tasks of a shape carry."""
-        mine = set(_keys(shape))
-        return tuple(m for m, t in enumerate(self.terms) if t.key in mine)
+        if not self.terms or not (shape.pod_affinity or shape.pod_anti_affinity or shape.spread):
+            return ()
+        known = self._carried_by
+        if shape not in known:
+            numbers = {self._number_of.get(key) for key in _keys(shape)}
+            known[shape] = tuple(sorted(m for m in numbers if m is not None))
+        return known[shape]
+
+    @cached_property
+    def _number_of(self) -> dict[TermKey, int]:
+        return {term.key: m for m, term in enumerate(self.terms)}
+
+    @cached_property
+    def _carried_by(self) -> dict[TaskShape, tuple[int, ...]]:
+        return {}
 
     def ports_of(self, shape: TaskShape) -> tuple[int, ...]:
         """Numbers of the host ports that tasks of a shape bind."""
+        if not shape.host_ports:
+            return ()
         return tuple(p for p, port in enumerate(self.ports) if port in shape.host_ports)
 
 

@@ -92,9 +92,12 @@ class PodAffinity(Rule):
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`: the class carries a term, or a pending class carries one that selects it."""
-        return bool(_terms_of(problem, task_class)) or bool(
-            set(problem.classes.relations[task_class]) & _carried_by_pending(problem)
-        )
+        if not problem.relations.terms:
+            return False
+        if _terms_of(problem, task_class):
+            return True
+        carried = problem.derived(_carried_by_pending)
+        return not carried.isdisjoint(problem.classes.relations[task_class])
 
     # --- greedy ----------------------------------------------------------------------------------
 
