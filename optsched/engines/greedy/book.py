@@ -1,8 +1,8 @@
 """Nodes as the pipeline fills them: room and scores by task class, brought up to date when asked.
 
-Placing tasks touches a few nodes. Every class keeps its own vectors of fits and scores and a mark
-of how far it has read the log of touched nodes; it is brought up to date when it is next asked, for
-those nodes only.
+Placing tasks touches a few nodes. Every class keeps its own vectors of fits and scores, each with a
+mark of how far it has read the log of touched nodes. A vector is brought up to date when it is next
+read, for those nodes only; scores of a class that finds no room are never made.
 """
 
 from __future__ import annotations
@@ -40,8 +40,40 @@ class _View:
     kinds: I64
     part: I64
     fit: I64
+    fit_read: int
     score: F64
-    read: int
+    score_read: int
+
+
+class _Log:
+    """Nodes in the order in which they were touched, in one array that doubles as it fills."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self._every = np.arange(num_nodes, dtype=np.int64)
+        self._nodes = np.empty(64, np.int64)
+        self.length = 0
+
+    def append(self, nodes: I64) -> None:
+        """Note that nodes (m,) were touched."""
+        end = self.length + len(nodes)
+        if end > len(self._nodes):
+            grown = np.empty(max(2 * len(self._nodes), end), np.int64)
+            grown[: self.length] = self._nodes[: self.length]
+            self._nodes = grown
+        self._nodes[self.length : end] = nodes
+        self.length = end
+
+    def since(self, read: int) -> I64:
+        """Nodes touched since a reader had read so much; every node where it has read nothing.
+
+        Where most nodes were touched, one pass over all is cheaper than telling them apart.
+        """
+        if read < 0 or self.length - read >= len(self._every):
+            return self._every
+        return self._nodes[read : self.length]
+
+
+_UNREAD = -1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,7 +113,7 @@ class Book:
         self.idle = idle.copy()
         self.used = problem.used.copy()
         self.spare, self._spare_request = spare_room(problem, rules)
-        self._log: list[I64] = []
+        self._log = _Log(problem.num_nodes)
         self._views: dict[int, _View] = {}
 
     def mind(self, problem: Problem) -> None:
@@ -95,7 +127,7 @@ class Book:
 
     def scores(self, task_class: int) -> F64:
         """(N,) score of the next task of a class; NOWHERE on nodes without room. Read only."""
-        return self._view(task_class).score
+        return self._scored(task_class).score
 
     def wishes(self, task_class: int) -> F64:
         """(N,) score of the next task, room or not; NOWHERE where it may never be."""
@@ -135,7 +167,7 @@ class Book:
             room ends. Nothing is taken yet.
 
         """
-        view = self._view(task_class)
+        view = self._scored(task_class)
         best = _best(lens.seen(view.score), number)
         if number == 1 or not len(best):
             return best, np.ones(len(best), np.int64)
@@ -163,17 +195,21 @@ class Book:
         return ladder
 
     def _view(self, task_class: int) -> _View:
+        """What a class sees, its fits up to date."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = self._open(task_class)
-        if view.read < len(self._log):
-            # Where most nodes were touched, one pass over all is cheaper than telling them apart.
-            news = self._log[view.read :]
-            touched = news[0] if len(news) == 1 else np.concatenate(news)
-            view.read = len(self._log)
-            if len(touched) >= self._problem.num_nodes:
-                touched = np.arange(self._problem.num_nodes)
-            self._refresh(view, touched)
+        if view.fit_read < self._log.length:
+            self._refresh_fits(view, self._log.since(view.fit_read))
+            view.fit_read = self._log.length
+        return view
+
+    def _scored(self, task_class: int) -> _View:
+        """What a class sees, its fits and scores up to date."""
+        view = self._view(task_class)
+        if view.score_read < self._log.length:
+            self._refresh_scores(view, self._log.since(view.score_read))
+            view.score_read = self._log.length
         return view
 
     def _open(self, task_class: int) -> _View:
@@ -181,7 +217,7 @@ class Book:
         request = problem.classes.request[task_class]
         asked = np.flatnonzero(request)
         kinds = np.flatnonzero(self._spare_request[task_class])
-        view = _View(
+        return _View(
             allowed=static_mask(problem, self._masking, task_class),
             base=self._base(task_class),
             scorers=scorers_of(problem, self._scoring, task_class),
@@ -190,11 +226,10 @@ class Book:
             kinds=kinds,
             part=self._spare_request[task_class, kinds],
             fit=np.zeros(problem.num_nodes, np.int64),
+            fit_read=_UNREAD,
             score=np.full(problem.num_nodes, NOWHERE),
-            read=len(self._log),
+            score_read=_UNREAD,
         )
-        self._refresh(view, np.arange(problem.num_nodes))
-        return view
 
     def _base(self, task_class: int) -> F64 | None:
         total: F64 | None = None
@@ -204,24 +239,29 @@ class Book:
                 total = score if total is None else total + score
         return total
 
-    def _refresh(self, view: _View, nodes: I64) -> None:
-        """Recompute fits and scores of some nodes."""
-        room = self.idle[nodes]
+    def _refresh_fits(self, view: _View, nodes: I64) -> None:
+        """Recompute fits of some nodes."""
         fit = (
-            np.floor_divide(room[:, view.asked], view.amount).min(axis=1)
+            np.floor_divide(self.idle[nodes[:, None], view.asked], view.amount).min(axis=1)
             if len(view.asked)
             else np.full(len(nodes), UNLIMITED)
         )
         if len(view.kinds):
-            left = self.spare[nodes][:, view.kinds]
+            left = self.spare[nodes[:, None], view.kinds]
             fit = np.minimum(fit, np.floor_divide(left, view.part).min(axis=1))
         if view.allowed is not None:
             fit = np.where(view.allowed[nodes], fit, 0)
+        view.fit[nodes] = np.maximum(fit, 0)
+
+    def _refresh_scores(self, view: _View, nodes: I64) -> None:
+        """Recompute scores of some nodes, whose fits are up to date."""
+        view.score[nodes] = NOWHERE
+        nodes = nodes[view.fit[nodes] > 0]
+        if not len(nodes):
+            return
         score = _total(view.scorers, self.used[nodes], self._problem.allocatable[nodes])
         if view.base is not None:
             score += view.base[nodes]
-        score[fit <= 0] = NOWHERE
-        view.fit[nodes] = np.maximum(fit, 0)
         view.score[nodes] = score
 
 
