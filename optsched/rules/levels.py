@@ -114,27 +114,54 @@ class NodeScore:
 
     def node_values(self, problem: Problem) -> I64:
         """See `NodeLevel`; rounded down to whole points."""
-        values = np.zeros((len(problem.classes.shapes), problem.num_nodes))
+        values = np.empty((len(problem.classes.shapes), problem.num_nodes), np.int64)
+        every = np.arange(problem.num_nodes)
         for c in range(len(values)):
-            for rule in self.rules.scoring:
-                scorer = rule.scorer(problem, c)
-                if scorer is not None:
-                    values[c] += scorer(problem.used, problem.allocatable)
-                base = rule.class_score(problem, c)
-                if base is not None:
-                    values[c] += base
-        return np.floor(values).astype(np.int64)
+            values[c] = self._of_class(problem, c, every)
+        return values
 
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         problem, seated = outcome.problem, outcome.seated
-        values = self.node_values(problem)
-        return int(values[problem.task_class[seated], outcome.seat_of[seated]].sum())
+        # Tasks look at a few nodes each: the table of all classes and nodes is never made.
+        pairs = problem.task_class[seated] * problem.num_nodes + outcome.seat_of[seated]
+        pairs, number = np.unique(pairs, return_counts=True)
+        task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
+        classes, start = np.unique(task_class, return_index=True)
+        ends = np.append(start, len(pairs))[1:]
+        total = 0
+        for c, begin, end in zip(classes.tolist(), start.tolist(), ends.tolist(), strict=True):
+            values = self._of_class(problem, c, nodes[begin:end])
+            total += int((values * number[begin:end]).sum())
+        return total
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`: every task on its best node."""
-        best = self.node_values(problem).max(axis=1, initial=0)
-        return int((best * problem.classes.num_pending).sum())
+        return problem.derived(self._best)
+
+    def _best(self, problem: Problem) -> int:
+        if not problem.num_nodes:
+            return 0
+        every, pending = np.arange(problem.num_nodes), problem.classes.num_pending.tolist()
+        best = (
+            number * max(int(self._of_class(problem, c, every).max()), 0)
+            for c, number in enumerate(pending)
+            if number
+        )
+        return sum(best)
+
+    def _of_class(self, problem: Problem, task_class: int, nodes: I64) -> I64:
+        """(m,) whole points of one task of a class on nodes (m,)."""
+        used, offered = problem.used[nodes], problem.allocatable[nodes]
+        values = np.zeros(len(nodes))
+        for rule in self.rules.scoring:
+            scorer = rule.scorer(problem, task_class)
+            if scorer is not None:
+                values += scorer(used, offered)
+            base = rule.class_score(problem, task_class)
+            if base is not None:
+                values += base[nodes]
+        return np.floor(values).astype(np.int64)
 
 
 def build_levels(

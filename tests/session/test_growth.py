@@ -1,0 +1,143 @@
+"""Work that grows with the square of a size is not done: counted, not timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.engines.greedy.book import Book
+from optsched.policy.load import load_policy
+from optsched.problem.compile import compile_problem
+from optsched.problem.decisions import Decisions
+from optsched.problem.relations import Relations
+from optsched.rules.levels import NodeScore
+from optsched.rules.nodeorder import NodeOrder
+from optsched.rules.outcome import Outcome
+from optsched.rules.pod_affinity import PodAffinity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.problem.arrays import F64, I64
+    from optsched.problem.problem import Problem
+
+RULES = load_policy("volcano-default", Path.read_text).rules
+
+
+def different_pods(number: int, cpus: int = 8) -> Snapshot:
+    """One gang of pods that all differ, on a node of some CPUs for every two of them."""
+    tasks = tuple(
+        Task(
+            f"ns/g-{i:03d}",
+            TaskShape((("cpu", 1000 + i), ("memory", 1000))),
+            TaskStatus.PENDING,
+            gang="ns/g",
+            index=i,
+        )
+        for i in range(number)
+    )
+    gang = Gang("ns/g", min_member=number, tasks=tasks, phase=GangPhase.INQUEUE)
+    offered = (("cpu", 1000 * cpus), ("memory", 10**6), ("pods", 10))
+    nodes = tuple(Node(f"n{i:03d}", offered) for i in range(number // 2))
+    return Snapshot(0, nodes, (gang,), (Queue("default"), Queue("root")))
+
+
+def compiled(number: int, cpus: int = 8) -> Problem:
+    return compile_problem(different_pods(number, cpus))
+
+
+@pytest.fixture
+def scored_nodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many nodes each call of a scorer has looked at."""
+    seen: list[int] = []
+    scorer = NodeOrder.scorer
+
+    def counting(rule: NodeOrder, problem: Problem, task_class: int) -> Callable[[I64, I64], F64]:
+        score = scorer(rule, problem, task_class)
+        assert score is not None
+
+        def counted(used: I64, offered: I64) -> F64:
+            seen.append(len(used))
+            return score(used, offered)
+
+        return counted
+
+    monkeypatch.setattr(NodeOrder, "scorer", counting)
+    return seen
+
+
+def test_pods_without_relations_are_not_looked_at_for_each_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, rule = compiled(40), PodAffinity()
+    calls = []
+    carried_by = Relations.carried_by
+
+    def counting(relations: Relations, shape: TaskShape) -> tuple[int, ...]:
+        calls.append(shape)
+        return carried_by(relations, shape)
+
+    monkeypatch.setattr(Relations, "carried_by", counting)
+    assert not any(rule.ties_nodes(problem, c) for c in range(40))
+    assert len(calls) <= 40
+
+
+def test_scores_of_a_class_without_room_are_never_made(scored_nodes: list[int]) -> None:
+    problem = compiled(10, cpus=0)
+    book = Book(problem, RULES, problem.idle)
+    assert all(not book.fits(c).any() for c in range(10))
+    assert all((book.scores(c) == -np.inf).all() for c in range(10))
+    assert scored_nodes == []
+
+
+def test_fits_alone_make_no_scores_and_touched_nodes_are_read_once(
+    scored_nodes: list[int],
+) -> None:
+    problem = compiled(40)
+    book = Book(problem, RULES, problem.idle)
+    one = np.ones(1, np.int64)
+    assert (book.fits(0) == 8).all()
+    assert scored_nodes == []
+    book.scores(0)
+    book.take(1, np.array([3]), one)
+    book.take(2, np.array([5]), one)
+    before = book.scores(0).copy()
+    book.scores(0)
+    assert scored_nodes == [20, 2]
+    fresh = Book(problem, RULES, book.idle)
+    fresh.used[:] = book.used
+    assert (fresh.scores(0) == before).all()
+    assert (fresh.fits(0) == book.fits(0)).all()
+
+
+def test_a_log_longer_than_the_nodes_is_one_pass_over_all(scored_nodes: list[int]) -> None:
+    problem = compiled(40)
+    book = Book(problem, RULES, problem.idle)
+    book.scores(0)
+    nodes, one = np.arange(20), np.ones(20, np.int64)
+    for _ in range(5):
+        book.take(1, nodes, one)
+        book.take(1, nodes, -one)
+    book.scores(0)
+    assert scored_nodes == [20, 20]
+
+
+def test_node_score_looks_at_the_nodes_that_are_taken(scored_nodes: list[int]) -> None:
+    problem = compiled(40)
+    level = NodeScore(RULES)
+    node_of = np.arange(40) // 2
+    nothing = Decisions.nothing(problem)
+    placed = replace(nothing, node_of=node_of)
+    outcome = Outcome(problem, placed)
+    value = level.value(outcome)
+    assert sum(scored_nodes) == 40
+    table = level.node_values(problem)
+    assert value == int(table[problem.task_class, node_of].sum())
+    assert level.ideal(problem) == int((table.max(axis=1) * problem.classes.num_pending).sum())
+    assert level.value(Outcome(problem, nothing)) == 0
