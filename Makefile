@@ -120,6 +120,11 @@ instances-update: $(STAMP) ## the same, and what is better is kept
 research-packing: $(STAMP) ## all instances of vector bin packing with a known optimum (hours; goes on where it stopped)
 	$(PY) -m bench.packing
 
+.PHONY: oracle
+oracle: $(STAMP) ## random clusters against properties of every plan: SEED=N COUNT=M, or SEED=N ONLY=k to replay
+	nice -n 5 $(PY) -m tests.oracle $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS)) $(if $(SECONDS_MOST),--seconds $(SECONDS_MOST))
+
 .PHONY: nightly
-nightly: $(STAMP) ## the same tests with twenty times the examples
+nightly: $(STAMP) ## the same tests with twenty times the examples, then an hour of the oracle
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal
+	$(MAKE) oracle COUNT=1000000 SECONDS_MOST=3600 JOBS=2

@@ -1,0 +1,90 @@
+"""`python -m tests.oracle --seed N`: draw clusters, check them, and write what is found."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from random import Random
+
+from tests.oracle.runner import Case, Tally, keep_finding, run_case, run_cases
+
+_CHUNK = 25
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.oracle", description=__doc__)
+    parser.add_argument("--seed", type=int, default=Random().randrange(10**6))
+    parser.add_argument("--count", type=int, default=600, help="how many clusters")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first one")
+    parser.add_argument("--only", type=int, help="the number of a single one, told in full")
+    parser.add_argument("--model", action="append", help="for --only; unless given, its own")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, help="start no clusters after this time")
+    parser.add_argument("--out", type=Path, default=Path("oracle-findings"))
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run; 1 where something was found."""
+    options = _parsed()
+    if options.only is not None:
+        return _one(Case(options.seed, options.only), options)
+    begun = time.monotonic()
+    tally = Tally()
+    stop = options.first + options.count
+    chunks = [range(n, min(n + _CHUNK, stop)) for n in range(options.first, stop, _CHUNK)]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        waiting = [
+            pool.submit(_chunk, options.seed, chunk, _left(options, begun)) for chunk in chunks
+        ]
+        for future in waiting:
+            part = future.result()
+            tally.runs += part.runs
+            for case, finding in part.found:
+                tally.found.append((case, finding))
+                path = keep_finding(options.out, case, finding)
+                first = finding.text.partition("\n")[0]
+                print(f"{finding.kind} ({case.family}, {finding.model}): {first}")
+                print(f"  {path}; make oracle SEED={case.seed} ONLY={case.number}", flush=True)
+    _summarise(tally, options.seed, time.monotonic() - begun)
+    return 1 if tally.found else 0
+
+
+def _left(options: argparse.Namespace, begun: float) -> float | None:
+    """When to stop, on the clock that all processes share."""
+    return None if options.seconds is None else begun + options.seconds
+
+
+def _chunk(seed: int, numbers: range, until: float | None) -> Tally:
+    if until is not None and time.monotonic() > until:
+        return Tally()
+    return run_cases(seed, numbers)
+
+
+def _one(case: Case, options: argparse.Namespace) -> int:
+    print(f"seed {case.seed}, number {case.number}: {case.family}")
+    found = False
+    for model, findings in run_case(case, tuple(options.model or ()) or None):
+        print(f"{model}: {len(findings)} findings")
+        for finding in findings:
+            found = True
+            print(f"- {finding.kind}: {finding.text}")
+            print(f"  {keep_finding(options.out, case, finding)}")
+    return 1 if found else 0
+
+
+def _summarise(tally: Tally, seed: int, seconds: float) -> None:
+    print(f"seed {seed}: {sum(tally.runs.values())} sessions checked in {seconds:.0f} s")
+    for (family, model), runs in sorted(tally.runs.items()):
+        print(f"  {family:10} {model:24} {runs}")
+    for kind, number in sorted(tally.by_kind.items()):
+        print(f"found {number:4} × {kind}")
+    if not tally.found:
+        print("found nothing")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Draws clusters by number and runs checks on them; what it finds can be replayed from a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.oracle.checks import check_session, guarded
+from tests.oracle.clusters import FAMILIES, MEDIUM, SMALL, draw_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.oracle.checks import Finding
+    from tests.oracle.manifests import Cluster
+
+MODELS = (
+    "volcano-default",
+    "crater",
+    "capacity-hierarchical",
+    "max-throughput",
+    "drf-lexicographic",
+    "min-fragmentation",
+    "volcano-compatible",
+)
+_OWN = {"topology": "topology-first", "shared": "gpus-shared"}
+_EVERY = 25
+"""Of so many clusters of a family one is of medium size."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cluster by number: its family, its size and the models that decide it."""
+
+    seed: int
+    number: int
+
+    @property
+    def family(self) -> str:
+        """Families take turns."""
+        return list(FAMILIES)[self.number % len(FAMILIES)]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether exact checks are in reach."""
+        return self.number // len(FAMILIES) % _EVERY != _EVERY - 1
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Two of the models in turn, and that of the family."""
+        turn = self.number // len(FAMILIES)
+        if self.family == "shared":
+            return (_OWN["shared"],)
+        both = (MODELS[turn % len(MODELS)], MODELS[(turn + 3) % len(MODELS)])
+        own = _OWN.get(self.family)
+        return both if own is None else (own, both[0])
+
+    def draw(self) -> Cluster:
+        """The cluster."""
+        return draw_cluster(self.family, self.seed, self.number, SMALL if self.is_small else MEDIUM)
+
+
+@dataclass
+class Tally:
+    """How many clusters were decided under which model, and what was found."""
+
+    runs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    found: list[tuple[Case, Finding]] = field(default_factory=list)
+
+    @property
+    def by_kind(self) -> Counter[str]:
+        """Findings by class."""
+        return Counter(finding.kind for _, finding in self.found)
+
+
+def run_case(
+    case: Case, models: tuple[str, ...] | None = None
+) -> Iterator[tuple[str, list[Finding]]]:
+    """The findings of a case by model."""
+    cluster = case.draw()
+    for model in models or case.models:
+        yield model, guarded(model, lambda name=model: check_session(cluster, name))
+
+
+def run_cases(seed: int, numbers: range, tally: Tally | None = None) -> Tally:
+    """Run all cases of some numbers."""
+    tally = tally or Tally()
+    for number in numbers:
+        case = Case(seed, number)
+        for model, findings in run_case(case):
+            tally.runs[case.family, model] += 1
+            tally.found += [(case, finding) for finding in findings]
+    return tally
+
+
+def keep_finding(folder: Path, case: Case, finding: Finding) -> Path:
+    """Write the instance of a finding, and beside it what is wrong and how to see it again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{case.seed}-{case.number}-{finding.model}-{finding.kind.replace(' ', '-')}"
+    path = folder / f"{name}.json"
+    case.draw().write(path)
+    text = (
+        f"{finding.kind}, {case.family}, {finding.model}\n\n{finding.text}\n\n"
+        f"make oracle SEED={case.seed} ONLY={case.number}\n"
+        f"optsched solve {path} --model {finding.model} --deterministic\n"
+    )
+    path.with_suffix(".md").write_text(text, encoding="utf-8")
+    return path

@@ -1,0 +1,147 @@
+"""Sessions on clusters of the oracle: without a clock, so that every plan can be had again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optsched.domain.decisions import Sense
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.formats.snapshot import assemble
+from optsched.policy.load import is_shipped, load_policy
+from optsched.policy.policy import SolverKind
+from optsched.session.session import Surroundings, judge_actions, run_session
+from tests.oracle.manifests import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Action, Plan
+    from optsched.policy.policy import Policy
+    from optsched.session.session import Report
+    from tests.oracle.manifests import Cluster
+
+MODELS = Path(__file__).parent / "models"
+WORK = 0.4
+"""What a session may spend on each level, in CP-SAT's deterministic seconds."""
+
+
+@cache
+def policy_of(model: str) -> Policy:
+    """A shipped model, or one of the oracle's own."""
+    name = model if is_shipped(model) else str(MODELS / f"{model}.yaml")
+    return load_policy(name, lambda path: path.read_text(encoding="utf-8"))
+
+
+def snapshot_of(cluster: Cluster) -> Snapshot:
+    """What a session sees of a cluster; every manifest must be readable."""
+    document = cluster.document()
+    assembled = assemble(document["items"])
+    assert not assembled.problems, assembled.problems
+    return assembled.snapshot
+
+
+def decide(snapshot: Snapshot, policy: Policy, work: float = WORK) -> Report:
+    """Run a session that reads no clock."""
+    limits = Limits(None, work, num_workers=1, num_engines=2)
+    solver = None if policy.solver is SolverKind.NONE else InProcess()
+    around = Surroundings(solver=solver, limits=limits)
+    return run_session(snapshot, policy, around)
+
+
+def without_solver(policy: Policy) -> Policy:
+    """The same policy decided by the greedy pipeline."""
+    return replace(policy, solver=SolverKind.NONE)
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a plan is worth on the levels of a policy, whichever engine found it.
+
+    Attributes
+    ----------
+    levels
+        (name, whether more is better, value) in order of importance.
+    violations
+        Rules that it breaks.
+
+    """
+
+    levels: tuple[tuple[str, bool, int], ...]
+    violations: tuple[str, ...]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Worth:
+        """Judge actions."""
+        judged = judge_actions(snapshot, policy, actions)
+        levels = tuple((r.name, r.sense is Sense.MAX, r.value) for r in judged.levels)
+        return cls(levels, tuple(str(v) for v in judged.violations))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first level on which one plan is better than another."""
+
+    level: str
+    better: int
+    worse: int
+
+    def __str__(self) -> str:
+        return f"level {self.level}: {self.better} against {self.worse}"
+
+
+def first_loss(plan: Worth, other: Worth) -> Difference | None:
+    """Where `other` is better than `plan`; None if it is nowhere, or worse on a level above."""
+    for name, is_max, mine, theirs in _paired(plan, other):
+        if mine == theirs:
+            continue
+        if (theirs > mine) == is_max:
+            return Difference(name, theirs, mine)
+        return None
+    return None
+
+
+def _paired(plan: Worth, other: Worth) -> Iterator[tuple[str, bool, int, int]]:
+    """Levels of both in one order; a level that only one has counts 0 for the other.
+
+    A plan without victims has no such level; what is due to nobody has none either.
+    """
+    mine = {name: value for name, _, value in plan.levels}
+    theirs = {name: value for name, _, value in other.levels}
+    rest = list(other.levels)
+    for name, is_max, _ in plan.levels:
+        if name in theirs:
+            while rest and rest[0][0] != name and rest[0][0] not in mine:
+                extra = rest.pop(0)
+                yield extra[0], extra[1], 0, extra[2]
+            rest = [r for r in rest if r[0] != name]
+        yield name, is_max, mine[name], theirs.get(name, 0)
+    for name, is_max, value in rest:
+        yield name, is_max, 0, value
+
+
+def described(plan: Plan) -> str:
+    """A plan and its certificate in a few lines."""
+    certificate = plan.certificate
+    lines = [f"  {action}" for action in plan.actions]
+    lines += [f"  {r.name}: {r.value}, bound {r.bound}, {r.status}" for r in certificate.levels]
+    proved = "proved" if certificate.is_proved else "not proved"
+    return "\n".join([*lines, f"  {certificate.engine} ({certificate.stopped}), {proved}"])
+
+
+__all__ = [
+    "WORK",
+    "Difference",
+    "Worth",
+    "decide",
+    "described",
+    "first_loss",
+    "policy_of",
+    "snapshot_of",
+    "timestamp",
+    "without_solver",
+]
