@@ -336,6 +336,23 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True)
+class Entitlement:
+    """The most of a resource that a queue may hold in a session in which it reclaims.
+
+    Attributes
+    ----------
+    queue
+        The queue, with all queues below it.
+    most
+        Base units of the resource.
+    """
+
+    queue: str
+    resource: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """A share of the cluster.
 
@@ -544,6 +561,9 @@ class Snapshot:
     bookings
         Room that is promised to gangs from an instant on, whose first. Not part of the cluster:
         sessions work it out.
+    entitlements
+        What queues that reclaim in this session may hold. Not part of the cluster: sessions
+        work it out.
     devices
         What ResourceClaims may get, and what they have.
     priority_classes
@@ -566,6 +586,7 @@ class Snapshot:
     sharding: Sharding = NO_SHARDING
     answers: tuple[tuple[str, str], ...] = ()
     bookings: tuple[Booking, ...] = ()
+    entitlements: tuple[Entitlement, ...] = ()
     devices: Devices = NO_DEVICES
     priority_classes: Mapping[str, int] = field(default_factory=dict, compare=False)
     shuffled_ms: Mapping[str, int] = field(default_factory=dict)

@@ -9,13 +9,14 @@ by policies without a solver only.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched.domain.topology import sub_group_of
 from optsched.rules.base import Rule, Violation
 from optsched.rules.consolidation import CONSOLIDATE
 from optsched.rules.wording import amount_text
-from optsched.rules.world import summed, taken_by
+from optsched.rules.world import add_into, summed, taken_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,8 +42,9 @@ class Entitled(Rule):
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         yield from self._verify_gangs(world)
-        reclaimed: dict[tuple[str, str], list[Task]] = {}
-        for eviction in world.evictions:
+        yield from self._verify_bidders(world)
+        reclaims: dict[tuple[str, str], _Reclaim] = {}
+        for at, eviction in enumerate(world.evictions):
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
             preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
@@ -52,8 +54,10 @@ class Entitled(Rule):
             if problem:
                 yield Violation(self.name, f"task {task.key}", problem)
             elif eviction.action == RECLAIM:
-                reclaimed.setdefault((preemptor.key, gang.queue), []).append(task)
-        yield from self._verify_shares(world, reclaimed)
+                reclaim = reclaims.setdefault((preemptor.key, gang.queue), _Reclaim([], at))
+                reclaim.tasks.append(task)
+                reclaim.last = at
+        yield from self._verify_shares(world, reclaims)
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
         """What a gang of victims keeps is its minimum, or nothing."""
@@ -71,23 +75,36 @@ class Entitled(Rule):
             for detail in _broken_groups(gang, held, left):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
+    def _verify_bidders(self, world: World) -> Iterator[Violation]:
+        """A gang that loses pods to another gang has none evicted for itself."""
+        loses: dict[str, str] = {}
+        for eviction in world.evictions:
+            task = world.task_by_key.get(eviction.task)
+            if task is not None and task.gang != eviction.preemptor and not eviction.to:
+                loses.setdefault(task.gang, eviction.preemptor)
+        for key in sorted({e.preemptor for e in world.evictions} & loses.keys()):
+            detail = f"has pods evicted, and loses some to {loses[key]}"
+            yield Violation(self.name, f"gang {key}", detail)
+
     def _verify_shares(
-        self, world: World, reclaimed: Mapping[tuple[str, str], Sequence[Task]]
+        self, world: World, reclaims: Mapping[tuple[str, str], _Reclaim]
     ) -> Iterator[Violation]:
-        if not reclaimed:
+        """What claiming queues hold in the end, and lenders before and after each reclaim."""
+        if not reclaims:
             return
         due = self._due(world)
         if due is None:
             yield Violation(self.name, "reclaim", "no rule of the policy says what queues deserve")
             return
         shares = _Shares(world, due)
-        for (preemptor, lender), tasks in reclaimed.items():
+        for (preemptor, lender), reclaim in sorted(reclaims.items(), key=lambda e: e[1].last):
             asked = sorted(summed(taken_by(t) for t in world.placed_of.get(preemptor, [])))
             borrower = world.snapshot.gang_by_key[preemptor].queue
+            shares.replay(reclaim.last)
             for where, detail in (
                 *shares.overclaims(borrower, lender, asked),
-                *shares.overreturns(lender, borrower, asked, tasks),
-                *shares.sunk(lender, borrower, tasks),
+                *shares.overreturns(lender, borrower, asked, reclaim.tasks),
+                *shares.sunk(lender, borrower, reclaim.tasks),
             ):
                 yield Violation(self.name, f"queue {where}", f"{detail}, reclaim for {preemptor}")
 
@@ -96,12 +113,41 @@ class Entitled(Rule):
         return next((due for due in found if due is not None), None)
 
 
+@dataclass(slots=True)
+class _Reclaim:
+    """Victims of one queue for one gang, and the place of the last one among all evictions."""
+
+    tasks: list[Task]
+    last: int
+
+
 class _Shares:
-    """What queues hold, deserve and give back in a plan, with all below them."""
+    """What queues hold, deserve and give back while a plan is carried out, with all below them.
+
+    Evictions are replayed in the order of the plan. What the plan places counts from the start.
+    """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]]) -> None:
         self._world = world
         self._due = due
+        self._replayed = 0
+        self._gone: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
+        self._gone_at_last: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
+        for at in range(len(world.evictions)):
+            self._count(at, self._gone_at_last)
+
+    def replay(self, last: int) -> None:
+        """Carry out all evictions up to one of them."""
+        for at in range(self._replayed, last + 1):
+            self._count(at, self._gone)
+        self._replayed = max(self._replayed, last + 1)
+
+    def _count(self, at: int, gone: dict[str, dict[str, int]]) -> None:
+        eviction = self._world.evictions[at]
+        task = self._world.task_by_key.get(eviction.task)
+        gang = self._world.snapshot.gang_by_key.get("" if task is None else task.gang)
+        if task is not None and gang is not None and gang.queue in gone and not eviction.to:
+            add_into(gone[gang.queue], taken_by(task))
 
     def _apart(self, name: str, other: str) -> list[Queue]:
         """A queue and its ancestors as far up as the other queue is not below them."""
@@ -109,17 +155,14 @@ class _Shares:
         above = {q.name for q in self._world.ancestors(by_name[other])}
         return [q for q in self._world.ancestors(by_name[name]) if q.name not in above]
 
-    def _held(self, queue: Queue) -> dict[str, int]:
-        return summed(self._world.held_by_queue[name] for name in self._world.below(queue))
-
-    def _gained(self, queue: Queue) -> dict[str, int]:
-        return summed(self._world.gained_by_queue[name] for name in self._world.below(queue))
-
-    def _gone(self, queue: Queue) -> dict[str, int]:
-        below = set(self._world.below(queue))
-        gangs = self._world.snapshot.gang_by_key
-        tasks = (self._world.task_by_key[e.task] for e in self._world.evictions)
-        return summed(taken_by(t) for t in tasks if gangs[t.gang].queue in below)
+    def _held(self, queue: Queue, gone: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+        """What a queue holds once so much has gone."""
+        held: dict[str, int] = {}
+        for name in self._world.below(queue):
+            add_into(held, self._world.held_by_queue[name])
+            add_into(held, self._world.gained_by_queue[name])
+            add_into(held, {r: -amount for r, amount in gone[name].items()})
+        return held
 
     def _named(self, queue: Queue, asked: Iterable[str]) -> dict[str, int]:
         """What is due to a queue of what is asked for."""
@@ -132,9 +175,9 @@ class _Shares:
         if not any(self._named(queue, asked) for queue in chain):
             yield name, "nothing that is asked for is due to it"
         for queue in chain:
-            held, gained, gone = self._held(queue), self._gained(queue), self._gone(queue)
+            held = self._held(queue, self._gone_at_last)
             for r, due in self._named(queue, asked).items():
-                used = held.get(r, 0) + gained.get(r, 0) - gone.get(r, 0)
+                used = held.get(r, 0)
                 if used > due:
                     both = f"{amount_text(r, used)} held, {amount_text(r, due)} deserved"
                     yield queue.name, both
@@ -147,13 +190,13 @@ class _Shares:
         What holds nothing of that is not kept back.
         """
         for queue in self._apart(name, borrower):
-            held, gone = self._held(queue), self._gone(queue)
+            held = self._held(queue, self._gone)
             named = self._named(queue, asked)
             if queue.tolerance is not None:
                 named = {r: queue.tolerance.kept(r, due) for r, due in named.items()}
             kept = [taken_by(t) for t in tasks if named.keys() & taken_by(t).keys()]
             largest = {r: max((t.get(r, 0) for t in kept), default=0) for r in named}
-            above = [held.get(r, 0) - gone.get(r, 0) + largest[r] > due for r, due in named.items()]
+            above = [held.get(r, 0) + largest[r] > due for r, due in named.items()]
             if kept and not any(above):
                 yield queue.name, "gives back more than it holds above what it deserves"
 
@@ -161,9 +204,9 @@ class _Shares:
         """Where a queue would be left with less than is guaranteed to it."""
         touched = summed(taken_by(t) for t in tasks)
         for queue in self._apart(name, borrower):
-            held, gone = self._held(queue), self._gone(queue)
+            held = self._held(queue, self._gone)
             for r, floor in queue.guarantee:
-                left = held.get(r, 0) - gone.get(r, 0)
+                left = held.get(r, 0)
                 if r in touched and left < floor:
                     both = f"{amount_text(r, left)} left, {amount_text(r, floor)} guaranteed"
                     yield queue.name, both

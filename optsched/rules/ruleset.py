@@ -10,6 +10,7 @@ import numpy as np
 
 from optsched.problem.running import running_tasks
 from optsched.rules.contained import Contained
+from optsched.rules.entitlement import Entitlements
 from optsched.rules.faces import DEFAULT_FACES, Face
 from optsched.rules.fifo import Fifo
 from optsched.rules.fits import Fits
@@ -35,6 +36,7 @@ _ALWAYS: tuple[Rule, ...] = (
     Reservation(),
     Shards(),
     Victims(),
+    Entitlements(),
 )
 
 

@@ -549,8 +549,7 @@ class _Session:
             self._hopeless = found.hopeless
             if not found.evictions:
                 return
-            gone = {eviction.task for eviction in found.evictions}
-            again = self._round(leaving(self._start, gone), found, first.problem)
+            again = self._round(found.carried_out(self._start), found, first.problem)
             unseated = found.unseated(again.problem, again.answers[0].decisions)
             if not unseated:
                 yield again

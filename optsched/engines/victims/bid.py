@@ -35,6 +35,10 @@ class State:
         Evictions that each disruption budget has paid for, in the snapshot's order.
     came
         Whom it has been decided to put where: (task class, node, tasks), parallel (m,) each.
+    entitled
+        By (queue, resource), the most that queues which reclaim may hold with all below them.
+    bidders
+        Gangs for which tasks leave.
 
     """
 
@@ -43,6 +47,8 @@ class State:
     evicted: Bool
     spent: I64
     came: list[tuple[I64, I64, I64]] = field(default_factory=list)
+    entitled: dict[tuple[int, int], int] = field(default_factory=dict)
+    bidders: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)

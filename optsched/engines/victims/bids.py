@@ -212,6 +212,7 @@ class Bidding:
             ~self.facts.spared
             & ~state.evicted
             & (running.gang_of != gang)
+            & ~np.isin(running.gang_of, list(state.bidders))
             & (running.queue_of >= 0)
         )
         own = running.queue_of == queue
@@ -236,6 +237,20 @@ class Bidding:
     def may_leave(self, gang: int, state: State) -> Bool:
         """(V,) running tasks that may be asked to leave for a gang."""
         return self._candidates(gang, state).leave
+
+    def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
+        """By (queue, resource), what queues may hold once a gang has reclaimed from lenders."""
+        due, queue = self.facts.due, int(self.problem.queue_of[gang])
+        asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
+        if due is None:
+            return {}
+        return {
+            (a, r): int(due[a, r])
+            for lender in np.unique(lenders).tolist()
+            for a in np.flatnonzero(self.facts.above[queue] & ~self.facts.above[lender]).tolist()
+            for r in asked
+            if due[a, r] > 0
+        }
 
     def keepers(self, gang: int, state: State) -> Iterator[tuple[int, int, int, int]]:
         """Queues that would have to give something back to a gang, were they reclaimable.

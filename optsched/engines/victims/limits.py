@@ -25,7 +25,10 @@ class Limits:
         self._problem = facts.problem
 
     def ceilings(self, gang: int, state: State) -> list[tuple[int, int, int]]:
-        """(queue, resource, room) below the ceilings of a gang's queue and those above it."""
+        """(queue, resource, room) below the ceilings of a gang's queue and those above it.
+
+        What earlier bids of these queues reclaimed ends at what is due to them.
+        """
         problem = self._problem
         queue = int(problem.queue_of[gang])
         ceiling = problem.queues.capability
@@ -33,6 +36,11 @@ class Limits:
             (a, r, int(ceiling[a, r]) - self._facts.used(a, r, state))
             for a in np.flatnonzero(self._facts.above[queue]).tolist()
             for r in np.flatnonzero(ceiling[a] < UNLIMITED).tolist()
+        ]
+        found += [
+            (a, r, most - self._facts.used(a, r, state))
+            for (a, r), most in sorted(state.entitled.items())
+            if self._facts.above[queue][a]
         ]
         shares = self._facts.rules.find("proportion")
         if shares is not None and shares.binds and self._facts.due is not None:

@@ -6,12 +6,14 @@ placed in this session give way, for nothing of them runs yet; they are decided 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from optsched.domain.cluster import Entitlement
 from optsched.domain.decisions import Allocate, Evict, LevelResult, LevelStatus, Nominate, Sense
+from optsched.domain.eviction import leaving
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.sound import solve_soundly
 from optsched.engines.victims.bid import State
@@ -27,6 +29,7 @@ from optsched.rules.outcome import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Action
     from optsched.domain.reasons import Reason
     from optsched.engines.cpsat.solver import Solver
@@ -79,6 +82,8 @@ class Clearing:
         How many leave, against the least that is possible.
     hopeless
         Gangs that no eviction helps, proved, and why where one number says it.
+    entitlements
+        What queues that reclaim may hold once all is placed.
 
     """
 
@@ -86,6 +91,12 @@ class Clearing:
     seats: Mapping[int, Seats] = field(default_factory=dict)
     results: tuple[LevelResult, ...] = ()
     hopeless: Mapping[int, Reason | None] = field(default_factory=dict)
+    entitlements: tuple[Entitlement, ...] = ()
+
+    def carried_out(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the victims terminating, and with what reclaiming queues may hold."""
+        after = leaving(snapshot, {eviction.task for eviction in self.evictions})
+        return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def unseated(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
         """Gangs that room was made for and that some decisions do not seat in full."""
@@ -170,7 +181,7 @@ class _Stage:
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
         for gang in gangs:
-            if lines.ahead(gang) != NOBODY:
+            if lines.ahead(gang) != NOBODY or self._has_lost(gang):
                 continue
             self._settle_up_to(int(self._tiers.of[gang]))
             problem = self._problem
@@ -192,7 +203,24 @@ class _Stage:
                 # What was too little for its like is no more now.
                 self._hopeless[gang] = self._hopeless[refused[alike]]
             self._clear_inside(gang)
-        return Clearing(tuple(self._evictions), self._seats, self._results(), self._hopeless)
+        return Clearing(
+            tuple(self._evictions),
+            self._seats,
+            self._results(),
+            self._hopeless,
+            self._entitlements(),
+        )
+
+    def _entitlements(self) -> tuple[Entitlement, ...]:
+        queues, resources = self._problem.queues.names, self._problem.resources
+        return tuple(
+            Entitlement(queues[q], resources[r], most)
+            for (q, r), most in sorted(self._state.entitled.items())
+        )
+
+    def _has_lost(self, gang: int) -> bool:
+        """Whether a gang loses pods in this session: it gets no room then, as in Volcano."""
+        return bool(self._state.evicted[self._bidding.running.gang_of == gang].any())
 
     def _looks(self, gang: int) -> bool:
         """Whether a gang looks at what else stands on nodes."""
@@ -355,10 +383,12 @@ class _Stage:
         """Some running tasks leave for a gang."""
         problem, running, state = self._problem, self._bidding.running, self._state
         state.evicted[chosen] = True
+        state.bidders.add(gang)
         state.spent += self._bidding.facts.covered(chosen)
         np.add.at(state.room, running.node_of[chosen], running.request[chosen])
         np.subtract.at(state.used, running.queue_of[chosen], running.request[chosen])
         own = running.queue_of[chosen] == problem.queue_of[gang]
+        state.entitled |= self._bidding.entitled(gang, running.queue_of[chosen[~own]])
         for v, is_own in zip(chosen.tolist(), own.tolist(), strict=True):
             task, action = running.tasks[v], PREEMPT if is_own else RECLAIM
             key = problem.snapshot.gangs[gang].key

@@ -1,0 +1,87 @@
+"""Shared cases about victims: who is evicted for whom, and that no plan is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import optsched
+from optsched.domain.decisions import Evict
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import load_policy
+from optsched.policy.policy import without_solver
+from optsched.session.session import Surroundings, run_session
+from optsched.session.solving import limits_of
+from tests.support.shared import shared
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from optsched.domain.decisions import Plan
+
+
+def decide(name: str, model: str = "volcano-default", solver: str = "cpsat") -> Plan:
+    """The plan for a case; no answer on the way to it was refused."""
+    chosen = str(shared("cases", "decisions", model)) if "." in model else model
+    policy = load_policy(chosen, _text)
+    if solver == "none":
+        policy = without_solver(policy)
+    limits = limits_of(policy, None, deterministic=True, seed=0, gap=None)
+    worker = InProcess() if solver == "cpsat" else None
+    snapshot = optsched.read(shared("cases", "decisions", name))
+    report = run_session(snapshot, policy, Surroundings(solver=worker, limits=limits))
+    assert report.trace.violations == ()
+    return report.plan
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+def evicted(plan: Plan) -> list[str]:
+    return sorted(a.task.partition("/")[2] for a in plan.actions if isinstance(a, Evict))
+
+
+def placed(plan: Plan) -> dict[str, str]:
+    """Node by pod that is bound or has room kept for it."""
+    coming = (a for a in plan.actions if not isinstance(a, Evict))
+    return {a.task.partition("/")[2]: a.node for a in coming if hasattr(a, "node")}
+
+
+def admitted(plan: Plan) -> int:
+    return sum(r.value for r in plan.certificate.levels if r.name.startswith("admission"))
+
+
+def test_two_jobs_of_a_queue_that_reclaim_share_its_weight():
+    plan = decide("starve_reclaim.yaml")
+    assert evicted(plan) == ["train-0"]
+    assert placed(plan) == {"job1-0": "gpu-1"}
+
+
+def test_two_jobs_of_a_queue_that_reclaim_share_what_it_deserves():
+    plan = decide("starve_reclaim_capacity.yaml", "crater")
+    assert evicted(plan) == ["train-0"]
+    assert placed(plan) == {"job1-0": "gpu-1"}
+    assert "up to 4 nvidia.com/gpu" in plan.pending["ml/job2"].message
+
+
+def test_a_job_that_waits_for_its_queue_stops_no_other_queue():
+    plan = decide("one_bad_bid_stops_all.yaml", "capacity-hierarchical")
+    assert evicted(plan) == ["sweep-0", "train-0"]
+    assert placed(plan) == {"hotfix-0": "gpu-2", "job1-0": "gpu-1"}
+
+
+def test_a_queue_that_grows_in_a_session_gives_back_in_the_same_one():
+    plan = decide("h1b_joint_admission.yaml", "crater")
+    assert len(evicted(plan)) == 1
+    assert sorted(placed(plan)) == ["p-0", "q-0"]
+
+
+def test_urgent_gangs_are_admitted_at_least_as_the_pipeline_admits_them():
+    best, greedy = decide("urgent_100.json"), decide("urgent_100.json", solver="none")
+    assert admitted(best) >= admitted(greedy) > 0
+
+
+def test_a_gang_that_loses_pods_has_none_evicted_for_itself():
+    plan = decide("crash-hand.yaml")
+    assert evicted(plan) == ["mid-0"]
+    assert placed(plan) == {"hi-0": "n0"}

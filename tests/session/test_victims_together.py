@@ -1,0 +1,178 @@
+"""Bids of one session: what queues reclaim together, and gangs that lose pods meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.domain.cluster import GangPhase, Queue
+from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import parse_policy
+from optsched.rules.entitled import Entitled
+from optsched.rules.verify import verify_actions
+from optsched.session.session import Surroundings, run_session
+from tests.support.small import GPU, cluster, gang, node, running, shape
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.domain.decisions import Action, Plan
+
+MODEL = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: test
+meaning: For tests.
+actions: [enqueue, allocate, preempt, reclaim, backfill]
+tiers:
+- rules: [{name: priority}, {name: gang}, {name: conformance}]
+- rules: [{name: drf}, {name: predicates}, {name: SHARES}, {name: nodeorder}]
+levels: [guarantee, admission, fair-share, tasks, node-score]
+solver: {engine: cpsat, budget: 400ms}
+"""
+LIMITS = Limits(budget_ms=None, num_workers=1)
+
+
+def decide(snapshot: Snapshot, shares: str = "capacity", *, solver: bool = True) -> Plan:
+    """The plan; no answer on the way to it was refused."""
+    policy = parse_policy(MODEL.replace("SHARES", shares), "test.yaml")
+    around = Surroundings(solver=InProcess() if solver else None, limits=LIMITS)
+    report = run_session(snapshot, policy, around)
+    assert report.trace.violations == ()
+    return report.plan
+
+
+def broken(snapshot: Snapshot, *actions: Action) -> list[str]:
+    """What the rule on evictions says about actions."""
+    rules = parse_policy(MODEL.replace("SHARES", "capacity"), "test.yaml").rules
+    guarded = rules.guarded_by(Entitled(rules))
+    found = verify_actions(snapshot, actions, guarded)
+    return [f"{v.where}: {v.detail}" for v in found if v.rule == "entitled"]
+
+
+def runs(which: Gang, *where: str) -> Gang:
+    """The gang with its first pods on nodes; the others wait."""
+    number = len(where)
+    there = tuple(running(t, n) for t, n in zip(which.tasks[:number], where, strict=True))
+    return replace(which, tasks=(*there, *which.tasks[number:]), phase=GangPhase.RUNNING)
+
+
+def evicted(plan: Plan) -> list[str]:
+    return sorted(a.task.removeprefix("ns/") for a in plan.actions if isinstance(a, Evict))
+
+
+def placed(plan: Plan) -> dict[str, str]:
+    coming = (a for a in plan.actions if isinstance(a, Allocate | Nominate))
+    return {a.task.removeprefix("ns/"): a.node for a in coming}
+
+
+def due(**gpus: int) -> list[Queue]:
+    return [Queue(name, deserved=((GPU, n),)) for name, n in sorted(gpus.items())]
+
+
+both_engines = pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "greedy"])
+
+
+@both_engines
+@pytest.mark.parametrize("shares", ["capacity", "proportion"])
+def test_what_one_gang_leaves_of_a_reclaimed_node_is_not_its_queues(shares: str, solver: bool):
+    train = runs(gang("train", ("w", 1, shape(1, 8)), queue="a"), "n0")
+    jobs = [gang(f"job{i}", ("w", 1, shape(1, 4)), queue="b") for i in range(2)]
+    before = cluster([node("n0", cpu=64, gpu=8)], [train, *jobs], due(a=4, b=4))
+    plan = decide(before, shares, solver=solver)
+    assert evicted(plan) == ["train-w-0"]
+    assert placed(plan) == {"job0-w-0": "n0"}
+    assert plan.pending["ns/job1"].code.value == "QueueDeservedExceeded"
+
+
+def test_the_rest_starts_where_it_is_due_too():
+    train = runs(gang("train", ("w", 1, shape(1, 8)), queue="a"), "n0")
+    jobs = [gang(f"job{i}", ("w", 1, shape(1, 4)), queue="b") for i in range(2)]
+    before = cluster([node("n0", cpu=64, gpu=8)], [train, *jobs], due(a=0, b=8))
+    assert len(placed(decide(before))) == 2
+
+
+def test_a_bid_that_waits_stops_no_other_one():
+    train = runs(gang("train", ("w", 1, shape(1, 8)), queue="a"), "n0")
+    sweep = runs(gang("sweep", ("w", 1, shape(1, 8)), queue="c"), "n1")
+    jobs = [gang(f"job{i}", ("w", 1, shape(1, 4)), queue="b") for i in range(2)]
+    hotfix = gang("hotfix", ("w", 1, shape(1, 8)), queue="c", priority=9)
+    nodes = [node(f"n{i}", cpu=64, gpu=8) for i in range(2)]
+    plan = decide(cluster(nodes, [train, sweep, *jobs, hotfix], due(a=4, b=4, c=8)))
+    assert evicted(plan) == ["sweep-w-0", "train-w-0"]
+    assert placed(plan) == {"hotfix-w-0": "n1", "job0-w-0": "n0"}
+
+
+def test_a_lender_that_grows_in_the_session_lends_as_much_more():
+    old = runs(gang("old", ("w", 1, shape(1, 2)), queue="a", priority=1), "n1")
+    first = gang("first", ("w", 1, shape(1, 2)), queue="a", priority=9)
+    second = gang("second", ("w", 1, shape(1, 2)), queue="b", priority=9)
+    nodes = [node(f"n{i}", cpu=64, gpu=2) for i in range(2)]
+    plan = decide(cluster(nodes, [old, first, second], due(a=2, b=2)))
+    assert evicted(plan) == ["old-w-0"]
+    assert sorted(placed(plan)) == ["first-w-0", "second-w-0"]
+
+
+@both_engines
+def test_a_gang_that_loses_pods_does_not_bid(solver: bool):
+    low = runs(gang("low", ("w", 3, shape(1))), "n0", "n0", "n0")
+    mid = runs(gang("mid", ("w", 2, shape(1)), priority=5), "n0")
+    high = gang("high", ("w", 1, shape(1)), priority=9)
+    plan = decide(cluster([node("n0")], [low, mid, high], [Queue("default")]), solver=solver)
+    assert evicted(plan) == ["mid-w-0"]
+    assert placed(plan) == {"high-w-0": "n0"}
+
+
+# --- the verifier --------------------------------------------------------------------------------
+
+
+def two_lenders() -> tuple[Snapshot, list[Action]]:
+    """Queue a lends two GPUs to b and then two to c; it deserves 4 of its 8."""
+    lent = [runs(gang(f"a{i}", ("w", 1, shape(1, 2)), queue="a"), "n0") for i in range(4)]
+    want = [gang(name, ("w", 1, shape(1, 2)), queue=name) for name in "bc"]
+    before = cluster([node("n0", cpu=64, gpu=8)], [*lent, *want], due(a=4, b=2, c=2))
+    actions: list[Action] = [
+        Evict("ns/a0-w-0", "n0", "reclaim", "ns/b"),
+        Evict("ns/a1-w-0", "n0", "reclaim", "ns/c"),
+        Nominate("ns/b-w-0", "n0", "ns/b"),
+        Nominate("ns/c-w-0", "n0", "ns/c"),
+    ]
+    return before, actions
+
+
+def test_evictions_are_judged_in_the_order_of_the_plan():
+    before, actions = two_lenders()
+    assert broken(before, *actions) == []
+    later = Evict("ns/a2-w-0", "n0", "reclaim", "ns/c")
+    assert broken(before, *actions, later) == [
+        "queue a: gives back more than it holds above what it deserves, reclaim for ns/c"
+    ]
+
+
+def test_what_a_lender_gains_counts_as_held():
+    before, actions = two_lenders()
+    more = gang("more", ("w", 1, shape(1, 2)), queue="a", priority=3)
+    before = replace(
+        before,
+        gangs=tuple(sorted((*before.gangs, more), key=lambda g: g.key)),
+        nodes=(*before.nodes, node("n1", cpu=64, gpu=2)),
+    )
+    later = Evict("ns/a2-w-0", "n0", "reclaim", "ns/c")
+    assert broken(before, *actions, later, Allocate("ns/more-w-0", "n1", "ns/more")) == []
+
+
+def test_a_gang_that_bids_and_loses_is_refused():
+    low = runs(gang("low", ("w", 1, shape(1)), priority=1), "n0")
+    mid = runs(gang("mid", ("w", 2, shape(1)), least=1, priority=5), "n0")
+    high = gang("high", ("w", 1, shape(1)), priority=9)
+    before = cluster([node("n0", cpu=2)], [low, mid, high], [Queue("default")])
+    actions = [
+        Evict("ns/low-w-0", "n0", "preempt", "ns/mid"),
+        Evict("ns/mid-w-0", "n0", "preempt", "ns/high"),
+        Nominate("ns/mid-w-1", "n0", "ns/mid"),
+        Nominate("ns/high-w-0", "n0", "ns/high"),
+    ]
+    assert "gang ns/mid: has pods evicted, and loses some to ns/high" in broken(before, *actions)
