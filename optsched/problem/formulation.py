@@ -18,7 +18,7 @@ entries; every minimum over a run then holds for each gang because it holds on a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -120,6 +120,28 @@ def _offsets(lengths: I64) -> I64:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
+class Victims(NamedTuple):
+    """Axis K of running tasks of one kind that may be evicted.
+
+    Attributes
+    ----------
+    variables
+        (K,) variable that counts the evicted tasks.
+    number
+        (K,) the most it can be.
+    queue_of
+        (K,) queue that holds them.
+    request
+        (K, R) what one of them holds.
+
+    """
+
+    variables: I64
+    number: I64
+    queue_of: I64
+    request: I64
+
+
 class Formulation:
     """The aggregated model under construction.
 
@@ -137,6 +159,8 @@ class Formulation:
         (C,) row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds what nodes supply.
     choices
         Where in the network gangs go, as far as rules have something to say about it.
+    victims
+        Running tasks whose eviction lowers what queues hold; None where nothing is evicted.
 
     """
 
@@ -155,6 +179,7 @@ class Formulation:
         self.placed_factor = np.where(flexible, 1, gangs.per_gang)
         self.is_flexible: Bool = flexible
         self.choices = Choices(self)
+        self.victims: Victims | None = None
         num_classes = len(problem.classes.shapes)
         self.supply = self.model.add_rows(
             gangs.class_of,
@@ -187,9 +212,28 @@ class Formulation:
             if not entries.any():
                 continue
             use = self.placed(request[:, resource], entries)
+            evicted = self.evicted(resource, member[row])
+            if len(evicted.variables):
+                self._add_released_row(use, evicted, int(limit[row, resource]))
+                continue
             self.model.add_rows(
                 0, use.variables, use.coefficients, upper=max(int(limit[row, resource]), 0)
             )
+
+    def evicted(self, resource: int, member: Bool) -> Expression:
+        """Σ request · evicted of a resource, over the victims of some queues (Q,)."""
+        if self.victims is None:
+            return Expression.of([], [])
+        chosen = np.append(member, False)[self.victims.queue_of]
+        request = self.victims.request[chosen, resource]
+        return Expression.of(self.victims.variables[chosen], request)
+
+    def _add_released_row(self, use: Expression, evicted: Expression, limit: int) -> None:
+        """Add use ≤ limit + evicted; below a negative sum nothing may be placed."""
+        comes = list(zip(use.variables.tolist(), use.coefficients.tolist(), strict=True))
+        goes = list(zip(evicted.variables.tolist(), evicted.coefficients.tolist(), strict=True))
+        most = int(self.model.bounds[1][use.variables].max())
+        self.model.add_room(comes, goes, limit, most)
 
 
 _ENOUGH = 2**61

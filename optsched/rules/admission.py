@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
     from optsched.rules.outcome import Outcome
 
+ADMISSION = "admission, "
+"""How the names of the levels of gangs that start begin."""
+
 
 def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
     """Gangs that start, one level a tier."""
@@ -32,7 +35,7 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
     by_shape = _start_weights(problem, weights)
     weight = np.append(by_shape, 0)[problem.shape_of] * tiers.factor
     return [
-        Started(f"admission, {tiers.names[t]}", weights.unit, t, tiers.of, weight)
+        Started(f"{ADMISSION}{tiers.names[t]}", weights.unit, t, tiers.of, weight)
         for t in np.unique(tiers.of[starting]).tolist()
     ]
 

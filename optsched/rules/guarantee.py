@@ -186,11 +186,13 @@ def _encode_resource(form: Formulation, r: int) -> None:
     request = problem.classes.request[gangs.class_of, r]
     for q in range(len(queues.names)):
         use = form.placed(request, queue == q)
+        gone = form.evicted(r, np.arange(len(queues.names)) == q)
         children = claim[queues.parent_of == q]
+        minus = -np.ones(len(children), np.int64)
         model.add_rows(
             0,
-            np.concatenate([[claim[q]], use.variables, children]),
-            np.concatenate([[1], -use.coefficients, -np.ones(len(children), np.int64)]),
+            np.concatenate([[claim[q]], use.variables, gone.variables, children]),
+            np.concatenate([[1], -use.coefficients, gone.coefficients, minus]),
             lower=int(queues.allocated[q, r]),
         )
     model.add_rows(0, claim[queues.parent_of < 0], 1, upper=pool)

@@ -65,9 +65,14 @@ class Shortfall:
         return 0
 
     def encode(self, form: Formulation) -> Expression:
-        """Σ d[k, r] with step[r]·d[k, r] + Σ request·x ≥ target − allocated, d ≥ 0."""
+        """Σ d[k, r] with step[r]·d[k, r] + Σ request·(x − evicted) ≥ target − allocated, d ≥ 0."""
         problem, gangs = form.problem, form.gangs
-        missing = self._missing(problem, problem.queues.allocated)
+        held = problem.queues.allocated
+        if form.victims is not None:
+            held = held.copy()
+            taken = form.victims.number[:, None] * form.victims.request
+            np.subtract.at(held, form.victims.queue_of, taken)
+        missing = self._missing(problem, held)
         lacks = self.target - self.member.astype(np.int64) @ problem.queues.allocated
         request = problem.classes.request[gangs.class_of]
         queue = gangs.queue_of[gangs.gang_class_of]
@@ -76,10 +81,11 @@ class Shortfall:
         for k, r in np.argwhere(missing > 0).tolist():
             (short,) = form.model.add_variables(0, missing[k, r])
             use = form.placed(request[:, r], self.member[k][queue] & (request[:, r] > 0))
+            gone = form.evicted(r, self.member[k])
             form.model.add_rows(
                 0,
-                np.append(use.variables, short),
-                np.append(use.coefficients, step[r]),
+                np.concatenate([use.variables, gone.variables, [short]]),
+                np.concatenate([use.coefficients, -gone.coefficients, [step[r]]]),
                 lower=int(lacks[k, r]),
             )
             steps.append(int(short))

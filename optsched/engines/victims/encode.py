@@ -12,8 +12,10 @@ from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.problem.linear import Expression, LinearModel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.engines.victims.bars import Bars
-    from optsched.engines.victims.bid import Bid, Lending, Reserve, Whole
+    from optsched.engines.victims.bid import Bid, Groups, Lending, Reserve, Whole
     from optsched.engines.victims.packing import Packed
     from optsched.problem.arrays import I64
 
@@ -57,7 +59,7 @@ def encode_bid(bid: Bid, packed: Packed | None, bars: Bars) -> Encoded:
     whole = model.add_variables(0, np.array([int(w.may_leave) for w in bid.wholes], np.int64))
     _room_rows(model, bid, evict, (entry, node, place))
     _start_rows(model, bid, int(start), (entry, place))
-    _whole_rows(model, bid, evict, whole)
+    add_whole_rows(model, (groups, bid.wholes), evict, whole)
     _limit_rows(model, bid, int(start), evict, (entry, place))
     _barred_rows(model, bid, evict, (entry, node, place))
     if bid.beside is not None:
@@ -145,10 +147,15 @@ def _start_rows(model: LinearModel, bid: Bid, start: int, places: tuple[I64, I64
             model.add_rows(0, np.append(mine, start), factors, lower=0)
 
 
-def _whole_rows(model: LinearModel, bid: Bid, evict: I64, whole: I64) -> None:
-    """A gang gives up to its surplus, or everything."""
-    groups = bid.groups
-    for j, gang in enumerate(bid.wholes):
+def add_whole_rows(
+    model: LinearModel, victims: tuple[Groups, Sequence[Whole]], evict: I64, whole: I64
+) -> None:
+    """Keep each gang of victims at its minimum unless it leaves as a whole.
+
+    `evict` are (K,) variables of the groups, `whole` (J,) those of gangs that leave.
+    """
+    groups, wholes = victims
+    for j, gang in enumerate(wholes):
         mine = np.flatnonzero(groups.gang == j)
         ones = np.ones(len(mine), np.int64)
         variables = np.append(evict[mine], whole[j])

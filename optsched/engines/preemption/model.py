@@ -1,0 +1,271 @@
+"""The joint model: gangs that start, tasks on nodes, and running tasks that leave for them.
+
+Mathematics: models/formulation/entitled.md, "The joint model". The direct model of
+`engines.encode` gets one integer for each group of equal running tasks on a node: how many of them
+are evicted. Rules outside `_ENCODED` and `_MASKING` are left out, so its optimum is a bound over
+all plans that the policy allows, with evictions and without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.engines.masks import static_mask
+from optsched.engines.preemption.candidates import find_candidates
+from optsched.engines.preemption.entitlement import add_entitlement_rows
+from optsched.engines.victims.bid import State
+from optsched.engines.victims.encode import add_whole_rows
+from optsched.engines.victims.facts import Facts
+from optsched.engines.victims.groups import Grouping
+from optsched.engines.victims.limits import Limits
+from optsched.problem.arrays import frozen, row_groups
+from optsched.problem.formulation import Formulation, Victims, gang_classes
+from optsched.problem.later import without_gangs
+from optsched.rules.capability import Capability
+from optsched.rules.consolidation import CONSOLIDATE
+from optsched.rules.gang import Gang
+from optsched.rules.guarantee import Guarantee
+from optsched.rules.leaf_queues import LeafQueues
+from optsched.rules.node_affinity import NodeAffinity
+from optsched.rules.pod_affinity import PodAffinity
+from optsched.rules.shards import Shards
+from optsched.rules.sub_groups import SubGroups
+from optsched.rules.taints import Taints
+
+if TYPE_CHECKING:
+    from optsched.engines.victims.bid import Groups
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.ruleset import RuleSet
+
+MOST_VARIABLES = 40_000
+"""Integers beyond which no model is made."""
+
+MOST_SINGLE = 20_000
+"""Pairs of task class and node up to which every node is seen by itself."""
+
+_ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
+"""Rules whose rows hold in every plan with evictions once `Formulation.victims` is set."""
+
+_MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
+"""Rules whose masks hold in every plan with evictions; residents of gangs are not looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """The joint model under construction.
+
+    Attributes
+    ----------
+    form
+        Gangs and queues.
+    facts
+        Running tasks and what is due to queues.
+    groups
+        Axis K: equal candidate victims on one node.
+    evict, whole
+        (K,) variable of each group; (J,) variable of each gang that leaves as a whole.
+    node_set
+        (N,) set of nodes that a node is seen as part of.
+    supplied
+        (C, M) variable for the tasks of a class on a set of nodes, -1 where none fits.
+
+    """
+
+    form: Formulation
+    facts: Facts
+    groups: Groups
+    evict: I64
+    whole: I64
+    node_set: I64
+    supplied: I64
+
+
+def encode_joint(
+    problem: Problem, rules: RuleSet, tiers: Tiers, reach: frozenset[str]
+) -> Joint | None:
+    """Write the joint model of a session without its objective.
+
+    Parameters
+    ----------
+    problem, rules, tiers
+        What is decided before any eviction, under which rules, and who comes first.
+    reach
+        Which actions of the policy may empty nodes: preempt, reclaim, consolidate.
+
+    Returns
+    -------
+    Joint | None
+        None where the model would have more than `MOST_VARIABLES` integers.
+
+    """
+    facts = Facts(problem, rules)
+    candidates = find_candidates(facts, reach)
+    groups = Grouping(facts).groups(
+        -1,
+        np.flatnonzero(candidates.all),
+        candidates.reclaimed,
+        (candidates.preempted, candidates.exchanged, candidates.reclaimed),
+    )
+    moves = _moves(facts) if CONSOLIDATE in reach else None
+    full = _room(problem)
+    np.add.at(full, groups.node, groups.count[:, None] * groups.request)
+    if moves is not None:
+        np.add.at(full, moves.node, moves.count[:, None] * moves.request)
+    most = _most(problem, rules, full)
+    node_set = _node_sets(most)
+    size = int(node_set.max(initial=-1)) + 1
+    if len(groups) + len(most) * size > MOST_VARIABLES:
+        return None
+    form = _formulation(problem, rules, tiers, full)
+    evict = form.model.add_variables(0, groups.count)
+    form.victims = Victims(evict, groups.count, groups.queue, groups.request)
+    for rule in rules.hard:
+        if isinstance(rule, _ENCODED):
+            rule.encode(form)
+    supplied = _supply(form, most, node_set, size)
+    _add_room_rows(form, supplied, node_set, _Leavers(groups, evict, moves))
+    state = _undecided(problem, facts)
+    wholes = Grouping(facts).wholes(-1, groups, state)
+    whole = form.model.add_variables(0, np.array([int(w.may_leave) for w in wholes], np.int64))
+    add_whole_rows(form.model, (groups, wholes), evict, whole)
+    for limit in Limits(facts).budgets(groups, state):
+        form.model.add_rows(0, evict[limit.groups], limit.weights, upper=limit.most)
+    at = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
+    add_entitlement_rows(form, facts, groups, evict, [mask[at] for mask in candidates])
+    return Joint(form, facts, groups, evict, whole, node_set, supplied)
+
+
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """Running tasks that may be moved elsewhere: node, number and request of equal ones."""
+
+    node: I64
+    count: I64
+    request: I64
+
+
+@dataclass(frozen=True, eq=False)
+class _Leavers:
+    groups: Groups
+    evict: I64
+    moves: _Moves | None
+
+
+def _undecided(problem: Problem, facts: Facts) -> State:
+    return State(
+        room=_room(problem),
+        used=problem.queues.allocated.copy(),
+        evicted=np.zeros(len(facts.running), np.bool_),
+        spent=np.zeros(len(problem.snapshot.budgets), np.int64),
+    )
+
+
+def _room(problem: Problem) -> I64:
+    """(N, R) future idle; an overcommitted node offers nothing."""
+    room: I64 = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
+    return room
+
+
+def _moves(facts: Facts) -> _Moves:
+    running = facts.running
+    free = np.flatnonzero(~facts.spared)
+    if not len(free):
+        empty = np.empty(0, np.int64)
+        return _Moves(empty, empty, running.request[:0])
+    of, first = row_groups([running.node_of[free], *running.request[free].T])
+    at = free[first]
+    return _Moves(running.node_of[at], np.bincount(of).astype(np.int64), running.request[at])
+
+
+def _most(problem: Problem, rules: RuleSet, full: I64) -> I64:
+    """(C, N) the most tasks of a class that a node holds with every candidate gone."""
+    alone = without_gangs(problem)
+    masking = [rule for rule in rules.masking if isinstance(rule, _MASKING)]
+    most = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
+    for c, request in enumerate(problem.classes.request):
+        asked = np.flatnonzero(request)
+        fits = (full[:, asked] // request[asked]).min(axis=1, initial=2**40)
+        mask = static_mask(alone, masking, c)
+        most[c] = fits if mask is None else np.where(mask, fits, 0)
+    return np.minimum(most, problem.classes.num_pending[:, None])
+
+
+def _node_sets(most: I64) -> I64:
+    """(N,) the set of each node: its own, or that of all nodes which the same classes may use."""
+    useful = most.any(axis=0)
+    found = np.full(most.shape[1], -1, np.int64)
+    if int((most > 0).sum()) <= MOST_SINGLE:
+        found[useful] = np.arange(int(useful.sum()))
+    elif useful.any():
+        found[useful] = row_groups(list(np.packbits(most[:, useful] > 0, axis=0)))[0]
+    return found
+
+
+def _formulation(problem: Problem, rules: RuleSet, tiers: Tiers, full: I64) -> Formulation:
+    """Gang classes, in the problem in which every candidate has left its node."""
+    apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
+    kinds = [k for r in rules.hard if (k := r.kinds(problem)) is not None]
+    alone = np.logical_or.reduce(apart) if apart else None
+    used = problem.allocatable - full
+    releasing = np.zeros_like(problem.releasing)
+    frozen(used, releasing)
+    emptied = replace(problem, used=used, releasing=releasing)
+    return Formulation(emptied, gang_classes(problem, tiers, alone, [*kinds, problem.priority]))
+
+
+def _supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
+    """(C, M) variables for the tasks of a class on a set of nodes; what is placed is supplied."""
+    by_set = np.zeros((len(most), size), np.int64)
+    useful = node_set >= 0
+    for c, row in enumerate(most):
+        np.add.at(by_set[c], node_set[useful], row[useful])
+    by_set = np.minimum(by_set, form.problem.classes.num_pending[:, None])
+    task_class, at = np.nonzero(by_set)
+    supplied = np.full(by_set.shape, -1, np.int64)
+    variables = form.model.add_variables(0, by_set[task_class, at])
+    supplied[task_class, at] = variables
+    form.model.add_entries(form.supply[task_class], variables, -1)
+    return supplied
+
+
+def _add_room_rows(form: Formulation, supplied: I64, node_set: I64, who: _Leavers) -> None:
+    """Σ request·x ≤ future idle + Σ request·evicted, by set of nodes and resource."""
+    problem, model, groups = form.problem, form.model, who.groups
+    base = problem.allocatable - problem.used
+    np.subtract.at(base, groups.node, groups.count[:, None] * groups.request)
+    here = np.flatnonzero(node_set[groups.node] >= 0)
+    moved, moves = np.empty(0, np.int64), who.moves
+    if moves is not None:
+        np.subtract.at(base, moves.node, moves.count[:, None] * moves.request)
+        moved = model.add_variables(0, moves.count)
+    useful = node_set >= 0
+    room = np.zeros((supplied.shape[1], base.shape[1]), np.int64)
+    np.add.at(room, node_set[useful], base[useful])
+    task_class, at = np.nonzero(supplied >= 0)
+    placed, request = supplied[task_class, at], problem.classes.request[task_class]
+    for r in np.flatnonzero(request.any(axis=0)).tolist():
+        rows, variables = [at, node_set[groups.node[here]]], [placed, who.evict[here]]
+        factors = [request[:, r], -groups.request[here, r]]
+        if moves is not None:
+            known = np.flatnonzero(node_set[moves.node] >= 0)
+            rows.append(node_set[moves.node[known]])
+            variables.append(moved[known])
+            factors.append(-moves.request[known, r])
+            # A task that moves takes room elsewhere.
+            model.add_rows(
+                0,
+                np.concatenate([placed, who.evict]),
+                np.concatenate([request[:, r], -groups.request[:, r]]),
+                upper=int(base[:, r].sum()),
+            )
+        model.add_rows(
+            np.concatenate(rows),
+            np.concatenate(variables),
+            np.concatenate(factors),
+            upper=room[:, r],
+        )

@@ -1,0 +1,192 @@
+"""Tiny random clusters with running tasks, and every plan with evictions that there is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import chain, combinations, product
+from typing import TYPE_CHECKING
+
+from optsched.domain.cluster import GangPhase, Queue
+from optsched.domain.decisions import Allocate, Evict, Nominate, Sense
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.engines.preemption.bound import bound_with_evictions
+from optsched.problem.compile import compile_problem
+from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.rules.levels import build_levels
+from optsched.rules.verify import verify_actions
+from optsched.session.session import find_tiers, judge_actions
+from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+
+    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.domain.decisions import Action, LevelResult
+    from optsched.domain.task import Task, TaskShape
+    from optsched.engines.preemption.bound import EvictionBounds
+    from optsched.policy.policy import Policy
+    from optsched.rules.base import AnyLevel
+
+REACH = frozenset({PREEMPT, RECLAIM})
+
+
+def full_cluster(rng: np.random.Generator) -> Snapshot:
+    """Two nodes, up to three queues, four running tasks and three pending ones."""
+    queues = [_queue(rng, f"q{i}") for i in range(int(rng.integers(1, 4)))]
+    nodes = [
+        node(f"n{i}", cpu=int(rng.integers(2, 5)), gpu=int(rng.integers(0, 3))) for i in range(2)
+    ]
+    free = {n.name: dict(n.allocatable) for n in nodes}
+    gangs: list[Gang] = []
+    for i in range(4):
+        number = int(rng.integers(1, 3))
+        what = _shape(rng)
+        least = int(rng.integers(1, number + 1))
+        made = gang(f"r{i}", ("w", number, what), least=least)
+        tasks = [_placed(rng, task, free) for task in made.tasks]
+        stands = tuple(t for t in tasks if t is not None)
+        if stands and sum(len(g.tasks) for g in gangs) + len(stands) <= 4:
+            least = min(made.min_member, len(stands))
+            made = replace(made, tasks=stands, min_member=least, phase=GangPhase.RUNNING)
+            gangs.append(_owned(rng, made, queues))
+    left = 3
+    for i in range(int(rng.integers(1, 4))):
+        number = min(int(rng.integers(1, 3)), left)
+        if number:
+            least = int(rng.integers(1, number + 1))
+            made = gang(f"p{i}", ("w", number, _shape(rng)), least=least)
+            gangs.append(_owned(rng, made, queues))
+            left -= number
+    return cluster(nodes, gangs, queues)
+
+
+def _queue(rng: np.random.Generator, name: str) -> Queue:
+    deserved = {CPU: int(rng.integers(1, 4)) * 1000}
+    if rng.random() < 0.4:
+        deserved[GPU] = int(rng.integers(1, 3))
+    has_ceiling = rng.random() < 0.3
+    return Queue(
+        name,
+        weight=int(rng.integers(1, 4)),
+        reclaimable=bool(rng.random() < 0.8),
+        deserved=tuple(sorted(deserved.items())) if rng.random() < 0.8 else (),
+        capability=((CPU, int(rng.integers(2, 6)) * 1000),) if has_ceiling else None,
+        guarantee=((CPU, 1000),) if rng.random() < 0.2 else (),
+    )
+
+
+def _shape(rng: np.random.Generator) -> TaskShape:
+    return shape(cpu=1 + int(rng.random() < 0.4), gpu=int(rng.random() < 0.2))
+
+
+def _placed(rng: np.random.Generator, task: Task, free: dict[str, dict[str, int]]) -> Task | None:
+    names = [n for n, have in free.items() if _fits(have, task)]
+    if not names:
+        return None
+    name = str(rng.choice(names))
+    _take(free[name], task)
+    return running(task, name)
+
+
+def _fits(have: dict[str, int], task: Task) -> bool:
+    return all(have.get(r, 0) >= amount for r, amount in task.shape.request)
+
+
+def _take(have: dict[str, int], task: Task) -> None:
+    for r, amount in task.shape.request:
+        have[r] = have.get(r, 0) - amount
+
+
+def _owned(rng: np.random.Generator, made: Gang, queues: Sequence[Queue]) -> Gang:
+    queue, priority = str(rng.choice([q.name for q in queues])), int(rng.integers(3))
+    tasks = tuple(replace(t, priority=priority) for t in made.tasks)
+    return replace(made, queue=queue, priority=priority, tasks=tasks)
+
+
+def every_plan(snapshot: Snapshot, policy: Policy) -> Iterator[tuple[Action, ...]]:
+    """Every verified plan, but for who is named as preemptor, and for tasks that are alike."""
+    rules = policy.rules.guarded_by(Entitled(policy.rules))
+    pending = [t for g in snapshot.gangs for t in g.tasks if not t.node]
+    stands = [t for g in snapshot.gangs for t in g.tasks if t.node]
+    names = ["", *(n.name for n in snapshot.nodes)]
+    for gone in chain.from_iterable(combinations(stands, k) for k in range(len(stands) + 1)):
+        for where in product(names, repeat=len(pending)):
+            pairs = [(t, name) for t, name in zip(pending, where, strict=True) if name]
+            if not _is_sound(snapshot, gone, pairs) or (gone and not pairs):
+                continue
+            for actions in _orders(snapshot, gone, pairs):
+                if not verify_actions(snapshot, actions, rules):
+                    yield actions
+                    break
+
+
+def _is_sound(snapshot: Snapshot, gone: Sequence[Task], pairs: Sequence[tuple[Task, str]]) -> bool:
+    """Whether what is placed fits once what leaves has left, and gangs reach their minimum."""
+    number = Counter(task.gang for task, _ in pairs)
+    for key, n in number.items():
+        each = snapshot.gang_by_key[key]
+        if n + sum(bool(t.node) for t in each.tasks) < each.min_member:
+            return False
+    left = {n.name: dict(n.allocatable) for n in snapshot.nodes}
+    leaving = {t.key for t in gone}
+    for each in snapshot.nodes:
+        for task in each.residents:
+            if task.key not in leaving:
+                _take(left[each.name], task)
+    for task, name in pairs:
+        _take(left[name], task)
+    return all(amount >= 0 for have in left.values() for amount in have.values())
+
+
+def _orders(
+    snapshot: Snapshot, gone: Sequence[Task], pairs: Sequence[tuple[Task, str]]
+) -> Iterator[tuple[Action, ...]]:
+    """The same plan with other preemptors, and with gangs that start now or later."""
+    by_key = snapshot.gang_by_key
+    placed = sorted({t.gang for t, _ in pairs})
+    asking = [[(g, _verb(by_key[t.gang], by_key[g])) for g in placed] for t in gone]
+    able = [[(g, verb) for g, verb in some if verb] for some in asking]
+    waits = [tuple(placed)] if gone else [()]
+    if gone and len(placed) > 1:
+        waits += list(chain.from_iterable(combinations(placed, k) for k in range(1, len(placed))))
+    for preemptors in product(*able):
+        evictions = tuple(
+            Evict(t.key, t.node, verb, g) for t, (g, verb) in zip(gone, preemptors, strict=True)
+        )
+        for waiting in waits:
+            coming = tuple(
+                (Nominate if t.gang in waiting else Allocate)(t.key, name, t.gang)
+                for t, name in pairs
+            )
+            yield (*evictions, *coming)
+
+
+def _verb(victim: Gang, preemptor: Gang) -> str:
+    if victim.queue != preemptor.queue:
+        return RECLAIM
+    return PREEMPT if victim.priority < preemptor.priority else ""
+
+
+def levels_of(
+    snapshot: Snapshot, policy: Policy, actions: Sequence[Action]
+) -> dict[str, LevelResult]:
+    """What actions reach on each level, by its name."""
+    return {level.name: level for level in judge_actions(snapshot, policy, actions).levels}
+
+
+def bounds_of(
+    snapshot: Snapshot, policy: Policy, known: Mapping[str, int] | None = None
+) -> tuple[Sequence[AnyLevel], EvictionBounds | None]:
+    """Levels of a snapshot and their bounds, for a plan of known values, or of poor ones."""
+    rules = policy.rules.guarded_by(Entitled(policy.rules))
+    problem = compile_problem(snapshot, None)
+    tiers = find_tiers(problem, policy)
+    levels = build_levels(problem, policy.rules, tiers, policy.levels)
+    nothing = {Sense.MAX: 0, Sense.MIN: 10**6}
+    values = [(known or {}).get(level.name, nothing[level.sense]) for level in levels]
+    solve = (InProcess(), Limits(None, num_workers=1), lambda: None)
+    return levels, bound_with_evictions(problem, rules, (tiers, levels), values, REACH, solve)
