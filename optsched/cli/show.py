@@ -94,7 +94,7 @@ def show_certificate(console: Console, certificate: Certificate) -> None:
         table.add_row(*_level(level), Text(level.status, style=_COLOURS[level.status]))
     console.print()
     console.print(table)
-    console.print(f"{_verdict(certificate)} ({certificate.engine}, {certificate.seconds:.2f} s)")
+    console.print(f"{certificate.verdict} ({certificate.engine}, {certificate.seconds:.2f} s)")
     console.print(f"stopped: {certificate.stopped}", style="dim")
     _show_shares(console, certificate)
 
@@ -124,14 +124,6 @@ def _level(level: LevelResult) -> tuple[str, str, str, str, str]:
     gap = "" if level.gap is None else f"{level.gap:,}"
     direction = "≤" if level.sense == "max" else "≥"
     return level.name, level.unit, f"{level.value:,}", f"{direction} {bound}" if bound else "", gap
-
-
-def _verdict(certificate: Certificate) -> str:
-    if certificate.is_proved:
-        return "proved: no plan is better"
-    if certificate.relaxed:
-        return f"bounds leave out: {', '.join(certificate.relaxed)}"
-    return "not proved on every level"
 
 
 def _show_pending(console: Console, plan: Plan, most_rows: int) -> None:

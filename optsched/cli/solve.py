@@ -174,6 +174,8 @@ def _tell(screen: Console, solved: Solved, read: Instance, options: Options) -> 
         say(screen, str(flaw), "yellow")
     for violation in report.trace.violations:
         say(screen, f"an answer broke a rule and was not used: {violation}", "red")
+    for repair in report.trace.repairs:
+        say(screen, str(repair), "red")
     for fault in report.trace.faults:
         say(screen, str(fault), "red")
 

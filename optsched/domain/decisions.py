@@ -155,6 +155,9 @@ class Certificate:
         Rules that the bounds leave out.
     shares
         Of the queues that ask for something, by name.
+    limitations
+        Why the plan is not proved even where every level is optimal: the bounds hold over fewer
+        plans than the policy allows, or the session dropped a gang or an answer.
     """
 
     levels: tuple[LevelResult, ...]
@@ -163,11 +166,27 @@ class Certificate:
     stopped: str
     relaxed: tuple[str, ...] = ()
     shares: tuple[QueueShare, ...] = ()
+    limitations: tuple[str, ...] = ()
 
     @property
     def is_proved(self) -> bool:
-        """Whether nothing better exists: every level optimal and nothing relaxed."""
-        return not self.relaxed and all(r.status is LevelStatus.OPTIMAL for r in self.levels)
+        """Whether no better plan exists: some level, all of them optimal, without limitations."""
+        if not self.levels or self.relaxed or self.limitations:
+            return False
+        return all(r.status is LevelStatus.OPTIMAL for r in self.levels)
+
+    @property
+    def verdict(self) -> str:
+        """What is proved, in one clause."""
+        if self.is_proved:
+            return "proved: no plan is better"
+        if not self.levels:
+            return "nothing to prove: no level of the model applies"
+        if self.limitations:
+            return f"not proved: {', '.join(self.limitations)}"
+        if self.relaxed:
+            return f"bounds leave out: {', '.join(self.relaxed)}"
+        return "not proved on every level"
 
 
 @dataclass(frozen=True, slots=True)

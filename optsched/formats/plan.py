@@ -104,7 +104,8 @@ _CERTIFICATE: Final = record(
     stopped=text("Why the search ended."),
     relaxed=texts("Rules that the bounds leave out."),
     shares=listing("Of the queues that ask for something, by name.", _SHARE),
-    proved=boolean("Whether nothing better exists: all levels OPTIMAL, nothing relaxed."),
+    limitations=texts("Why it is not proved even where all levels are OPTIMAL."),
+    proved=boolean("Whether no better plan exists: all levels OPTIMAL, no limitation."),
 )
 _CARD: Final = record(
     "A part of a shared GPU.",
@@ -310,6 +311,7 @@ def _encode_certificate(certificate: Certificate) -> dict[str, Any]:
         "shares": [
             {"queue": s.queue, "share": s.share, "ideal": s.ideal} for s in certificate.shares
         ],
+        "limitations": list(certificate.limitations),
         "proved": certificate.is_proved,
     }
 
@@ -436,6 +438,7 @@ def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
         stopped=fields.text("stopped"),
         relaxed=fields.texts("relaxed"),
         shares=tuple(_share(each) for each in fields.records("shares")),
+        limitations=fields.texts("limitations"),
     )
     proved = fields.boolean("proved")
     if len(errors) == before and proved is not certificate.is_proved:

@@ -198,6 +198,7 @@ class Metrics:
         self._skipped = total("optsched_sessions_skipped", "Sessions whose answer was known")
         self._broken = total("optsched_session_errors", "Sessions that raised an error")
         self._violations = total("optsched_violations", "Rules broken by plans, none bound")
+        self._repairs = total("optsched_repairs", "Gangs dropped from plans that broke a rule")
         self._bind_failures = total("optsched_bind_failures", "Failed binds by why", "reason")
         self._evictions = total("optsched_evictions", "Evicted pods", "action", "plugin")
         self._wasted = total("optsched_wasted_gpu_seconds", "The same over time", "queue")
@@ -242,6 +243,7 @@ class Metrics:
         for action in _CLEARING.intersection(policy.actions):
             self._action.labels(action).observe(spent.get("victims", 0.0) * 1000)
         self._violations.inc(len(report.trace.violations))
+        self._repairs.inc(sum(len(repair.dropped) for repair in report.trace.repairs))
         self._latest.figures = figures_of(report, policy)
         self._forget_queues()
         waiting = len(report.plan.pending)

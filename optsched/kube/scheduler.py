@@ -420,6 +420,8 @@ def _waiting(snapshot: Snapshot, plan: Plan) -> Iterator[Gang]:
 
 
 def _log_session(number: int, report: Report) -> None:
+    for repair in report.trace.repairs:
+        log.warning("session %d: %s", number, repair)
     plan, certificate = report.plan, report.plan.certificate
     placed = [action.gang for action in plan.actions if isinstance(action, Allocate)]
     if not placed:

@@ -35,11 +35,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One hard rule that a plan breaks: which, where, and the numbers."""
+    """One hard rule that a plan breaks.
+
+    Attributes
+    ----------
+    where, detail
+        The object as "kind name", and the numbers.
+    gang
+        Key of the gang whose decisions break it, where the rule knows that.
+
+    """
 
     rule: str
     where: str
     detail: str
+    gang: str = ""
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.where}: {self.detail}"

@@ -130,6 +130,11 @@ class Contained(Rule):
         self._faults = faults
         self._unjudged: set[tuple[int, int]] = set()
 
+    @property
+    def inner(self) -> Rule:
+        """The rule itself."""
+        return self._inner
+
     def ask(
         self, face: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
     ) -> Answer:

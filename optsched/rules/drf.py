@@ -51,9 +51,17 @@ class Drf(Rule):
         return _contested(problem)
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """The least share among gangs that run and could grow, or start with a choice."""
+        """How many contested gangs start, and then the least share among those that run.
+
+        These are the first steps of the lexicographic max-min over all contested gangs: a gang that
+        does not run has share 0, so leaving gangs out never raises the least share.
+        """
         contested = _contested(problem)
-        return [] if contested is None else [LeastShare(contested)]
+        if contested is None:
+            return []
+        starting = contested & ~_runs(problem)
+        first = [StartedGangs(starting)] if starting.any() else []
+        return [*first, LeastShare(contested)]
 
 
 def _contested(problem: Problem) -> Bool | None:
@@ -100,6 +108,35 @@ class DrfOrder(Greedy):
             if mine < theirs or abs(mine - theirs) <= _NEARLY:
                 chosen.append(v)
         return np.array(chosen, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class StartedGangs:
+    """Contested gangs that start, whatever their size.
+
+    `starting` is (G,): contested gangs of which too few tasks run.
+    """
+
+    starting: Bool
+    name: str = "contested gangs that start"
+    unit: str = "gangs"
+    sense: Sense = Sense.MAX
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Level`: all of them."""
+        return int((self.starting & (problem.shape_of >= 0)).sum())
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Level`."""
+        return int((self.starting & (outcome.num_seated > 0)).sum())
+
+    def encode(self, form: Formulation) -> Expression:
+        """Σ y[h] over contested gangs."""
+        gangs = form.gangs
+        first = gangs.members[gangs.member_start[:-1]]
+        counted = self.starting[first] & (form.start >= 0)
+        starts = form.start[counted]
+        return Expression.of(starts, np.ones_like(starts))
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,7 @@ class Entitled(Rule):
                 continue  # `Victims` reports it
             problem = _unentitled(world, eviction, gang, preemptor)
             if problem:
-                yield Violation(self.name, f"task {task.key}", problem)
+                yield Violation(self.name, f"task {task.key}", problem, preemptor.key)
             elif eviction.action == RECLAIM:
                 reclaim = reclaims.setdefault((preemptor.key, gang.queue), _Reclaim([], at))
                 reclaim.tasks.append(task)
@@ -106,7 +106,8 @@ class Entitled(Rule):
                 *shares.overreturns(lender, borrower, asked, reclaim.tasks),
                 *shares.sunk(lender, borrower, reclaim.tasks),
             ):
-                yield Violation(self.name, f"queue {where}", f"{detail}, reclaim for {preemptor}")
+                found = f"{detail}, reclaim for {preemptor}"
+                yield Violation(self.name, f"queue {where}", found, preemptor)
 
     def _due(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
         found = (a.rule.deserved_by_name(world) for a in self._rules.active)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.problem.running import running_tasks
+from optsched.rules.base import Rule
 from optsched.rules.contained import Contained
 from optsched.rules.entitlement import Entitlements
 from optsched.rules.faces import DEFAULT_FACES, Face
@@ -23,7 +24,6 @@ from optsched.rules.well_formed import WellFormed
 if TYPE_CHECKING:
     from optsched.problem.arrays import Bool
     from optsched.problem.problem import Problem
-    from optsched.rules.base import Rule
     from optsched.rules.contained import Faults
     from optsched.rules.outside import Outside
 
@@ -89,6 +89,13 @@ class RuleSet:
         return (*_ALWAYS, *found.values())
 
     @cached_property
+    def unmodelled(self) -> tuple[str, ...]:
+        """Names of custom rules that verify plans and give the engines nothing to find them by."""
+        custom = [a.rule for a in self.active if a.origin]
+        inner = [rule.inner if isinstance(rule, Contained) else rule for rule in custom]
+        return tuple(rule.name for rule in inner if _only_verifies(type(rule)))
+
+    @cached_property
     def masking(self) -> tuple[Rule, ...]:
         """Hard rules that exclude nodes."""
         return (*(r for r in self.hard if r.hard_face is None), *self.predicates)
@@ -151,3 +158,12 @@ class RuleSet:
         """Whether a rule is on with a face."""
         found = self.find(name)
         return found is not None and face in found.faces
+
+
+_MODELLED_BY = ("mask", "excludes", "encode", "encode_nodes", "spares", "open")
+
+
+def _only_verifies(kind: type[Rule]) -> bool:
+    if kind.verify is Rule.verify and kind.verify_evictions is Rule.verify_evictions:
+        return False
+    return all(getattr(kind, face) is getattr(Rule, face) for face in _MODELLED_BY)

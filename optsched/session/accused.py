@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from optsched.domain.decisions import Allocate, Nominate
 from optsched.domain.reasons import Reason, ReasonCode
+from optsched.session.candidates import named_gangs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,23 +27,11 @@ def accused(
     plugin_of = {a.rule.name: a.plugin for a in rules.active if a.origin}
     if any(v.rule not in plugin_of for v in found):
         return {}
+    placed = [a for a in actions if isinstance(a, Allocate | Nominate)]
     told: dict[str, Reason] = {}
     for violation in found:
         message = f"plugin {plugin_of[violation.rule]}: {violation.detail}"
-        for gang in _meant(snapshot, actions, violation.where):
+        named = named_gangs(snapshot, placed, violation.where) or {a.gang for a in placed}
+        for gang in named:
             told.setdefault(gang, Reason(ReasonCode.PLUGIN, message))
     return told
-
-
-def _meant(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:
-    """The gangs that get something of what a violation is about."""
-    kind, _, name = where.partition(" ")
-    placed = [a for a in actions if isinstance(a, Allocate | Nominate)]
-    queue_of = {g.key: g.queue for g in snapshot.gangs}
-    meant = {
-        "gang": {a.gang for a in placed if a.gang == name},
-        "task": {a.gang for a in placed if a.task == name},
-        "node": {a.gang for a in placed if a.node == name},
-        "queue": {a.gang for a in placed if queue_of.get(a.gang) == name},
-    }
-    return meant.get(kind) or {a.gang for a in placed}

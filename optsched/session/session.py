@@ -21,7 +21,6 @@ from optsched.domain.decisions import (
     LevelResult,
     LevelStatus,
     Plan,
-    Sense,
 )
 from optsched.domain.eviction import leaving
 from optsched.domain.moves import is_successor, kept_places
@@ -42,15 +41,13 @@ from optsched.engines.portfolio import (
     judge,
 )
 from optsched.engines.shuffle import once_moved, shuffle
-from optsched.engines.victims.encode import VICTIMS
-from optsched.engines.victims.stage import Clearing, Means, make_room
+from optsched.engines.victims.stage import Clearing, Means, count_victims, make_room
 from optsched.engines.victims.trial import has_foreign
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
-from optsched.rules.base import NodeLevel
 from optsched.rules.conformance import SYSTEM_PRIORITY, system_first
 from optsched.rules.consolidation import CONSOLIDATE, Consolidation
 from optsched.rules.contained import Fault, Faults, PluginFailure
@@ -63,7 +60,15 @@ from optsched.rules.outcome import Outcome
 from optsched.rules.outside import Recorder, Recording
 from optsched.rules.verify import verify_actions
 from optsched.session.accused import accused
+from optsched.session.bounds import EvictionScope, can_evict
 from optsched.session.budgets import Protection, with_budgets
+from optsched.session.candidates import (
+    Candidate,
+    Repair,
+    Round,
+    rank_candidates,
+    repair_actions,
+)
 from optsched.session.cards import with_cards
 from optsched.session.decompile import actions_of, decisions_of, pending_of
 from optsched.session.exclusive import with_exclusive
@@ -159,6 +164,8 @@ class Trace:
         Rules that plans broke before one was accepted; empty in a healthy scheduler.
     kept_at
         Where the broken plan and its snapshot were put.
+    repairs
+        Refused plans that went on without the gangs at fault.
     faults
         What went wrong in rules of plugins from elsewhere, and who outside did not answer.
     answers
@@ -171,6 +178,7 @@ class Trace:
     seconds: dict[str, float] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
     kept_at: str = ""
+    repairs: tuple[Repair, ...] = ()
     faults: tuple[Fault, ...] = ()
     answers: tuple[tuple[str, str], ...] = ()
     progress: tuple[Progress, ...] = ()
@@ -270,28 +278,6 @@ def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ..
     return session.lines()
 
 
-@dataclass(frozen=True, eq=False)
-class _Round:
-    """One way through a session: what was decided, and what is evicted for it.
-
-    Attributes
-    ----------
-    problem
-        Of the snapshot in which the victims are leaving.
-    answers
-        The best first, then the greedy one.
-    clearing
-        Who leaves, and for whom.
-
-    """
-
-    problem: Problem
-    tiers: Tiers
-    levels: Sequence[AnyLevel]
-    answers: tuple[Answer, ...]
-    clearing: Clearing
-
-
 class _Session:
     def __init__(self, snapshot: Snapshot, policy: Policy, surroundings: Surroundings) -> None:
         self._given = snapshot
@@ -312,6 +298,8 @@ class _Session:
         self._history = History(surroundings.watch, _elapsed(surroundings.clock))
         self._hopeless: Mapping[int, Reason | None] = {}
         self._accused: dict[str, Reason] = {}
+        self._dropped: set[str] = set()
+        self._scope: EvictionScope | None = None
         self._opened: tuple[str, ...] = ()
         self._reserved = Reserved(self._snapshot)
         self._optimises = policy.solver is SolverKind.CPSAT
@@ -322,8 +310,8 @@ class _Session:
     def run(self, previous: Problem | None) -> Report:
         """Decide; once more without gangs of which plugins let nothing pass, if need be."""
         found: list[Violation] = []
-        for _ in range(_BARS):
-            report = self._once(previous)
+        for left in reversed(range(_BARS)):
+            report = self._once(previous, is_last=left == 0)
             found += report.trace.violations
             if report.plan.certificate.engine != NOTHING:
                 break
@@ -333,6 +321,7 @@ class _Session:
             if not self._accused:
                 break
             self._snapshot = _without(self._snapshot, self._accused)
+            self._dropped |= self._accused.keys()
             self._accused = {}
         for verb, failure in self._outside.failures:
             self._faults.add(Fault("extender", "extender", verb, failure, "its service"))
@@ -356,7 +345,7 @@ class _Session:
         self._policy = replace(self._policy, proposers=())
         self._accused = {}
 
-    def _once(self, previous: Problem | None) -> Report:
+    def _once(self, previous: Problem | None, *, is_last: bool) -> Report:
         start = self._shuffled(previous)
         with self._watch("reserve"):
             self._reserved = reserve(start, self._policy, previous, is_ordered=self._optimises)
@@ -364,11 +353,62 @@ class _Session:
         booked = replace(self._snapshot, bookings=self._start.bookings)
         self._snapshot = booked if self._moved else self._start
         first = self._round(self._start, Clearing(), self._reserved.problem)
-        rounds = [first] if not self._optimises else [*self._making_room(first), first]
-        plan, violations, kept = self._accept(rounds)
+        candidates = list(self._candidates(first))
+        plan, trace = self._accept(first, candidates, is_last=is_last)
         plan, flaws = self._examined(plan, first.problem)
-        trace = Trace(dict(self._watch.seconds), violations, kept)
         return Report(plan, first.problem, trace, flaws, self._opened)
+
+    def _candidates(self, first: Round) -> Iterator[Candidate]:
+        """Plans that the solver and the pipeline propose, with and without evictions."""
+        if not self._optimises:
+            yield Candidate(first, first.answers[0])
+            return
+        rounds = [*self._making_room(first), first]
+        for each in rounds:
+            # Where the solver has kept the pipeline's decisions they compete once.
+            distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
+            yield from (Candidate(each, answer) for answer in reversed(distinct.values()))
+        reach = _reach(self._policy)
+        self._scope = EvictionScope(first, can_evict(first.problem, self._rules, reach))
+        if self._scope.is_open and not self._is_all_placed(rounds[0]) and self._has_time:
+            yield from self._evicted_by_pipeline(first)
+
+    def _is_all_placed(self, best: Round) -> bool:
+        """Whether every level over gangs is at its ideal already."""
+        sections = Candidate(best, best.answers[0]).sections
+        return all(r.status is LevelStatus.OPTIMAL for r in sections[0])
+
+    @property
+    def _has_time(self) -> bool:
+        left = self._left_ms()
+        return left is None or left > 0
+
+    def _evicted_by_pipeline(self, first: Round) -> Iterator[Candidate]:
+        """The plan of the pipeline with its own evictions, if it has any."""
+        with self._watch("greedy"):
+            options = replace(
+                self._greedy_options(first.problem, first.tiers, Clearing()), gated=True
+            )
+            decisions = run_greedy(first.problem, self._policy.rules, options)
+            if not decisions.evictions:
+                return
+            actions = self._with_cards(actions_of(first.problem, decisions, first.tiers))
+        yield self._judged(first, decisions, (*self._moved, *actions), NO_SOLVER)
+
+    def _judged(
+        self, first: Round, base: Decisions, actions: tuple[Action, ...], stopped: str
+    ) -> Candidate:
+        """A candidate of some actions on the snapshot of the first round."""
+        evictions = tuple(a for a in actions if isinstance(a, Evict) and a not in self._moved)
+        snapshot = leaving(self._start, {e.task for e in evictions})
+        problem = compile_problem(snapshot, first.problem)
+        tiers = find_tiers(problem, self._policy, self._reserved.heads(problem))
+        levels = build_levels(problem, self._policy.rules, tiers, self._policy.levels)
+        decisions = decisions_of(problem, actions)
+        decisions = replace(decisions, enqueued=base.enqueued, refused=base.refused)
+        answer = judge(problem, decisions, levels, stopped)
+        clearing = Clearing(evictions, results=count_victims(evictions))
+        return Candidate(Round(problem, tiers, levels, (answer,), clearing), answer, actions)
 
     def _examined(self, plan: Plan, problem: Problem) -> tuple[Plan, tuple[Flaw, ...]]:
         """The plan with what budgets have to do with it, and what is wrong with objects."""
@@ -409,11 +449,12 @@ class _Session:
         levels = build_levels(problem, self._policy.rules, tiers, self._policy.levels)
         decisions = decisions_of(problem, actions)
         answer = judge(problem, decisions, levels, "")
-        lost = (LevelResult(VICTIMS, "tasks", Sense.MIN, len(victims), 0, LevelStatus.SKIPPED),)
-        each = _Round(problem, tiers, levels, (answer,), Clearing(results=lost if victims else ()))
+        evictions = tuple(a for a in actions if isinstance(a, Evict))
+        each = Round(problem, tiers, levels, (answer,), Clearing(results=count_victims(evictions)))
         told = pending_of(problem, decisions, self._policy.rules)
         broken = verify_actions(before, actions, self._rules)
-        return Judgement(self._certificate(each, answer).levels, tuple(broken), told)
+        certificate = self._certificate(Candidate(each, answer))
+        return Judgement(certificate.levels, tuple(broken), told)
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -426,7 +467,7 @@ class _Session:
             self._moved = shuffle(problem, self._policy.rules)
             return once_moved(self._snapshot, self._moved)
 
-    def _round(self, snapshot: Snapshot, clearing: Clearing, previous: Problem | None) -> _Round:
+    def _round(self, snapshot: Snapshot, clearing: Clearing, previous: Problem | None) -> Round:
         watch, policy = self._watch, self._policy
         with watch("compile"):
             problem = compile_problem(snapshot, previous)
@@ -435,16 +476,22 @@ class _Session:
         with watch("greedy"):
             greedy = self._greedy(problem, tiers, levels, clearing)
         with watch("solve"):
-            start = self._begun(_Round(problem, tiers, levels, (greedy,), clearing), greedy)
+            start = self._begun(Round(problem, tiers, levels, (greedy,), clearing), greedy)
             best = self._improve(problem, tiers, levels, start)
             self._history.end(problem, best)
-        return _Round(problem, tiers, levels, (best, greedy), clearing)
+        return Round(problem, tiers, levels, (best, greedy), clearing)
 
     def _greedy(
         self, problem: Problem, tiers: Tiers, levels: list[AnyLevel], clearing: Clearing
     ) -> Answer:
+        options = self._greedy_options(problem, tiers, clearing)
+        decisions = run_greedy(problem, self._policy.rules, options)
+        answer = judge(problem, decisions, levels, NO_SOLVER)
+        return replace(answer, final=tuple(options.seats))
+
+    def _greedy_options(self, problem: Problem, tiers: Tiers, clearing: Clearing) -> GreedyOptions:
         seats = {**nominated_seats(problem), **clearing.seats}
-        options = GreedyOptions(
+        return GreedyOptions(
             actions=self._policy.actions,
             tier_of=tiers.of if self._optimises else None,
             seats=seats,
@@ -455,17 +502,15 @@ class _Session:
             proposers=self._policy.proposers,
             faults=self._faults,
         )
-        decisions = run_greedy(problem, self._policy.rules, options)
-        return replace(judge(problem, decisions, levels, NO_SOLVER), final=tuple(seats))
 
-    def _begun(self, each: _Round, greedy: Answer) -> Answer:
+    def _begun(self, each: Round, greedy: Answer) -> Answer:
         """What to start from: what an earlier session has left, if that keeps every rule."""
         turn = self._history.turn + 1
         for left in self._around.start:
             if left.turn != turn:
                 continue
             answer = taken_up(each.problem, each.levels, left, greedy)
-            if answer is not None and not self._checked(each, answer)[1]:
+            if answer is not None and not self._verify(each, self._actions(each, answer)):
                 return answer
         return greedy
 
@@ -488,7 +533,7 @@ class _Session:
     def _limits(self) -> Limits:
         return self._around.limits or Limits(budget_ms=self._policy.budgets.solve_ms)
 
-    def _making_room(self, first: _Round) -> Iterator[_Round]:
+    def _making_room(self, first: Round) -> Iterator[Round]:
         """Rounds in which room was made for what stayed out: by moving, or else by evicting.
 
         Whichever the policy names first is tried first, and one session does one of them.
@@ -502,7 +547,7 @@ class _Session:
                 ways.reverse()
         return islice(chain.from_iterable(ways), 1)
 
-    def _moving(self, first: _Round) -> Iterator[_Round]:
+    def _moving(self, first: Round) -> Iterator[Round]:
         """The round in which running tasks were moved, if that helps anybody."""
         if self._around.solver is None:
             return
@@ -535,7 +580,7 @@ class _Session:
                 means, passed_over=means.passed_over | asking, unmoved=means.unmoved | moving
             )
 
-    def _clearing(self, first: _Round) -> Iterator[_Round]:
+    def _clearing(self, first: Round) -> Iterator[Round]:
         """The round in which room was made for what stayed out, if there is any to be made.
 
         Bids build on those before them: without the gangs that can not sit, all are made anew.
@@ -570,32 +615,78 @@ class _Session:
 
     # --- accepting -------------------------------------------------------------------------------
 
-    def _accept(self, rounds: Sequence[_Round]) -> tuple[Plan, tuple[Violation, ...], str]:
-        """The first answer that keeps every hard rule; nothing at all if none does."""
+    def _accept(
+        self, first: Round, candidates: list[Candidate], *, is_last: bool
+    ) -> tuple[Plan, Trace]:
+        """The best candidate that keeps every hard rule; nothing at all if none does.
+
+        A refused candidate is repaired and competes again. One that rules of a custom plugin refuse
+        is not: the session is decided again without its gangs, unless this is the last time.
+        """
         found: list[Violation] = []
+        repairs: list[Repair] = []
         kept = ""
-        for each, answer in ((r, a) for r in rounds for a in r.answers):
+        waiting = rank_candidates(candidates)
+        while waiting:
+            best = waiting.pop(0)
             with self._watch("verify"):
-                actions, violations = self._checked(each, answer)
+                if best.actions is None:
+                    best = replace(best, actions=self._actions(best.round, best.answer))
+                violations = self._verify(best.round, best.actions or ())
             if not violations:
-                return self._plan(each, answer, actions), tuple(found), kept
+                plan = self._plan(best, has_refusals=bool(found))
+                return plan, self._trace(found, kept, repairs)
             found.extend(violations)
-            told = accused(self._snapshot, self._rules, actions, violations)
+            told = accused(self._snapshot, self._rules, best.actions or (), violations)
             self._accused |= told
             if self._around.incidents is not None and not told:
-                plan = Plan(actions, self._certificate(each, answer))
+                plan = Plan(best.actions or (), self._certificate(best))
                 kept = self._around.incidents.violated(self._recorded, plan, violations)
-        last, self._moved = rounds[-1], ()
+            if told and not is_last:
+                continue
+            repaired = self._repaired(first, best, violations)
+            if repaired is not None:
+                repairs.append(Repair(repaired.dropped, violations[0]))
+                waiting = rank_candidates([repaired, *waiting])
+        last, self._moved = candidates[-1].round, ()
         decided = Decisions.nothing(last.problem)
         nothing = Answer(decided, (), NOTHING, "no plan kept every rule")
         actions = self._actions(last, nothing)
-        return self._plan(last, nothing, actions), tuple(found), kept
+        plan = self._plan(Candidate(last, nothing, actions), has_refusals=True)
+        return plan, self._trace(found, kept, repairs)
 
-    def _checked(self, each: _Round, answer: Answer) -> tuple[tuple[Action, ...], list[Violation]]:
-        """The actions of an answer, and the rules that they break."""
-        actions = self._actions(each, answer)
+    def _trace(self, found: Sequence[Violation], kept: str, repairs: Sequence[Repair]) -> Trace:
+        return Trace(dict(self._watch.seconds), tuple(found), kept, repairs=tuple(repairs))
+
+    def _repaired(
+        self, first: Round, refused: Candidate, violations: Sequence[Violation]
+    ) -> Candidate | None:
+        """The candidate without the gangs at fault; None where nothing is left of it.
+
+        Plans that move pods are not repaired: gangs share what a move frees.
+        """
+        each, actions = refused.round, refused.actions or ()
+        if any(e.to for e in each.clearing.evictions):
+            return None
+        order = np.lexsort(
+            (np.arange(each.problem.num_gangs), each.problem.created_ms, each.tiers.of)
+        )
+        keys = [gang.key for gang in each.problem.snapshot.gangs]
+        rank_of = {keys[g]: i for i, g in enumerate(order.tolist())}
+        with self._watch("verify"):
+            found = repair_actions(
+                self._snapshot, actions, violations, rank_of, lambda a: self._verify(each, a)
+            )
+        if found is None:
+            return None
+        judged = self._judged(first, refused.answer.decisions, found[0], refused.answer.stopped)
+        answer = replace(judged.answer, engine=refused.answer.engine)
+        return replace(judged, answer=answer, dropped=(*refused.dropped, *found[1]))
+
+    def _verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
+        """The hard rules that some actions break."""
         before = replace(self._snapshot, bookings=each.problem.snapshot.bookings)
-        return actions, verify_actions(before, actions, self._rules)
+        return verify_actions(before, actions, self._rules)
 
     @property
     def _recorded(self) -> Snapshot:
@@ -603,14 +694,17 @@ class _Session:
         answers = self._outside.entries
         return replace(self._snapshot, answers=answers) if answers else self._snapshot
 
-    def _actions(self, each: _Round, answer: Answer) -> tuple[Action, ...]:
+    def _actions(self, each: Round, answer: Answer) -> tuple[Action, ...]:
         placed = actions_of(each.problem, answer.decisions, each.tiers)
         # Where those that move start again their evictions say; there is nothing to bind yet.
         real = (a for a in placed if isinstance(a, Enqueue | Evict) or not is_successor(a.task))
-        actions = (*self._moved, *each.clearing.evictions, *real)
+        return self._with_cards((*self._moved, *each.clearing.evictions, *real))
+
+    def _with_cards(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
         return with_cards(self._snapshot, actions, self._rules)
 
-    def _plan(self, each: _Round, answer: Answer, actions: tuple[Action, ...]) -> Plan:
+    def _plan(self, chosen: Candidate, *, has_refusals: bool) -> Plan:
+        each, answer = chosen.round, chosen.answer
         with self._watch("explain"):
             pending = pending_of(each.problem, answer.decisions, self._policy.rules)
             pending |= self._refused(pending)
@@ -619,7 +713,11 @@ class _Session:
             self._opened = opened(outcome, self._policy.rules, each.tiers, pending)
         for key in _moving(each):
             pending.pop(key, None)  # its pods run, or have yet to come
-        return Plan(actions, self._certificate(each, answer, pending), pending)
+        certificate = self._certificate(chosen, pending)
+        if has_refusals:
+            limitations = (*certificate.limitations, "the verifier refused a plan")
+            certificate = replace(certificate, limitations=limitations)
+        return Plan(chosen.actions or (), certificate, pending)
 
     def _refused(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
         """Why gangs wait that no eviction helps, where that says more than that room is short."""
@@ -632,19 +730,28 @@ class _Session:
         }
 
     def _certificate(
-        self, each: _Round, answer: Answer, pending: Mapping[str, Reason] | None = None
+        self, chosen: Candidate, pending: Mapping[str, Reason] | None = None
     ) -> Certificate:
-        pairs = list(zip(each.levels, answer.results, strict=False))
-        over_gangs = tuple(r for level, r in pairs if not isinstance(level, NodeLevel))
-        over_nodes = tuple(r for level, r in pairs if isinstance(level, NodeLevel))
+        each, answer = chosen.round, chosen.answer
+        sections, limitations = chosen.sections, list[str]()
+        if self._scope is not None:
+            sections = self._scope.certify(chosen)
+            limitations += self._scope.limitations((*sections[0], *sections[1]))
+        left_out = sorted({*chosen.dropped, *self._dropped})
+        if left_out:
+            limitations.append(f"gangs left out: {', '.join(left_out)}")
+        unmodelled = self._policy.rules.unmodelled
+        if unmodelled:
+            limitations.append(f"rules that no model has: {', '.join(unmodelled)}")
         outcome = Outcome(each.problem, answer.decisions)
         return Certificate(
-            levels=(*over_gangs, *each.clearing.results, *over_nodes),
+            levels=tuple(chain.from_iterable(sections)),
             engine=answer.engine,
             seconds=self._watch.total,
             stopped=answer.stopped,
             relaxed=answer.relaxed,
             shares=queue_shares(outcome, self._policy.rules, pending),
+            limitations=tuple(limitations),
         )
 
 
@@ -657,7 +764,7 @@ def _without(snapshot: Snapshot, barred: Mapping[str, Reason]) -> Snapshot:
     return replace(snapshot, gangs=gangs)
 
 
-def _moving(each: _Round) -> set[str]:
+def _moving(each: Round) -> set[str]:
     """Keys of gangs with tasks that move in a round."""
     moving = {e.task for e in each.clearing.evictions if e.to}
     gangs = each.problem.snapshot.gangs

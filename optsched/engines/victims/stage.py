@@ -412,6 +412,13 @@ class _Stage:
         return (LevelResult(VICTIMS, "tasks", Sense.MIN, value, least, status),)
 
 
+def count_victims(evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
+    """The levels of some evictions, whose bounds are trivial; none where no pod is evicted."""
+    if not evictions:
+        return ()
+    return (LevelResult(VICTIMS, "tasks", Sense.MIN, len(evictions), 0, LevelStatus.FEASIBLE),)
+
+
 def _nominations(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
     """The tasks of a gang on its seats."""
     first = int(problem.shapes.start[problem.shape_of[gang]])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Certificate, LevelResult
+    from optsched.domain.decisions import LevelResult
     from optsched.domain.progress import Progress
     from optsched.formats.plan import Eviction, PlanDocument
     from optsched.formats.solveresult import SolveResult
@@ -265,7 +265,7 @@ def _certificates(answers: Sequence[Answer]) -> Iterable[Table]:
         rows = [_level_row(level) for level in certificate.levels]
         numbers = ("value", "bound", "gap")
         headings = ("level", "unit", *numbers, "status")
-        caption = f"{answer.name}: {_verdict(certificate)}"
+        caption = f"{answer.name}: {certificate.verdict}"
         said = f"Engine: {certificate.engine}. Stopped: {certificate.stopped}."
         if certificate.seconds:
             said += f" {certificate.seconds:.2f} s from the cluster to the verified plan."
@@ -281,14 +281,6 @@ def _level_row(level: LevelResult) -> tuple[Cell, ...]:
     css = "better" if level.status == "OPTIMAL" else ""
     cells = (level.name, level.unit, plain(level.value), bound, gap)
     return (*map(Cell, cells), Cell(level.status.value, css=css))
-
-
-def _verdict(certificate: Certificate) -> str:
-    if certificate.is_proved:
-        return "proved, no plan is better"
-    if certificate.relaxed:
-        return f"bounds leave out {', '.join(certificate.relaxed)}"
-    return "not proved on every level"
 
 
 def _history(number: int, answer: Answer) -> Chart:

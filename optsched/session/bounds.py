@@ -1,0 +1,172 @@
+"""Bounds of a certificate: over every plan that the policy allows, evictions included.
+
+The engines prove bounds for a problem whose victims are fixed. Where the policy could evict other
+pods, such a bound says nothing about the plans that do. This module keeps what still holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import LevelStatus, Sense
+from optsched.engines.victims.facts import Facts
+from optsched.rules.base import NodeLevel
+from optsched.rules.entitled import PREEMPT, RECLAIM
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.domain.decisions import LevelResult
+    from optsched.problem.problem import Problem
+    from optsched.rules.ruleset import RuleSet
+    from optsched.session.candidates import Candidate, Round
+
+GANG_BY_GANG = "victims were searched gang by gang"
+"""A limitation: some bound is looser than what the engine has proved without other evictions."""
+
+
+@dataclass(frozen=True, eq=False)
+class EvictionScope:
+    """What a session knows about plans with evictions.
+
+    Attributes
+    ----------
+    first
+        The round without evictions.
+    is_open
+        Whether the policy lets some pod be evicted for some waiting gang.
+    bounds
+        By level, a bound over all plans with the values of the chosen plan on the levels above.
+
+    """
+
+    first: Round
+    is_open: bool
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+    def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
+        """Why results are not proved although the engines may have stopped at their optimum."""
+        if not self.is_open or all(r.status is LevelStatus.OPTIMAL for r in results):
+            return ()
+        missing = any(r.status is not LevelStatus.OPTIMAL for r in results if r.name not in self)
+        return (GANG_BY_GANG,) if missing else ()
+
+    def __contains__(self, level: str) -> bool:
+        return level in self.bounds
+
+    def certify(self, candidate: Candidate) -> tuple[tuple[LevelResult, ...], ...]:
+        """Return the sections of a candidate with bounds that hold over all plans.
+
+        Bounds of levels over nodes hold for the victims of the candidate.
+        """
+        over_gangs, over_victims, over_nodes = candidate.sections
+        if not self.is_open:
+            return over_gangs, over_victims, over_nodes
+        ideals = _ideals(candidate.round, self.first)
+        over_gangs = tuple(self._widen(r, ideals[r.name]) for r in over_gangs)
+        over_victims = tuple(self._bound_victims(r, candidate) for r in over_victims)
+        return over_gangs, over_victims, over_nodes
+
+    def _widen(self, result: LevelResult, ideal: int) -> LevelResult:
+        """The result with its ideal as bound, or with a tighter bound over all plans."""
+        tighter = min if result.sense is Sense.MAX else max
+        return with_bound(result, tighter(ideal, self.bounds.get(result.name, ideal)))
+
+    def _bound_victims(self, result: LevelResult, candidate: Candidate) -> LevelResult:
+        known = [self.bounds.get(result.name, 0)]
+        if result.unit == "tasks" and self._needs_victims(candidate):
+            known.append(1)
+        if result.bound is not None and _is_alone(candidate):
+            known.append(result.bound)
+        return with_bound(result, max(known))
+
+    def _needs_victims(self, candidate: Candidate) -> bool:
+        """Whether no plan without evictions reaches the candidate's values over gangs."""
+        best = {r.name: r for r in self.first.answers[0].results}
+        for result in candidate.sections[0]:
+            without = best.get(result.name)
+            if without is None:
+                return False
+            if result.value != without.value:
+                sign = 1 if result.sense is Sense.MAX else -1
+                return without.bound is not None and sign * (result.value - without.bound) > 0
+        return False
+
+
+def with_bound(result: LevelResult, bound: int) -> LevelResult:
+    """Return the result with another bound and the status that follows."""
+    if result.value == bound:
+        status = LevelStatus.OPTIMAL
+    elif result.status is LevelStatus.OPTIMAL:
+        status = LevelStatus.FEASIBLE
+    else:
+        status = result.status
+    return replace(result, bound=bound, status=status)
+
+
+def _ideals(own: Round, first: Round) -> dict[str, int]:
+    """By level over gangs, the value that no plan beats with or without the victims."""
+    found: dict[str, int] = {}
+    for each in (own, first):
+        for level in each.levels:
+            if isinstance(level, NodeLevel):
+                continue
+            ideal = level.ideal(each.problem)
+            looser = max if level.sense is Sense.MAX else min
+            found[level.name] = looser(ideal, found.get(level.name, ideal))
+    return found
+
+
+def _is_alone(candidate: Candidate) -> bool:
+    """Whether the fewest victims of the only preemptor are the fewest of every plan.
+
+    So it is where no other gang of its tier or above gets anything in this session, and where all
+    gangs of those tiers start: then every plan of the same values starts it, on the same nodes.
+    """
+    preemptors = {e.preemptor for e in candidate.round.clearing.evictions if not e.to}
+    if len(preemptors) != 1:
+        return False
+    problem, tiers = candidate.round.problem, candidate.round.tiers
+    decisions = candidate.answer.decisions
+    keys = [gang.key for gang in problem.snapshot.gangs]
+    gang = keys.index(preemptors.pop())
+    served = (decisions.node_of >= 0) | (decisions.nominated >= 0)
+    gangs = np.zeros(problem.num_gangs, np.bool_)
+    gangs[problem.gang_of[served]] = True
+    gangs[gang] = False
+    above = tiers.of <= tiers.of[gang]
+    waiting = (problem.shape_of >= 0) & above
+    waiting[gang] = False
+    return not (gangs & above).any() and not waiting.any()
+
+
+def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:
+    """Whether some running pod may be evicted for some gang with pending tasks.
+
+    A superset: it looks at priorities and queues, not at shares or nodes.
+    """
+    gangs = problem.open_gangs
+    if not reach or not len(gangs):
+        return False
+    facts = Facts(problem, rules)
+    running = facts.running
+    free = ~facts.spared & (running.queue_of >= 0)
+    queue = problem.queue_of[gangs]
+    if PREEMPT in reach:
+        highest = np.full(len(problem.snapshot.queues) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(highest, queue, problem.priority[gangs])
+        if (free & (problem.priority[running.gang_of] < highest[running.queue_of])).any():
+            return True
+        # A gang's pods may differ in priority, and the lesser ones give way to the others.
+        own = np.zeros(problem.num_gangs, np.bool_)
+        own[gangs[problem.shapes.is_started[problem.shape_of[gangs]]]] = True
+        if (free & own[running.gang_of]).any():
+            return True
+    if RECLAIM not in reach or facts.due is None:
+        return False
+    lenders = np.unique(running.queue_of[free])
+    lenders = lenders[facts.reclaimable[lenders]]
+    return len(lenders) > 0 and len(np.union1d(lenders, queue)) > 1

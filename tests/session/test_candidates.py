@@ -1,0 +1,221 @@
+"""Candidate plans: compared on the levels, repaired where refused, and what stays unproved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.cluster import GangPhase
+from optsched.domain.decisions import Allocate, LevelResult, LevelStatus, Sense
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.engines.portfolio import Answer
+from optsched.engines.victims.stage import Clearing
+from optsched.policy.load import load_policy, parse_policy
+from optsched.problem.compile import compile_problem
+from optsched.problem.decisions import Decisions
+from optsched.session import session as module
+from optsched.session.candidates import Candidate, Round, drop_gangs, rank_candidates
+from optsched.session.session import Surroundings, find_tiers, run_session
+from tests.support.small import cluster, gang, node, running, shape
+
+if TYPE_CHECKING:
+    import pytest
+
+    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.session.session import Report
+
+POLICY = load_policy("volcano-default", lambda path: path.read_text())
+LIMITS = Limits(budget_ms=None, num_workers=1)
+
+
+def decide(snapshot: Snapshot, *, solver: bool = True) -> Report:
+    around = Surroundings(solver=InProcess() if solver else None, limits=LIMITS)
+    return run_session(snapshot, POLICY, around)
+
+
+def runs(which: Gang, *where: str) -> Gang:
+    tasks = tuple(running(t, n) for t, n in zip(which.tasks, where, strict=True))
+    return replace(which, tasks=tasks, phase=GangPhase.RUNNING)
+
+
+# --- ranking -------------------------------------------------------------------------------------
+
+
+class Named:
+    """A level over gangs of a name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+PROBLEM = compile_problem(cluster([node("n0")], []), None)
+
+
+def candidate(*levels: tuple[str, int], victims: int = 0) -> Candidate:
+    results = tuple(
+        LevelResult(name, "tasks", Sense.MAX, value, None, LevelStatus.FEASIBLE)
+        for name, value in levels
+    )
+    lost = (LevelResult("victims", "tasks", Sense.MIN, victims, 0, LevelStatus.FEASIBLE),)
+    answer = Answer(Decisions.nothing(PROBLEM), results, "engine", "")
+    clearing = Clearing(results=lost if victims else ())
+    each = Round(
+        PROBLEM,
+        find_tiers(PROBLEM, POLICY),
+        [Named(name) for name, _ in levels],  # type: ignore[misc]
+        (answer,),
+        clearing,
+    )
+    return Candidate(each, answer)
+
+
+def test_the_most_important_level_that_differs_decides():
+    worse, better = candidate(("a", 1), ("b", 9)), candidate(("a", 2), ("b", 0), victims=5)
+    assert rank_candidates([worse, better]) == [better, worse]
+
+
+def test_fewer_victims_decide_between_equal_levels():
+    many, few, none = (candidate(("a", 1), victims=n) for n in (3, 1, 0))
+    assert rank_candidates([many, few, none]) == [none, few, many]
+
+
+def test_equal_candidates_keep_their_order():
+    one, two = candidate(("a", 1)), candidate(("a", 1))
+    assert rank_candidates([one, two]) == [one, two]
+    assert rank_candidates([two, one]) == [two, one]
+
+
+def test_a_level_that_one_problem_does_not_have_counts_nothing_there():
+    short, long = candidate(("a", 1), ("c", 1)), candidate(("a", 1), ("b", 1), ("c", 0))
+    assert rank_candidates([short, long]) == [long, short]
+
+
+# --- repair --------------------------------------------------------------------------------------
+
+
+def crowded(honest, name: str):
+    """The pipeline with one gang of a name moved to a node that is full already."""
+
+    def run(problem, rules, options):
+        decisions = honest(problem, rules, options)
+        node_of = decisions.node_of.copy()
+        node_of[[t.gang == f"ns/{name}" for t in problem.tasks]] = 0
+        return replace(decisions, node_of=node_of)
+
+    return run
+
+
+def test_only_the_gang_at_fault_is_dropped(monkeypatch: pytest.MonkeyPatch):
+    gangs = [
+        gang("good", ("w", 4, shape(1)), created_ms=1),
+        gang("bad", ("w", 4, shape(1)), created_ms=2),
+    ]
+    monkeypatch.setattr(module, "run_greedy", crowded(module.run_greedy, "bad"))
+    report = decide(cluster([node("n0", 4), node("n1", 4)], gangs), solver=False)
+    assert {a.gang for a in report.plan.actions if isinstance(a, Allocate)} == {"ns/good"}
+    (repair,) = report.trace.repairs
+    assert repair.dropped == ("ns/bad",)
+    assert repair.violation.rule == "fits"
+    certificate = report.plan.certificate
+    assert "gangs left out: ns/bad" in certificate.limitations
+    assert "the verifier refused a plan" in certificate.limitations
+    assert not certificate.is_proved
+
+
+def test_a_healthy_session_repairs_nothing():
+    gangs = [gang(f"g{i}", ("w", 2, shape(1))) for i in range(3)]
+    report = decide(cluster([node("n0", 4), node("n1", 4)], gangs))
+    assert report.trace.repairs == ()
+    assert report.plan.certificate.limitations == ()
+
+
+def test_dropped_gangs_take_their_evictions_along():
+    low = runs(gang("low", ("w", 1, shape(4)), priority=1), "n0")
+    high = gang("high", ("w", 1, shape(4)), priority=2)
+    plan = decide(cluster([node("n0", 4)], [low, high])).plan
+    assert len(plan.actions) > len(drop_gangs(plan.actions, {"ns/other"})) - 1
+    assert drop_gangs(plan.actions, {"ns/other"}) == plan.actions
+    assert drop_gangs(plan.actions, {"ns/high"}) == ()
+
+
+# --- what stays unproved -------------------------------------------------------------------------
+
+
+def test_a_level_short_of_its_ideal_is_not_optimal_where_pods_could_be_evicted():
+    """Without evictions the small gang fits; with one the big gang does, which counts twice."""
+    low = runs(gang("low", ("w", 1, shape(4)), priority=1), "n0")
+    big = gang("big", ("w", 2, shape(4)), priority=2)
+    small = gang("small", ("w", 1, shape(4)), priority=2)
+    report = decide(cluster([node("n0", 4), node("n1", 4)], [low, big, small]))
+    (level,) = [r for r in report.plan.certificate.levels if r.name == "admission, priority 2"]
+    assert level.bound is not None
+    assert level.bound >= 8000
+    assert (level.status is LevelStatus.OPTIMAL) is (level.bound == level.value)
+
+
+def test_without_running_pods_the_engines_bound_stands():
+    gangs = [gang("big", ("w", 1, shape(5)))]
+    certificate = decide(cluster([node("n0", 4)], gangs)).plan.certificate
+    assert certificate.is_proved
+
+
+def test_a_certificate_without_levels_proves_nothing():
+    certificate = decide(cluster([node("n0", 4)], [])).plan.certificate
+    if not certificate.levels:
+        assert not certificate.is_proved
+        assert certificate.verdict == "nothing to prove: no level of the model applies"
+    empty = replace(certificate, levels=())
+    assert not empty.is_proved
+
+
+NO_LEVELS = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: test
+meaning: For tests.
+actions: [enqueue, allocate, backfill]
+tiers:
+- rules: [{name: priority}, {name: gang}]
+levels: []
+solver: {engine: cpsat, budget: 400ms}
+"""
+
+
+def test_a_model_without_levels_is_never_proved():
+    policy = parse_policy(NO_LEVELS, "test.yaml")
+    around = Surroundings(solver=InProcess(), limits=LIMITS)
+    snapshot = cluster([node("n0", 4)], [gang("g", ("w", 1, shape(1)))])
+    certificate = run_session(snapshot, policy, around).plan.certificate
+    assert certificate.levels == ()
+    assert not certificate.is_proved
+
+
+def test_victims_of_several_gangs_are_not_proved_one_by_one():
+    """Each gang needs one victim; that both need two is more than their bids can prove."""
+    lows = [runs(gang(f"low{i}", ("w", 1, shape(4)), priority=1), f"n{i}") for i in range(2)]
+    highs = [gang(f"high{i}", ("w", 1, shape(4)), priority=2) for i in range(2)]
+    certificate = decide(cluster([node("n0", 4), node("n1", 4)], [*lows, *highs])).plan.certificate
+    (victims,) = [r for r in certificate.levels if r.name == "victims"]
+    assert victims.value == 2
+    assert victims.bound is not None
+    assert 1 <= victims.bound <= 2
+
+
+def test_where_victims_are_needed_the_bound_is_at_least_one():
+    low = runs(gang("low", ("w", 1, shape(4)), priority=1), "n0")
+    high = gang("high", ("w", 1, shape(4)), priority=2)
+    certificate = decide(cluster([node("n0", 4)], [low, high])).plan.certificate
+    (victims,) = [r for r in certificate.levels if r.name == "victims"]
+    assert (victims.value, victims.bound, victims.status) == (1, 1, LevelStatus.OPTIMAL)
+    assert certificate.is_proved
+
+
+def test_positions_of_dropped_gangs_do_not_move_others():
+    gangs = [gang(f"g{i}", ("w", 1, shape(1))) for i in range(4)]
+    plan = decide(cluster([node("n0", 4)], gangs)).plan
+    rest = drop_gangs(plan.actions, {"ns/g1"})
+    assert [a for a in plan.actions if a in rest] == list(rest)
+    assert len(np.unique([getattr(a, "gang", "") for a in rest])) == 3
