@@ -35,9 +35,12 @@ class HostPorts(Rule):
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         for name, placed in world.placed_on.items():
+            binding = [task for task in placed if task.shape.host_ports]
+            if not binding:
+                continue
             residents = world.snapshot.node_by_name[name].residents
-            for i, task in enumerate(placed):
-                for other in (*residents, *placed[:i]):
+            for i, task in enumerate(binding):
+                for other in (*residents, *binding[:i]):
                     if _collide(task.shape.host_ports, other.shape.host_ports):
                         detail = f"binds a host port of {other.key} on node {name}"
                         yield Violation(self.name, f"task {task.key}", detail)

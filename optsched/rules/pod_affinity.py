@@ -8,6 +8,7 @@ the term, or if it is the single domain in which pods that want their own kind m
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from optsched.rules.faces import Face
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from optsched.domain.cluster import Node
     from optsched.domain.task import PodTerm, Task
@@ -51,10 +53,8 @@ class PodAffinity(Rule):
                     if _means(world, term, other):
                         detail = f"anti-affinity to {other.key} ({term}) on node {node.name}"
                         yield Violation(self.name, f"task {task.key}", detail)
-            for other, term in standing.anti_terms:
-                domain = node.labels.get(term.topology_key)
-                same = domain is not None and domain == standing.domain(other, term.topology_key)
-                if other is not task and same and _means(world, term, task):
+            for other, term in standing.disliking(node):
+                if other is not task and _means(world, term, task):
                     detail = f"{other.key} has anti-affinity to it ({term}) on node {node.name}"
                     yield Violation(self.name, f"task {task.key}", detail)
         yield from _unmet_affinity(self.name, world, standing)
@@ -390,16 +390,34 @@ class _Standing:
     """Where every task stands once the plan is carried out."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         self._by_domain: dict[str, dict[str, list[Task]]] = {}
-        nodes, placed = world.snapshot.nodes, (p.task for p in world.placements)
-        disliking = [t for n in nodes for t in n.derived(_disliking)]
-        disliking += [t for t in placed if t.shape.pod_anti_affinity]
-        self.anti_terms = [(t, term) for t in disliking for term in t.shape.pod_anti_affinity]
+
+    def disliking(self, node: Node) -> Iterator[tuple[Task, PodTerm]]:
+        """Anti-affinity terms of tasks for which a node is in the task's own domain."""
+        for key, by_value in self._disliking.items():
+            value = node.labels.get(key)
+            if value is not None:
+                yield from by_value.get(value, ())
+
+    @cached_property
+    def _disliking(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
+        """Tasks with anti-affinity and their terms, by label and by its value where they stand."""
+        nodes, placed = self.world.snapshot.nodes, (p.task for p in self.world.placements)
+        tasks = [t for n in nodes for t in n.derived(_disliking)]
+        tasks += [t for t in placed if t.shape.pod_anti_affinity]
+        found: dict[str, dict[str, list[tuple[Task, PodTerm]]]] = {}
+        for task in tasks:
+            for term in task.shape.pod_anti_affinity:
+                value = self.domain(task, term.topology_key)
+                if value is not None:
+                    by_value = found.setdefault(term.topology_key, {})
+                    by_value.setdefault(value, []).append((task, term))
+        return found
 
     @cached_property
     def _node_of(self) -> dict[str, Node]:
-        world = self._world
+        world = self.world
         found = {t.key: n for n in world.snapshot.nodes for t in n.residents}
         return {**found, **{p.task.key: p.node for p in world.placements}}
 
@@ -425,8 +443,8 @@ class _Standing:
     @cached_property
     def tasks(self) -> Sequence[Task]:
         """All of them."""
-        residents = [t for n in self._world.snapshot.nodes for t in n.residents]
-        return residents + [p.task for p in self._world.placements]
+        residents = [t for n in self.world.snapshot.nodes for t in n.residents]
+        return residents + [p.task for p in self.world.placements]
 
 
 def _disliking(node: Node) -> tuple[Task, ...]:
@@ -443,9 +461,47 @@ def _means(world: World, term: PodTerm, task: Task) -> bool:
     return wider is not None and wider.matches(world.snapshot.namespaces.get(task.namespace, {}))
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Where pods stand that some affinity terms select, by domains of one label.
+
+    Attributes
+    ----------
+    kin
+        Domains with a pod that the plan places and that carries the very same terms.
+    others
+        Domains with any other selected pod.
+    is_fresh
+        Whether the plan places every selected pod that stands in a domain.
+
+    """
+
+    kin: frozenset[str]
+    others: frozenset[str]
+    is_fresh: bool
+
+
+def _find_wanted(
+    standing: _Standing, placed: AbstractSet[str], key: str, terms: tuple[PodTerm, ...]
+) -> _Wanted:
+    kin: set[str] = set()
+    others: set[str] = set()
+    is_fresh = True
+    for task in standing.tasks:
+        if not all(_means(standing.world, term, task) for term in terms):
+            continue
+        domain = standing.domain(task, key)
+        if domain is not None:
+            is_kin = task.key in placed and task.shape.pod_affinity == terms
+            (kin if is_kin else others).add(domain)
+            is_fresh = is_fresh and task.key in placed
+    return _Wanted(frozenset(kin), frozenset(others), is_fresh)
+
+
 def _unmet_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Violation]:
     placed = {p.task.key for p in world.placements}
     fresh: dict[tuple[PodTerm, ...], set[str]] = {}
+    known: dict[tuple[str, tuple[PodTerm, ...]], _Wanted] = {}
     for task, _, node in world.placements:
         terms = task.shape.pod_affinity
         for term in terms:
@@ -454,14 +510,13 @@ def _unmet_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Vi
                 detail = f"node {node.name} lacks the label {term.topology_key} of {term}"
                 yield Violation(rule, f"task {task.key}", detail)
                 continue
-            meant = [t for t in standing.tasks if all(_means(world, a, t) for a in terms)]
-            places = [(t, standing.domain(t, term.topology_key)) for t in meant]
-            wanted = [t for t, place in places if place is not None]
-            near = [t for t, place in places if place == domain]
-            if any(t.key not in placed or terms != t.shape.pod_affinity for t in near):
+            at = term.topology_key, terms
+            if at not in known:
+                known[at] = _find_wanted(standing, placed, *at)
+            wanted = known[at]
+            if domain in wanted.others:
                 continue
-            alone = all(t.key in placed for t in wanted)
-            if not (alone and any(t.shape.pod_affinity == terms for t in near)):
+            if not wanted.is_fresh or domain not in wanted.kin:
                 detail = f"no pod that it wants ({term}) is near node {node.name}"
                 yield Violation(rule, f"task {task.key}", detail)
             fresh.setdefault((term, *terms), set()).add(domain)
