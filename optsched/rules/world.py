@@ -211,14 +211,24 @@ class World:
     def ancestors(self, queue: Queue) -> list[Queue]:
         """The queue and those above it, nearest first; stops where a cycle closes."""
         by_name = self.snapshot.queue_by_name
-        found = [queue]
-        while (above := by_name.get(found[-1].parent)) is not None and above not in found:
-            found.append(above)
-        return found
+        found = {queue.name: queue}
+        above = by_name.get(queue.parent)
+        while above is not None and above.name not in found:
+            found[above.name] = above
+            above = by_name.get(above.parent)
+        return list(found.values())
 
     def below(self, queue: Queue) -> list[str]:
         """Names of the queue and of all queues below it."""
-        return [q.name for q in self.snapshot.queues if queue in self.ancestors(q)]
+        return self._below.get(queue.name, [])
+
+    @cached_property
+    def _below(self) -> Mapping[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for queue in self.snapshot.queues:
+            for above in self.ancestors(queue):
+                found.setdefault(above.name, []).append(queue.name)
+        return found
 
 
 def _shut(queues: Mapping[str, Queue], name: str) -> str:
