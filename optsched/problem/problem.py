@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -92,11 +93,12 @@ class GangShapes:
         """(E,) the shape an entry belongs to."""
         return np.repeat(np.arange(len(self.shapes), dtype=np.int64), np.diff(self.start))
 
-    @property
+    @cached_property
     def offset(self) -> I64:
         """(E,) first task of an entry, counted from the first task of its gang."""
         before = np.cumsum(self.count) - self.count
         offset: I64 = before - np.append(before, 0)[self.start[self.shape_of_entry]]
+        frozen(offset)
         return offset
 
     @property

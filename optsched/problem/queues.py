@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,6 +67,20 @@ class QueueArrays:
 
     def __post_init__(self) -> None:
         frozen(*vars(self).values())
+
+    @cached_property
+    def _tiers(self) -> list[I64]:
+        """Queues with a parent by how deep they stand, the deepest first."""
+        depth = self.subtree.sum(axis=0)
+        tiers = [np.flatnonzero(depth == d) for d in range(int(depth.max(initial=0)), 1, -1)]
+        return [tier[self.parent_of[tier] >= 0] for tier in tiers]
+
+    def summed_up(self, amounts: I64) -> I64:
+        """(Q, R) sums over each queue and all queues below it of amounts (Q, R) of each queue."""
+        total = amounts.copy()
+        for tier in self._tiers:
+            np.add.at(total, self.parent_of[tier], total[tier])
+        return total
 
     @property
     def is_flat(self) -> bool:

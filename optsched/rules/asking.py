@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.problem.arrays import frozen
+
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -53,9 +55,13 @@ def first_task(problem: Problem, gang: int, entry: int) -> int:
 
 
 def asked_next(outcome: Outcome, gang: int) -> I64:
-    """(R,) what the tasks of `next_entries` take together."""
-    problem = outcome.problem
-    total = np.zeros(len(problem.resources), np.int64)
-    for task_class, _, number in next_entries(outcome, gang):
-        total += number * problem.classes.request[task_class]
-    return total
+    """(R,) what the tasks of `next_entries` take together. Read only; rules share it."""
+    known = outcome.asked_next
+    if gang not in known:
+        problem = outcome.problem
+        total = np.zeros(len(problem.resources), np.int64)
+        for task_class, _, number in next_entries(outcome, gang):
+            total += number * problem.classes.request[task_class]
+        frozen(total)
+        known[gang] = total
+    return known[gang]

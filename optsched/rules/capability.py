@@ -71,10 +71,11 @@ class Capability(Rule):
         queues = problem.queues
         queue = int(problem.queue_of[gang])
         asked = asked_next(outcome, gang)
-        used = queues.subtree.astype(np.int64) @ outcome.queue_allocated
-        above = queues.subtree[:, queue]
-        over = (asked > 0) & (used + asked > queues.capability) & above[:, None]
-        for at, r in np.argwhere(over).tolist():
+        used = outcome.subtree_allocated
+        above = np.flatnonzero(queues.subtree[:, queue])
+        over = (asked > 0) & (used[above] + asked > queues.capability[above])
+        for i, r in np.argwhere(over).tolist():
+            at = int(above[i])
             return Reason(
                 ReasonCode.CAPABILITY,
                 f"{_place(queues.names[queue], queues.names[at])} has capability "
@@ -90,8 +91,7 @@ def _place(queue: str, at: str) -> str:
 
 
 def _subtree_use(problem: Problem) -> I64:
-    used: I64 = problem.queues.subtree.astype(np.int64) @ problem.queues.allocated
-    return used
+    return problem.queues.summed_up(problem.queues.allocated)
 
 
 def _room(limit: I64, used: I64) -> I64:
@@ -119,35 +119,34 @@ class _Ceilings(Greedy):
         self._ledger = ledger
         self._ceiling: list[list[int]] = queues.capability.tolist()
         limited = [np.flatnonzero(row < UNLIMITED).tolist() for row in queues.capability]
-        self._below = [np.flatnonzero(row).tolist() for row in queues.subtree]
-        self._least: list[list[int]] = least_resources(problem).tolist()
-        self._expected: list[list[int]] = expected_by_queue(problem).tolist()
         self._above = [np.flatnonzero(queues.subtree[:, q]).tolist() for q in range(len(limited))]
         self._binding = [[(a, r) for a in above for r in limited[a]] for above in self._above]
+        self._least = least_resources(problem)
+        self._expected: list[list[int]] = queues.summed_up(expected_by_queue(problem)).tolist()
         self._expectable: list[list[int]] = _expectable(problem).tolist()
 
     def room(self, queue: int, task_class: int) -> int:
-        request = self._ledger.request[task_class]
+        request, used = self._ledger.request[task_class], self._ledger.subtree_used
         binding = [(a, r) for a, r in self._binding[queue] if request[r]]
-        rooms = (max(self._ceiling[a][r] - self._used(a, r), 0) // request[r] for a, r in binding)
+        rooms = (max(self._ceiling[a][r] - used[a][r], 0) // request[r] for a, r in binding)
         return min(rooms, default=int(UNLIMITED))
 
-    def _used(self, queue: int, r: int) -> int:
-        return sum(self._ledger.queue_used[q][r] for q in self._below[queue])
-
     def enqueue_vote(self, gang: int) -> int:
-        least, above = self._least[gang], self._above[self._ledger.queue_of[gang]]
-        asked = [(a, r, amount) for r, amount in enumerate(least) if amount for a in above]
+        above, used = self._above[self._ledger.queue_of[gang]], self._ledger.subtree_used
+        asked = [(a, r, amount) for r, amount in self._least_of(gang) for a in above]
         fits = all(
-            amount + self._expected_below(a, r) + self._used(a, r) <= self._expectable[a][r]
+            amount + self._expected[a][r] + used[a][r] <= self._expectable[a][r]
             for a, r, amount in asked
         )
         return 1 if fits else -1
 
-    def _expected_below(self, queue: int, r: int) -> int:
-        return sum(self._expected[q][r] for q in self._below[queue])
+    def _least_of(self, gang: int) -> list[tuple[int, int]]:
+        """(resource, amount) of what a gang needs at least."""
+        row = self._least[gang]
+        asked = np.flatnonzero(row)
+        return list(zip(asked.tolist(), row[asked].tolist(), strict=True))
 
     def enqueued(self, gang: int) -> None:
-        expected = self._expected[self._ledger.queue_of[gang]]
-        for r, amount in enumerate(self._least[gang]):
-            expected[r] += amount
+        for a in self._above[self._ledger.queue_of[gang]]:
+            for r, amount in self._least_of(gang):
+                self._expected[a][r] += amount

@@ -55,7 +55,7 @@ class Capacity(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What queues deserve, ask for, and miss; on every level of the tree."""
         queues = problem.queues
-        asked = queues.subtree.astype(np.int64) @ queues.requested
+        asked = queues.summed_up(queues.requested)
         due = np.minimum(deserved_amounts(problem), asked)
         if not due.any():
             return ()

@@ -81,7 +81,7 @@ class Guarantee(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """What is guaranteed, asked for, and missing."""
         queues = problem.queues
-        asked = queues.subtree.astype(np.int64) @ queues.requested
+        asked = queues.summed_up(queues.requested)
         due = np.minimum(queues.guarantee, asked)
         if not due.any():
             return ()
@@ -108,6 +108,11 @@ class Guarantee(Rule):
 
 
 def _guaranteed(problem: Problem) -> list[int]:
+    """Resources that some queue is guaranteed."""
+    return problem.derived(_find_guaranteed)
+
+
+def _find_guaranteed(problem: Problem) -> list[int]:
     return np.flatnonzero(problem.queues.guarantee.any(axis=0)).tolist()
 
 
@@ -205,9 +210,13 @@ def _after(world: World, queue: str) -> Mapping[str, int]:
 def _claimed(world: World, resource: str, use_of: Callable[[str], Mapping[str, int]]) -> int:
     """The claims of the queues at the top, each with what is below it."""
     names = {q.name for q in world.snapshot.queues}
+    children: dict[str, list[Queue]] = {}
+    for queue in world.snapshot.queues:
+        if not _is_root(queue):
+            children.setdefault(queue.parent, []).append(queue)
 
     def claim(queue: Queue) -> int:
-        below = [q for q in world.snapshot.queues if q.parent == queue.name and not _is_root(q)]
+        below = children.get(queue.name, ())
         need = use_of(queue.name).get(resource, 0) + sum(claim(q) for q in below)
         return max(dict(queue.guarantee).get(resource, 0), need)
 

@@ -27,6 +27,8 @@ class Ledger:
         (G,) queue of a gang.
     queue_used
         (Q, R) held by each queue's own gangs.
+    subtree_used
+        (Q, R) held by the gangs of each queue and of all queues below it.
     gang_placed
         (G,) tasks placed in this session.
     gang_evicted
@@ -42,8 +44,12 @@ class Ledger:
 
     def __init__(self, problem: Problem) -> None:
         self.request: list[list[int]] = problem.classes.request.tolist()
+        self._asked = [np.flatnonzero(row).tolist() for row in problem.classes.request]
         self.queue_of: list[int] = problem.queue_of.tolist()
         self.queue_used: list[list[int]] = problem.queues.allocated.tolist()
+        summed_up = problem.queues.summed_up(problem.queues.allocated)
+        self.subtree_used: list[list[int]] = summed_up.tolist()
+        self._parent_of: list[int] = problem.queues.parent_of.tolist()
         self.gang_placed: list[int] = [0] * problem.num_gangs
         self.gang_evicted: list[int] = [0] * problem.num_gangs
         self.gang_waiting: list[int] = [0] * problem.num_gangs
@@ -66,11 +72,12 @@ class Ledger:
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
         """Record that a running task of a gang leaves; with sign -1 that it stays after all."""
         self.gang_evicted[gang] += sign
-        of_queue, of_gang = self.queue_used[self.queue_of[gang]], self.gang_used(gang)
-        for r, amount in enumerate(request):
-            of_queue[r] -= sign * amount
-            of_gang[r] -= sign * amount
-            self.leaving_total[r] += sign * amount
+        of_gang = self.gang_used(gang)
+        asked = [(r, sign * amount) for r, amount in enumerate(request) if amount]
+        for r, amount in asked:
+            of_gang[r] -= amount
+            self.leaving_total[r] += amount
+        self._add_to_queue(self.queue_of[gang], [(r, -amount) for r, amount in asked])
 
     @property
     def coming_total(self) -> list[int]:
@@ -87,10 +94,21 @@ class Ledger:
     def place(self, gang: int, task_class: int, number: int) -> None:
         """Record tasks of a class placed for a gang; a negative number takes them back."""
         self.gang_placed[gang] += number
-        of_queue, of_gang = self.queue_used[self.queue_of[gang]], self.gang_used(gang)
-        for r, amount in enumerate(self.request[task_class]):
-            if amount:
-                taken = number * amount
-                of_queue[r] += taken
-                of_gang[r] += taken
-                self.idle_total[r] -= taken
+        of_gang = self.gang_used(gang)
+        taken = [(r, number * self.request[task_class][r]) for r in self._asked[task_class]]
+        for r, amount in taken:
+            of_gang[r] += amount
+            self.idle_total[r] -= amount
+        self._add_to_queue(self.queue_of[gang], taken)
+
+    def _add_to_queue(self, queue: int, amounts: Sequence[tuple[int, int]]) -> None:
+        """Add (resource, amount) to what a queue holds, and to all queues above it."""
+        own = self.queue_used[queue]
+        for r, amount in amounts:
+            own[r] += amount
+        at = queue
+        while at >= 0:
+            total = self.subtree_used[at]
+            for r, amount in amounts:
+                total[r] += amount
+            at = self._parent_of[at]

@@ -87,6 +87,16 @@ class Outcome:
         return held
 
     @cached_property
+    def subtree_allocated(self) -> I64:
+        """(Q, R) held afterwards by the gangs of each queue and of all queues below it."""
+        return self.problem.queues.summed_up(self.queue_allocated)
+
+    @cached_property
+    def asked_next(self) -> dict[int, I64]:
+        """What gangs ask for next, by gang; `asking.asked_next` fills it as rules read it."""
+        return {}
+
+    @cached_property
     def num_placed(self) -> I64:
         """(G,) newly placed tasks of each gang."""
         gangs = self.problem.gang_of[self.placed]

@@ -235,7 +235,7 @@ def _queue_rooms(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     stays = queues.allocated.copy()
     known = gone & (running.queue_of >= 0)
     np.subtract.at(stays, running.queue_of[known], running.request[known])
-    used = queues.subtree.astype(np.int64) @ stays
+    used = queues.summed_up(stays)
     index_of = {name: i for i, name in enumerate(queues.names)}
     found = []
     for name, kept in booking.queues:

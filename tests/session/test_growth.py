@@ -15,7 +15,9 @@ from optsched.engines.greedy.book import Book
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
+from optsched.problem.queues import queue_arrays
 from optsched.problem.relations import Relations
+from optsched.rules.ledger import Ledger
 from optsched.rules.levels import NodeScore
 from optsched.rules.nodeorder import NodeOrder
 from optsched.rules.outcome import Outcome
@@ -141,3 +143,33 @@ def test_node_score_looks_at_the_nodes_that_are_taken(scored_nodes: list[int]) -
     assert value == int(table[problem.task_class, node_of].sum())
     assert level.ideal(problem) == int((table.max(axis=1) * problem.classes.num_pending).sum())
     assert level.value(Outcome(problem, nothing)) == 0
+
+
+def test_sums_over_subtrees_follow_the_tree() -> None:
+    rng = np.random.default_rng(0)
+    for number in range(1, 40):
+        names = sorted(["root", *(f"q{i:02d}" for i in range(number))])
+        # Some parents do not exist and some queues stand in a circle.
+        queues = [Queue(name, parent=str(rng.choice([*names, "none"]))) for name in names]
+        amounts = rng.integers(0, 100, (len(queues), 2))
+        has_gangs = np.ones(len(queues), np.bool_)
+        arrays = queue_arrays(queues, ("cpu", "pods"), amounts, amounts, has_gangs)
+        assert (arrays.summed_up(amounts) == arrays.subtree.astype(np.int64) @ amounts).all()
+
+
+def test_the_ledger_holds_sums_over_subtrees_as_pods_come_and_go() -> None:
+    snapshot = replace(
+        different_pods(10),
+        queues=(Queue("a", parent="root"), Queue("default", parent="a"), Queue("root")),
+    )
+    problem = compile_problem(snapshot)
+    ledger = Ledger(problem)
+    ledger.place(0, 3, 2)
+    ledger.place(0, 4, 1)
+    ledger.place(0, 3, -1)
+    expected = problem.queues.summed_up(np.array(ledger.queue_used))
+    assert np.array(ledger.subtree_used).tolist() == expected.tolist()
+    assert problem.resources == ("pods", "cpu", "memory")
+    assert ledger.queue_used[1] == [2, 2007, 2000]
+    ledger.evict(0, [1, 1003, 1000], 1)
+    assert ledger.subtree_used[0] == ledger.subtree_used[1] == [1, 1004, 1000]

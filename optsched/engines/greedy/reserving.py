@@ -299,7 +299,7 @@ class _Planner:
         queues = self._problem.queues
         above = np.flatnonzero(queues.subtree[:, queue]).tolist()
         limited = queues.capability < UNLIMITED
-        kept = queues.subtree.astype(np.int64) @ of_queues
+        kept = queues.summed_up(of_queues)
         found = ((queues.names[q], self._named(np.where(limited[q], kept[q], 0))) for q in above)
         return tuple(sorted((name, amounts) for name, amounts in found if amounts))
 
