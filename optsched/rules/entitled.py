@@ -51,6 +51,8 @@ class Entitled(Rule):
             if task is None or gang is None or preemptor is None:
                 continue  # `Victims` reports it
             problem = _unentitled(world, eviction, gang, preemptor)
+            if eviction.action == PREEMPT and not self._may_preempt(gang, preemptor):
+                problem = problem or f"preempted for {preemptor.key}, which has its minimum"
             if problem:
                 yield Violation(self.name, f"task {task.key}", problem, preemptor.key)
             elif eviction.action == RECLAIM:
@@ -74,6 +76,14 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
             for detail in _broken_groups(gang, held, left):
                 yield Violation(self.name, f"gang {gang.key}", detail)
+
+    def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
+        """Whether a gang lacks its minimum, or the policy lets it preempt beyond that."""
+        if self._rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
+            return True
+        ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
+        lacks = len(ready) < preemptor.min_member or lacks_role(preemptor, ready)
+        return lacks or bool(preemptor.sub_groups)
 
     def _verify_bidders(self, world: World) -> Iterator[Violation]:
         """A gang that loses pods to another gang has none evicted for itself."""

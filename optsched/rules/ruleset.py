@@ -40,6 +40,10 @@ _ALWAYS: tuple[Rule, ...] = (
 )
 
 
+_STARVING = frozenset({"gang", "priority", "tdm"})
+"""Rules that vote on which gangs others may be evicted for."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActiveRule:
     """A rule in its place: the plugin that brought it, its tier and the faces that are on.
@@ -153,6 +157,19 @@ class RuleSet:
     def find(self, name: str) -> ActiveRule | None:
         """The rule of a name, if it is on at all."""
         return next((a for a in self.active if a.rule.name == name), None)
+
+    @cached_property
+    def preempts_for_growth(self) -> bool:
+        """Whether preempt serves gangs beyond their minimum (Volcano `JobStarving`).
+
+        The first tier with a vote decides; there `gang` votes for gangs below their minimum alone.
+        """
+        voting = [a for a in self.active if a.rule.name in _STARVING]
+        tiers = [a.tier for a in voting if Face.JOB_STARVING in a.faces]
+        return bool(tiers) and not any(
+            a.rule.name == "gang" and a.tier == min(tiers) and Face.JOB_STARVING in a.faces
+            for a in voting
+        )
 
     def has(self, name: str, face: Face) -> bool:
         """Whether a rule is on with a face."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 import optsched
 from optsched.domain.decisions import Evict
 from optsched.engines.cpsat.solver import InProcess
@@ -85,3 +87,24 @@ def test_a_gang_that_loses_pods_has_none_evicted_for_itself():
     plan = decide("crash-hand.yaml")
     assert evicted(plan) == ["mid-0"]
     assert placed(plan) == {"hi-0": "n0"}
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_a_free_node_is_used_and_no_pod_leaves(solver: str):
+    plan = decide("free_node_ignored.yaml", solver=solver)
+    assert evicted(plan) == []
+    assert sorted(placed(plan).values()) == ["n0", "n0"]
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_a_free_node_is_used_beside_a_victim(solver: str):
+    plan = decide("c.yaml", "c.conf.yaml", solver)
+    assert len(evicted(plan)) == 1
+    assert sorted(placed(plan).values()) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("model", ["volcano-default", "ci.conf"])
+def test_as_many_leave_as_the_start_takes(model: str):
+    plan = decide("growth_evicts.json", model)
+    assert evicted(plan) == ["low-0", "low-1"]
+    assert len(placed(plan)) == 2

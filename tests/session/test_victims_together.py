@@ -15,7 +15,7 @@ from optsched.policy.load import parse_policy
 from optsched.rules.entitled import Entitled
 from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
-from tests.support.small import GPU, cluster, gang, node, running, shape
+from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from optsched.domain.cluster import Gang, Snapshot
@@ -36,9 +36,14 @@ solver: {engine: cpsat, budget: 400ms}
 LIMITS = Limits(budget_ms=None, num_workers=1)
 
 
-def decide(snapshot: Snapshot, shares: str = "capacity", *, solver: bool = True) -> Plan:
+GROWING = "{name: gang, enableJobStarving: false}"
+
+
+def decide(
+    snapshot: Snapshot, shares: str = "capacity", *, solver: bool = True, model: str = MODEL
+) -> Plan:
     """The plan; no answer on the way to it was refused."""
-    policy = parse_policy(MODEL.replace("SHARES", shares), "test.yaml")
+    policy = parse_policy(model.replace("SHARES", shares), "test.yaml")
     around = Surroundings(solver=InProcess() if solver else None, limits=LIMITS)
     report = run_session(snapshot, policy, around)
     assert report.trace.violations == ()
@@ -126,6 +131,69 @@ def test_a_gang_that_loses_pods_does_not_bid(solver: bool):
     assert placed(plan) == {"high-w-0": "n0"}
 
 
+# --- idle room first, minimums, growth -----------------------------------------------------------
+
+
+@both_engines
+def test_idle_room_is_used_before_pods_leave(solver: bool):
+    low = [runs(gang(f"low{i}", ("w", 1, shape(2)), priority=1), "n0") for i in range(2)]
+    high = gang("high", ("w", 2, shape(2)), priority=9)
+    keep = runs(gang("keep", ("w", 1, shape(2)), priority=9), "n1")
+    nodes = [node("n0"), node("n1")]
+    plan = decide(cluster(nodes, [*low, keep, high], [Queue("default")]), solver=solver)
+    assert len(evicted(plan)) == 1
+    assert sorted(placed(plan).values()) == ["n0", "n1"]
+
+
+@both_engines
+def test_no_pod_leaves_for_what_is_more_than_the_minimum(solver: bool):
+    low = [runs(gang(f"low{i}", ("w", 1, shape(1)), priority=1), "n0") for i in range(4)]
+    high = gang("high", ("w", 4, shape(1)), least=2, priority=9)
+    plan = decide(cluster([node("n0")], [*low, high], [Queue("default")]), solver=solver)
+    assert len(evicted(plan)) == 2
+    again = runs(high, "n1", "n1")
+    plan = decide(cluster([node("n0"), node("n1", 2)], [*low, again], [Queue("default")]))
+    assert evicted(plan) == []
+
+
+def test_a_gang_that_lost_a_part_of_its_minimum_preempts_for_that():
+    low = [runs(gang(f"low{i}", ("w", 1, shape(1)), priority=1), "n0") for i in range(4)]
+    high = runs(gang("high", ("w", 4, shape(1)), least=2, priority=9), "n1")
+    plan = decide(cluster([node("n0"), node("n1", 1)], [*low, high], [Queue("default")]))
+    assert len(evicted(plan)) == 1
+
+
+def test_growth_takes_idle_room_and_the_start_waits_for_none_of_it():
+    low = [runs(gang(f"low{i}", ("w", 1, shape(1)), priority=1), "n0") for i in range(4)]
+    high = gang("high", ("w", 4, shape(1)), least=1, priority=9)
+    plan = decide(cluster([node("n0"), node("n1", 2)], [*low, high], [Queue("default")]))
+    assert evicted(plan) == []
+    assert [a.node for a in plan.actions if isinstance(a, Allocate)] == ["n1", "n1"]
+
+
+def test_a_policy_may_serve_growth_by_preempting():
+    low = [runs(gang(f"low{i}", ("w", 1, shape(1)), priority=1), "n0") for i in range(4)]
+    high = gang("high", ("w", 4, shape(1)), least=2, priority=9)
+    before = cluster([node("n0")], [*low, high], [Queue("default")])
+    assert len(evicted(decide(before, model=MODEL.replace("{name: gang}", GROWING)))) == 4
+
+
+@both_engines
+@pytest.mark.parametrize("least", [1, 20], ids=["minMember 1", "minMember 20"])
+def test_reclaim_serves_every_pod_up_to_what_is_due(least: int, solver: bool):
+    shares = [Queue("a", weight=3), Queue("b", weight=1), Queue("c", weight=1)]
+    first = gang("first", ("w", 100, shape(1)), least=1, queue="b")
+    there = [f"n{i // 10}" for i in range(100)]
+    nodes = [
+        replace(node(f"n{i}", 10), allocatable=((CPU, 10_000), ("pods", 99))) for i in range(10)
+    ]
+    late = [gang(name, ("w", 100, shape(1)), least=least, queue=name) for name in "ac"]
+    plan = decide(cluster(nodes, [runs(first, *there), *late], shares), "proportion", solver=solver)
+    assert len(evicted(plan)) == 80
+    gangs = [key.partition("-")[0] for key in placed(plan)]
+    assert (gangs.count("a"), gangs.count("c")) == (60, 20)
+
+
 # --- the verifier --------------------------------------------------------------------------------
 
 
@@ -176,3 +244,16 @@ def test_a_gang_that_bids_and_loses_is_refused():
         Nominate("ns/high-w-0", "n0", "ns/high"),
     ]
     assert "gang ns/mid: has pods evicted, and loses some to ns/high" in broken(before, *actions)
+
+
+def test_a_gang_that_has_its_minimum_may_not_preempt():
+    low = runs(gang("low", ("w", 1, shape(1)), priority=1), "n0")
+    high = runs(gang("high", ("w", 2, shape(1)), least=1, priority=9), "n0")
+    before = cluster([node("n0", cpu=2)], [low, high], [Queue("default")])
+    actions = [
+        Evict("ns/low-w-0", "n0", "preempt", "ns/high"),
+        Nominate("ns/high-w-1", "n0", "ns/high"),
+    ]
+    assert broken(before, *actions) == [
+        "task ns/low-w-0: preempted for ns/high, which has its minimum"
+    ]

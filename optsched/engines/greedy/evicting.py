@@ -176,7 +176,8 @@ class Evicting:
         seated = False
         for entry in self.entries(gang):
             while self._left(gang, entry) and self.faces.is_starving(gang):
-                if not self._make_room((gang, entry), action, who(gang)):
+                takes_room = action == PREEMPT
+                if not self._make_room((gang, entry), action, who(gang), takes_room=takes_room):
                     break
                 seated = True
         if self._whole and not self.placing.cursor(gang).is_ready:
@@ -248,8 +249,14 @@ class Evicting:
 
     # --- one task --------------------------------------------------------------------------------
 
-    def _make_room(self, asking: _Asking, action: str, candidates: Bool) -> bool:
-        """Evict on one node until a task fits there, and promise it the room."""
+    def _make_room(
+        self, asking: _Asking, action: str, candidates: Bool, *, takes_room: bool = False
+    ) -> bool:
+        """Evict on one node until a task fits there, and promise it the room.
+
+        With `takes_room` a node with room for the task is taken first (Volcano's preempt permits
+        no victims, `ValidateVictims`, and looks at the score alone).
+        """
         gang, entry = asking
         task_class = self.placing.class_of(gang, entry)
         request = self._problem.classes.request[task_class]
@@ -259,18 +266,19 @@ class Evicting:
         if not request[self._asking].any():
             candidates = candidates & self._idles
 
-        def named(node: int) -> I64:
+        def clears(node: int) -> bool:
             here = np.flatnonzero(candidates & (self.running.node_of == node))
             votes = self.faces.preemptable if action == PREEMPT else self.faces.reclaimable
-            return votes(gang, task_class, self.in_order(here, queue))
+            victims = votes(gang, task_class, self.in_order(here, queue))
+            return (takes_room or len(victims) > 0) and self._clear(asking, node, victims)
 
-        nodes: Iterable[int] = self._nodes(task_class, action, candidates)
+        nodes: Iterable[int] = self._nodes(task_class, action, candidates, takes_room=takes_room)
         if action == PREEMPT and self._weighs:
-            nodes = self._by_cost(asking, nodes, named)
-        return any(self._clear(asking, node, named(node)) for node in nodes)
+            nodes = self._by_cost(asking, nodes, clears)
+        return any(map(clears, nodes))
 
     def _by_cost(
-        self, asking: _Asking, nodes: Iterable[int], named: Callable[[int], I64]
+        self, asking: _Asking, nodes: Iterable[int], clears: Callable[[int], bool]
     ) -> list[int]:
         """Nodes on which room can be made, by who would have to go there (`preempt.go`).
 
@@ -281,7 +289,7 @@ class Evicting:
         first = preferred_nodes(self._problem)
         for node in nodes:
             before, mark = len(self.taken), self.placing.mark
-            if not self._clear(asking, node, named(node)):
+            if not clears(node):
                 continue
             gone = [self.running.tasks[v] for v in self.taken[before:]]
             is_later = first is not None and not first[node]
@@ -290,24 +298,30 @@ class Evicting:
             self.give_back(len(self.taken) - before)
         return [node for _, node in sorted(found)]
 
-    def _nodes(self, task_class: int, action: str, candidates: Bool) -> Iterator[int]:
+    def _nodes(
+        self, task_class: int, action: str, candidates: Bool, *, takes_room: bool
+    ) -> Iterator[int]:
         """Nodes where all candidates together would make room: by score, or by name to reclaim.
 
-        Nodes of our shard come first where that is wished for.
+        Nodes of our shard come first where that is wished for. With `takes_room`, nodes with room
+        for a task come before all others, and need no candidates.
         """
         problem, running = self._problem, self.running
         gain = np.zeros_like(problem.used)
         np.add.at(gain, running.node_of[candidates], running.request[candidates])
         later = self.placing.future
         asked = np.flatnonzero(problem.classes.request[task_class])
-        room = later.idle[:, asked] + gain[:, asked]
-        fits = (room >= problem.classes.request[task_class][asked]).all(axis=1)
-        fits &= gain.any(axis=1)
+        request = problem.classes.request[task_class][asked]
+        fits = (later.idle[:, asked] + gain[:, asked] >= request).all(axis=1)
+        has_room = (later.idle[:, asked] >= request).all(axis=1) & problem.ready
+        has_room &= takes_room
+        fits &= gain.any(axis=1) | has_room
         score = later.wishes(task_class)
         order = np.argsort(-score, kind="stable") if action == PREEMPT else np.arange(len(score))
         first = preferred_nodes(problem)
         if first is not None:
             order = order[np.argsort(~first[order], kind="stable")]
+        order = order[np.argsort(~has_room[order], kind="stable")]
         yield from order[fits[order] & (score[order] > NOWHERE)].tolist()
 
     def victim_order(self, gang: int, claimer: int) -> tuple[object, ...]:
@@ -335,7 +349,7 @@ class Evicting:
         asked = np.flatnonzero(request)
         freed = self.running.request[victims].sum(axis=0)
         room = placing.future.idle[node]
-        if not len(victims) or (room + freed < request)[asked].any():
+        if (room + freed < request)[asked].any():
             return False
         for v in victims.tolist():
             if self._promise_one(asking, node):

@@ -151,28 +151,37 @@ class Placing:
 
     def sit(self, gang: int, seats: Seats) -> bool:
         """Place a gang on its seats now; False, with nothing placed, where that can not be."""
-        wanted = sum(number for _, _, number in seats)
-        placed = self._seat_all(gang, seats, ((self.book, self.node_of),))
-        if placed == wanted and self.cursor(gang).is_ready and self.faces.holds(gang):
+        left = self._seat_all(gang, seats, ((self.book, self.node_of),))
+        if not left and self.cursor(gang).is_ready and self.faces.holds(gang):
             self.keep()
             return True
         self.undo(gang)
         return False
 
     def reserve(self, gang: int, seats: Seats) -> bool:
-        """Keep the seats of a gang for it until they are free; False where they never will be."""
+        """Keep the seats of a gang for it until they are free; False where they never will be.
+
+        A gang whose minimum sits now starts; only its other tasks wait.
+        """
         if self.later is None:
             return False
-        places = ((self.book, self.node_of), (self.later, self.nominated))
-        placed = self._seat_all(gang, seats, places)
-        if placed and self.cursor(gang).is_ready and self.faces.holds(gang):
+        now = (self.book, self.node_of)
+        left = self._seat_all(gang, seats, (now,))
+        started = left != seats and self.cursor(gang).is_ready and self.faces.holds(gang)
+        if started:
+            self.keep()
+            seats = left
+        else:
+            self.undo(gang)
+        left = self._seat_all(gang, seats, (now, (self.later, self.nominated)))
+        if left != seats and self.cursor(gang).is_ready and self.faces.holds(gang):
             self.hold(self.later)
             return True
         self.undo(gang)
-        return False
+        return started
 
-    def _seat_all(self, gang: int, seats: Seats, places: Sequence[tuple[Book, I64]]) -> int:
-        """Place tasks on seats, in some places before others; returns how many found room.
+    def _seat_all(self, gang: int, seats: Seats, places: Sequence[tuple[Book, I64]]) -> Seats:
+        """Place tasks on seats, in some places before others; returns those that found no room.
 
         Some may sit only once others do, so that they are asked again while any more sit down.
         """
@@ -185,7 +194,7 @@ class Placing:
                     placed, number = placed + here, number - here
                 left[i] = (entry, node, number)
             left = [seat for seat in left if seat[2]]
-        return placed
+        return tuple(left)
 
     def _seat(self, gang: int, seat: tuple[int, int, int], where: tuple[Book, I64]) -> int:
         """Place up to so many tasks of an entry on one node; returns how many found room."""

@@ -250,6 +250,8 @@ class Bid:
         (E,) its entries: class, tasks, and the number of the role in `roles`.
     need, need_role
         Tasks that must come together, in all and by role; nothing once it runs.
+    most_in_all
+        Tasks that victims may be evicted for.
     request
         (E, R) what a task asks for.
     allowed
@@ -272,6 +274,7 @@ class Bid:
     role: I64
     need: int
     need_role: tuple[tuple[int, int], ...]
+    most_in_all: int
     request: I64
     allowed: Bool
     room: I64

@@ -51,6 +51,7 @@ class Bidding:
         self._limits = Limits(self.facts)
         self.rules = self._rules = rules
         self._reach = reach
+        self._preempts_for_growth = rules.preempts_for_growth
         first = preferred_nodes(problem)
         self._second = np.zeros(problem.num_nodes, np.bool_) if first is None else ~first
 
@@ -68,9 +69,29 @@ class Bidding:
         return found, are_all
 
     def bid(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
-        """What a gang may have evicted for room on some nodes; None where nothing could help it."""
-        candidates = self._candidates(gang, state)
+        """What a gang may have evicted for its minimum on some nodes.
+
+        None where nothing could help it, or where it has its minimum.
+        """
+        if not self.has_minimum(gang):
+            return None
+        candidates = self._candidates(gang, state, grows=False)
         return self._bid(gang, state, within, candidates, self.facts.counts_of(gang))
+
+    def bid_growth(
+        self, gang: int, state: State, rest: I64, within: Bool | None = None
+    ) -> Bid | None:
+        """What a gang that has its minimum may have evicted for more, up to (E,) `rest` tasks.
+
+        Its queue claims back what is due to it; others of its queue leave only where the policy
+        lets gangs beyond their minimum preempt.
+        """
+        candidates = self._candidates(gang, state, grows=True)
+        return self._bid(gang, state, within, candidates, rest, grows=True)
+
+    def has_minimum(self, gang: int) -> bool:
+        """Whether tasks of a gang must come together: not once it runs with its minimum."""
+        return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
     def bid_inside(self, gang: int, state: State, within: Bool | None = None) -> Bid | None:
         """What the most important tasks of a gang may have evicted of the gang's own surplus."""
@@ -94,10 +115,18 @@ class Bidding:
             within,
             _Candidates(leaves, np.zeros_like(leaves), []),
             np.where(top == top.max(), counts, 0),
+            grows=True,
         )
 
     def _bid(
-        self, gang: int, state: State, within: Bool | None, who: _Candidates, most: I64
+        self,
+        gang: int,
+        state: State,
+        within: Bool | None,
+        who: _Candidates,
+        most: I64,
+        *,
+        grows: bool = False,
     ) -> Bid | None:
         problem = self.problem
         shape = problem.shapes.shapes[int(problem.shape_of[gang])]
@@ -112,6 +141,9 @@ class Bidding:
         allowed = self._allowed(task_class, state)
         if within is not None:
             allowed &= within
+        need_role = tuple((names.index(r), n) for r, n in shape.need_role if r in names)
+        least = max(shape.need, sum(n for _, n in need_role))
+        serves_all = grows or bool(shape.parts) or self._preempts_for_growth
         bars = self.bars.in_the_way(task_class, state, candidates, allowed)
         ceilings = self._limits.ceilings(gang, state)
         reserves = tuple(self._limits.reserves(gang, state, request))
@@ -133,12 +165,13 @@ class Bidding:
         groups = self._grouping.groups(gang, np.flatnonzero(useful), reclaimed, apart)
         return Bid(
             gang=gang,
-            is_started=shape.is_started,
+            is_started=grows,
             task_class=task_class,
             most=most,
             role=np.array([names.index(r) for r in roles], np.int64),
-            need=shape.need,
-            need_role=tuple((names.index(r), n) for r, n in shape.need_role if r in names),
+            need=0 if grows else shape.need,
+            need_role=() if grows else need_role,
+            most_in_all=int(most.sum()) if serves_all else least,
             request=request,
             allowed=allowed,
             room=np.maximum(state.room, 0),
@@ -205,7 +238,7 @@ class Bidding:
 
     # --- who may go ------------------------------------------------------------------------------
 
-    def _candidates(self, gang: int, state: State) -> _Candidates:
+    def _candidates(self, gang: int, state: State, *, grows: bool) -> _Candidates:
         problem, running = self.problem, self.running
         queue = int(problem.queue_of[gang])
         free = (
@@ -217,13 +250,13 @@ class Bidding:
         )
         own = running.queue_of == queue
         found = np.zeros(len(running), np.bool_)
-        if "preempt" in self._reach:
+        if "preempt" in self._reach and (self._preempts_for_growth or not grows):
             found |= free & own & (problem.priority[running.gang_of] < problem.priority[gang])
         reclaimed = np.zeros(len(running), np.bool_)
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            least = self._least(gang)
+            least = self._least(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
             for lender in np.unique(running.queue_of[free & ~own]).tolist():
                 rows = self._claim(queue, lender, state, asked)
@@ -236,7 +269,7 @@ class Bidding:
 
     def may_leave(self, gang: int, state: State) -> Bool:
         """(V,) running tasks that may be asked to leave for a gang."""
-        return self._candidates(gang, state).leave
+        return self._candidates(gang, state, grows=not self.has_minimum(gang)).leave
 
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
         """By (queue, resource), what queues may hold once a gang has reclaimed from lenders."""
@@ -259,7 +292,7 @@ class Bidding:
         """
         if "reclaim" not in self._reach or self.facts.due is None:
             return
-        least = self._least(gang)
+        least = self._least(gang, grows=not self.has_minimum(gang))
         asked, queue = np.flatnonzero(least), int(self.problem.queue_of[gang])
         for other in np.flatnonzero(~self.facts.reclaimable & ~self.facts.above[queue]).tolist():
             rows = self._claim(queue, other, state, asked)
@@ -269,15 +302,15 @@ class Bidding:
                     if held > due:
                         yield other, r, held, due
 
-    def _least(self, gang: int) -> I64:
+    def _least(self, gang: int, *, grows: bool) -> I64:
         """(R,) what the least that is worth having takes."""
         problem = self.problem
         request = self.facts.request_of(gang)
         shape = problem.shapes.shapes[int(problem.shape_of[gang])]
-        if shape.is_rigid:
+        if shape.is_rigid and not grows:
             total: I64 = self.facts.counts_of(gang) @ request
             return total
-        smallest: I64 = request.min(axis=0) * max(shape.need, 1)
+        smallest: I64 = request.min(axis=0) * (1 if grows else max(shape.need, 1))
         return smallest
 
     def _claim(

@@ -133,8 +133,11 @@ def _barred_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I6
 
 
 def _start_rows(model: LinearModel, bid: Bid, start: int, places: tuple[I64, I64]) -> None:
-    """Σ x ≤ most·y by entry; Σ x ≥ need·y in all and by role."""
+    """Σ x ≤ most·y by entry and in all; Σ x ≥ need·y in all and by role."""
     entry, place = places
+    if bid.most_in_all < int(bid.most.sum()):
+        ones = np.ones_like(place)
+        model.add_rows(0, np.append(place, start), np.append(ones, -bid.most_in_all), upper=0)
     for e, most in enumerate(bid.most.tolist()):
         mine = place[entry == e]
         model.add_rows(0, np.append(mine, start), np.append(np.ones_like(mine), -most), upper=0)
@@ -311,7 +314,7 @@ def _objectives(
     found: list[tuple[str, Objective]] = []
     if not bid.is_started:
         found.append((START, Objective(Expression.of([start], [1]), Sense.MAX)))
-    if bid.is_started or bid.need < int(bid.most.sum()):
+    if bid.is_started or bid.need < bid.most_in_all:
         found.append((TASKS, Objective(Expression.of(place, np.ones_like(place)), Sense.MAX)))
     costs = [
         (VICTIMS, np.ones(len(groups), np.int64)),

@@ -101,14 +101,17 @@ class _Packing:
         return Packed(self._evicted, self._placed, self._left)
 
     def run(self) -> bool:
-        """Place the minimum, then as much more as there is room for; False without the minimum."""
+        """Place the minimum, then as much more as victims may be evicted for; False without it."""
         bid = self._bid
         weight = bid.request / np.maximum(bid.room.sum(axis=0) + 1, 1)
-        largest_first = np.argsort(-weight.max(axis=1), kind="stable").tolist()
-        short_role = dict(bid.need_role)
-        for entry in largest_first:
-            got = self._place(entry, int(bid.most[entry]))
+        # Where not all tasks come, the smallest do, for which fewer have to leave.
+        sign = -1 if bid.most_in_all >= int(bid.most.sum()) else 1
+        short_role, left = dict(bid.need_role), bid.most_in_all
+        for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():
             role = int(bid.role[entry])
+            kept = sum(max(n, 0) for other, n in short_role.items() if other != role)
+            got = self._place(entry, min(int(bid.most[entry]), max(left - kept, 0)))
+            left -= got
             if role in short_role:
                 short_role[role] -= got
         if not self._placed.any() or not all(self._keeps(reserve) for reserve in bid.reserves):

@@ -7,6 +7,7 @@ placed in this session give way, for nothing of them runs yet; they are decided 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.rules.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Action
@@ -178,31 +179,11 @@ class _Stage:
         self._served = set(problem.gang_of[placed].tolist())
 
     def run(self, gangs: list[int]) -> Clearing:
-        refused: dict[tuple[int, ...], int] = {}
-        lines = FifoLines(self._problem, self._served.__contains__)
-        for gang in gangs:
-            if lines.ahead(gang) != NOBODY or self._has_lost(gang):
-                continue
-            self._settle_up_to(int(self._tiers.of[gang]))
-            problem = self._problem
-            alike = (
-                int(problem.shape_of[gang]),
-                int(problem.queue_of[gang]),
-                int(self._tiers.of[gang]),
-                # Who looks at others may have had nobody near until now.
-                gang if self._looks(gang) else -1,
-            )
-            if self._left_ms() <= 0:
+        """Make room for minimums, tier by tier, then for what gangs have beyond them."""
+        for serve in (self._serve_minimums, self._serve_growth):
+            if not serve(gangs):
                 self._all_known = False
                 break
-            if alike not in refused:
-                if self._clear(gang):
-                    continue
-                refused[alike] = gang
-            elif refused[alike] in self._hopeless:
-                # What was too little for its like is no more now.
-                self._hopeless[gang] = self._hopeless[refused[alike]]
-            self._clear_inside(gang)
         return Clearing(
             tuple(self._evictions),
             self._seats,
@@ -210,6 +191,86 @@ class _Stage:
             self._hopeless,
             self._entitlements(),
         )
+
+    def _serve_minimums(self, gangs: list[int]) -> bool:
+        """Evict for gangs that lack their minimum; False when time was up before the last one."""
+        refused: dict[tuple[int, ...], int] = {}
+        lines = FifoLines(self._problem, self._served.__contains__)
+        for gang in gangs:
+            if lines.ahead(gang) != NOBODY or self._has_lost(gang):
+                continue
+            self._settle_up_to(int(self._tiers.of[gang]))
+            if gang in self._served or not self._bidding.has_minimum(gang):
+                continue
+            if self._left_ms() <= 0:
+                return False
+            alike = self._likeness(gang)
+            if alike not in refused:
+                if not self._clear(gang):
+                    refused[alike] = gang
+            elif refused[alike] in self._hopeless:
+                # What was too little for its like is no more now.
+                self._hopeless[gang] = self._hopeless[refused[alike]]
+        return True
+
+    def _serve_growth(self, gangs: list[int]) -> bool:
+        """Evict for gangs that have their minimum; False when time was up before the last one."""
+        refused: dict[tuple[int, ...], int] = {}
+        lines = FifoLines(self._problem, self._served.__contains__)
+        if gangs:
+            self._settle_up_to(int(self._tiers.of[gangs].max()))
+        for gang in gangs:
+            starts = self._bidding.has_minimum(gang)
+            if (starts and gang not in self._served) or lines.ahead(gang) != NOBODY:
+                continue
+            rest = self._rest(gang)
+            if self._has_lost(gang) or not rest.any():
+                continue
+            if self._left_ms() <= 0:
+                return False
+            alike = (*self._likeness(gang), *rest.tolist())
+            if alike not in refused:
+                if self._grow(gang, rest):
+                    continue
+                refused[alike] = gang
+            elif refused[alike] in self._hopeless and not starts:
+                self._hopeless[gang] = self._hopeless[refused[alike]]
+            if not starts:
+                self._clear_inside(gang)
+        return True
+
+    def _likeness(self, gang: int) -> tuple[int, ...]:
+        """What two gangs have in common for which the same is found, one after the other."""
+        problem = self._problem
+        return (
+            int(problem.shape_of[gang]),
+            int(problem.queue_of[gang]),
+            int(self._tiers.of[gang]),
+            # Who looks at others may have had nobody near until now.
+            gang if self._looks(gang) else -1,
+        )
+
+    def _rest(self, gang: int) -> I64:
+        """(E,) tasks of each entry that have no node and no seat yet."""
+        rest = self._bidding.facts.counts_of(gang).copy()
+        for entry, _, number in self._seats_of(gang):
+            rest[entry] -= number
+        return rest
+
+    def _seats_of(self, gang: int) -> Seats:
+        """The seats of a gang: those that it got here, or where the decisions put it."""
+        if gang in self._seats:
+            return self._seats[gang]
+        first, last = self._problem.task_start[gang : gang + 2].tolist()
+        counts = self._bidding.facts.counts_of(gang)
+        entry = np.repeat(np.arange(len(counts)), counts)
+        node = np.maximum(
+            self._decisions.node_of[first:last], self._decisions.nominated[first:last]
+        )
+        placed, number = np.unique(
+            np.stack([entry, node])[:, node >= 0], axis=1, return_counts=True
+        )
+        return tuple(zip(*placed.tolist(), number.tolist(), strict=True))
 
     def _entitlements(self) -> tuple[Entitlement, ...]:
         queues, resources = self._problem.queues.names, self._problem.resources
@@ -248,12 +309,29 @@ class _Stage:
     # --- one gang --------------------------------------------------------------------------------
 
     def _clear(self, gang: int) -> bool:
-        """Evict for one gang; False when it stays out."""
+        """Evict for the minimum of a gang; False when it stays out."""
+        return self._make_room(gang, self._bidding.bid, is_last=True)
+
+    def _grow(self, gang: int, rest: I64) -> bool:
+        """Evict for (E,) more tasks of a gang that has its minimum; False when it gets none."""
+
+        def make(gang: int, state: State, within: Bool | None) -> Bid | None:
+            return self._bidding.bid_growth(gang, state, rest, within)
+
+        return self._make_room(gang, make, is_last=not self._bidding.has_minimum(gang))
+
+    def _make_room(self, gang: int, make: MakeBid, *, is_last: bool) -> bool:
+        """Evict for a bid of a gang; False where nothing comes of it.
+
+        `is_last`: whether the gang gets nothing else, so that it may learn why.
+        """
         if gang in self._means.on_trial:
-            return self._try_out(gang)
-        tried, are_all = self._answers(gang, self._bidding.bid)
+            return is_last and self._try_out(gang)
+        tried, are_all = self._answers(gang, make)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is None or best.found is None:
+            if not is_last:
+                return False
             if are_all and tried and all(t.least is not None for t in tried):
                 why = refusal(self._problem, tried[0].bid) if len(tried) == 1 else None
                 self._hopeless[gang] = why
@@ -263,7 +341,7 @@ class _Stage:
                 self._all_known = False
             return self._foreign and not tried and self._try_out(gang)
         if self._foreign and not best.found.evicted.any():
-            return self._try_out(gang)
+            return is_last and self._try_out(gang)
         return self._accept(tried, best, are_all=are_all)
 
     def _try_out(self, gang: int) -> bool:
@@ -292,7 +370,8 @@ class _Stage:
             (self._decisions.nominated, Nominate),
         ):
             for t in np.flatnonzero(answer >= 0).tolist():
-                if self._tiers.of[problem.gang_of[t]] <= self._tier:
+                gang = int(problem.gang_of[t])
+                if self._tiers.of[gang] <= self._tier and gang not in self._seats:
                     task = problem.tasks[t]
                     actions.append(kind(task.key, nodes[answer[t]].name, task.gang))
         return actions
@@ -377,7 +456,7 @@ class _Stage:
         counts = found.placed[entry, node]
         self._come(gang, (bid.task_class[entry], node, counts), bid.request[entry])
         seats = zip(entry.tolist(), node.tolist(), counts.tolist(), strict=True)
-        self._seats[gang] = tuple(seats)
+        self._seats[gang] = _merged(self._seats_of(gang), seats)
 
     def _evict(self, gang: int, chosen: I64) -> None:
         """Some running tasks leave for a gang."""
@@ -429,6 +508,14 @@ def _nominations(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate
         taken[entry] = taken.get(entry, 0) + number
         for task in problem.tasks[start : start + number]:
             yield Nominate(task.key, problem.snapshot.nodes[node].name, task.gang)
+
+
+def _merged(*parts: Iterable[tuple[int, int, int]]) -> Seats:
+    """Seats together, by entry and node."""
+    found: dict[tuple[int, int], int] = {}
+    for entry, node, number in chain.from_iterable(parts):
+        found[entry, node] = found.get((entry, node), 0) + number
+    return tuple((entry, node, number) for (entry, node), number in sorted(found.items()))
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
