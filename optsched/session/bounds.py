@@ -6,20 +6,23 @@ pods, such a bound says nothing about the plans that do. This module keeps what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.domain.decisions import LevelStatus, Sense
+from optsched.engines.preemption.candidates import find_candidates
+from optsched.engines.victims.encode import VICTIMS
 from optsched.engines.victims.facts import Facts
 from optsched.rules.base import NodeLevel
-from optsched.rules.entitled import PREEMPT, RECLAIM
+from optsched.rules.consolidation import CONSOLIDATE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from optsched.domain.decisions import LevelResult
+    from optsched.engines.preemption.bound import EvictionBounds
     from optsched.problem.problem import Problem
     from optsched.rules.ruleset import RuleSet
     from optsched.session.candidates import Candidate, Round
@@ -37,56 +40,79 @@ class EvictionScope:
     first
         The round without evictions.
     is_open
-        Whether the policy lets some pod be evicted for some waiting gang.
+        Whether the policy lets some pod be evicted or moved for some waiting gang.
     bounds
-        By level, a bound over all plans with the values of the chosen plan on the levels above.
+        Over all plans, with the values of the chosen plan on the levels above; None where no joint
+        model was solved.
 
     """
 
     first: Round
     is_open: bool
-    bounds: Mapping[str, int] = field(default_factory=dict)
+    bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
         """Why results are not proved although the engines may have stopped at their optimum."""
-        if not self.is_open or all(r.status is LevelStatus.OPTIMAL for r in results):
+        if not self.is_open:
             return ()
-        missing = any(r.status is not LevelStatus.OPTIMAL for r in results if r.name not in self)
-        return (GANG_BY_GANG,) if missing else ()
+        open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]
+        unbounded = any(self._bound_of(name) is None for name in open_levels)
+        return (GANG_BY_GANG,) if unbounded else ()
 
-    def __contains__(self, level: str) -> bool:
-        return level in self.bounds
+    def _bound_of(self, level: str) -> int | None:
+        """The joint model's bound of a level; None where it has none."""
+        if self.bounds is None:
+            return None
+        if level == VICTIMS:
+            return self.bounds.victims
+        names = (each.name for each in self.first.levels)
+        return dict(zip(names, self.bounds.levels, strict=True)).get(level)
 
-    def certify(self, candidate: Candidate) -> tuple[tuple[LevelResult, ...], ...]:
+    def values_of(self, chosen: Candidate) -> list[int] | None:
+        """Values of a candidate by level of the first round; None where it lacks a level.
+
+        Levels over nodes count 0: no bound over all plans is conditional on them.
+        """
+        reached = {r.name: r.value for r in chosen.sections[0]}
+        values = []
+        for level in self.first.levels:
+            value = 0 if isinstance(level, NodeLevel) else reached.get(level.name)
+            if value is None:
+                return None
+            values.append(value)
+        return values
+
+    def certify(self, chosen: Candidate) -> tuple[tuple[LevelResult, ...], ...]:
         """Return the sections of a candidate with bounds that hold over all plans.
 
         Bounds of levels over nodes hold for the victims of the candidate.
         """
-        over_gangs, over_victims, over_nodes = candidate.sections
+        over_gangs, over_victims, over_nodes = chosen.sections
         if not self.is_open:
             return over_gangs, over_victims, over_nodes
-        ideals = _ideals(candidate.round, self.first)
+        ideals = _ideals(chosen.round, self.first)
         over_gangs = tuple(self._widen(r, ideals[r.name]) for r in over_gangs)
-        over_victims = tuple(self._bound_victims(r, candidate) for r in over_victims)
+        over_victims = tuple(self._bound_victims(r, chosen) for r in over_victims)
         return over_gangs, over_victims, over_nodes
 
     def _widen(self, result: LevelResult, ideal: int) -> LevelResult:
         """The result with its ideal as bound, or with a tighter bound over all plans."""
         tighter = min if result.sense is Sense.MAX else max
-        return with_bound(result, tighter(ideal, self.bounds.get(result.name, ideal)))
+        bound = self._bound_of(result.name)
+        return with_bound(result, ideal if bound is None else tighter(ideal, bound))
 
-    def _bound_victims(self, result: LevelResult, candidate: Candidate) -> LevelResult:
-        known = [self.bounds.get(result.name, 0)]
-        if result.unit == "tasks" and self._needs_victims(candidate):
+    def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
+        known = [self._bound_of(result.name) or 0]
+        if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)
-        if result.bound is not None and _is_alone(candidate):
+        if result.bound is not None and _is_alone(chosen):
             known.append(result.bound)
         return with_bound(result, max(known))
 
-    def _needs_victims(self, candidate: Candidate) -> bool:
+    def _needs_victims(self, chosen: Candidate) -> bool:
         """Whether no plan without evictions reaches the candidate's values over gangs."""
         best = {r.name: r for r in self.first.answers[0].results}
-        for result in candidate.sections[0]:
+        for result in chosen.sections[0]:
             without = best.get(result.name)
             if without is None:
                 return False
@@ -144,29 +170,13 @@ def _is_alone(candidate: Candidate) -> bool:
 
 
 def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:
-    """Whether some running pod may be evicted for some gang with pending tasks.
+    """Whether some running pod may be evicted, or moved, for some gang with pending tasks.
 
     A superset: it looks at priorities and queues, not at shares or nodes.
     """
-    gangs = problem.open_gangs
-    if not reach or not len(gangs):
+    if not reach or not len(problem.open_gangs):
         return False
     facts = Facts(problem, rules)
-    running = facts.running
-    free = ~facts.spared & (running.queue_of >= 0)
-    queue = problem.queue_of[gangs]
-    if PREEMPT in reach:
-        highest = np.full(len(problem.snapshot.queues) + 1, np.iinfo(np.int64).min)
-        np.maximum.at(highest, queue, problem.priority[gangs])
-        if (free & (problem.priority[running.gang_of] < highest[running.queue_of])).any():
-            return True
-        # A gang's pods may differ in priority, and the lesser ones give way to the others.
-        own = np.zeros(problem.num_gangs, np.bool_)
-        own[gangs[problem.shapes.is_started[problem.shape_of[gangs]]]] = True
-        if (free & own[running.gang_of]).any():
-            return True
-    if RECLAIM not in reach or facts.due is None:
-        return False
-    lenders = np.unique(running.queue_of[free])
-    lenders = lenders[facts.reclaimable[lenders]]
-    return len(lenders) > 0 and len(np.union1d(lenders, queue)) > 1
+    if CONSOLIDATE in reach and len(facts.running):
+        return True
+    return bool(find_candidates(facts, reach).all.any())

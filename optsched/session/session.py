@@ -40,6 +40,7 @@ from optsched.engines.portfolio import (
     is_ideal,
     judge,
 )
+from optsched.engines.preemption.bound import bound_with_evictions
 from optsched.engines.shuffle import once_moved, shuffle
 from optsched.engines.victims.stage import Clearing, Means, count_victims, make_room
 from optsched.engines.victims.trial import has_foreign
@@ -368,10 +369,48 @@ class _Session:
             # Where the solver has kept the pipeline's decisions they compete once.
             distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
             yield from (Candidate(each, answer) for answer in reversed(distinct.values()))
-        reach = _reach(self._policy)
-        self._scope = EvictionScope(first, can_evict(first.problem, self._rules, reach))
-        if self._scope.is_open and not self._is_all_placed(rounds[0]) and self._has_time:
-            yield from self._evicted_by_pipeline(first)
+        is_open = can_evict(first.problem, self._rules, self._reach_of_plans)
+        self._scope = EvictionScope(first, is_open)
+        if not self._is_all_placed(rounds[0]) and self._has_time:
+            best = Candidate(rounds[0], rounds[0].answers[0])
+            yield from self._by_pipeline(first, best)
+
+    @property
+    def _reach_of_plans(self) -> frozenset[str]:
+        """The actions of the policy that may take running pods off their nodes."""
+        moves = {CONSOLIDATE} & set(self._policy.actions)
+        return _reach(self._policy) | moves
+
+    def _bound_over_all(self, chosen: Candidate) -> None:
+        """Bound the levels that are open over every plan that the policy allows."""
+        scope, solver = self._scope, self._around.solver
+        if scope is None or not scope.is_open or solver is None:
+            return
+        values = scope.values_of(chosen)
+        certified = scope.certify(chosen)
+        results = (*certified[0], *certified[1])
+        if values is None or all(r.status is LevelStatus.OPTIMAL for r in results):
+            return
+        first = scope.first
+        with self._watch("bound"):
+            bounds = bound_with_evictions(
+                first.problem,
+                self._rules,
+                (first.tiers, first.levels),
+                values,
+                self._reach_of_plans,
+                (solver, self._limits, self._left_for_bounds_ms),
+            )
+        self._scope = replace(scope, bounds=bounds)
+
+    def _left_for_bounds_ms(self) -> int | None:
+        """Wall time that bounds may take: what all searches together have left of two budgets."""
+        if self._limits.budget_ms is None or self._around.clock is None:
+            return None
+        phases = ("solve", "victims", "consolidation", "bound")
+        spent_s = sum(self._watch.seconds.get(phase, 0.0) for phase in phases)
+        spent_ms = int((spent_s + self._watch.running_s) * 1000)
+        return max(2 * self._limits.budget_ms - spent_ms, 0)
 
     def _is_all_placed(self, best: Round) -> bool:
         """Whether every level over gangs is at its ideal already."""
@@ -383,17 +422,27 @@ class _Session:
         left = self._left_ms()
         return left is None or left > 0
 
-    def _evicted_by_pipeline(self, first: Round) -> Iterator[Candidate]:
-        """The plan of the pipeline with its own evictions, if it has any."""
-        with self._watch("greedy"):
-            options = replace(
-                self._greedy_options(first.problem, first.tiers, Clearing()), gated=True
-            )
-            decisions = run_greedy(first.problem, self._policy.rules, options)
-            if not decisions.evictions:
-                return
-            actions = self._with_cards(actions_of(first.problem, decisions, first.tiers))
-        yield self._judged(first, decisions, (*self._moved, *actions), NO_SOLVER)
+    def _by_pipeline(self, first: Round, best: Candidate) -> Iterator[Candidate]:
+        """Plans of the pipeline with victims as Volcano chooses them, where they are better.
+
+        One serves gangs by the tiers of the levels, the other by the order of the plugins. Gangs
+        whose victims no gang of this policy is entitled to are dropped: the pipeline follows other
+        rules, so that is no defect and counts as no repair.
+        """
+        options = replace(self._greedy_options(first.problem, first.tiers, Clearing()), gated=True)
+        for tier_of in (first.tiers.of, None):
+            with self._watch("greedy"):
+                decisions = run_greedy(
+                    first.problem, self._policy.rules, replace(options, tier_of=tier_of)
+                )
+                actions = self._with_cards(actions_of(first.problem, decisions, first.tiers))
+                found = self._judged(first, decisions, (*self._moved, *actions), NO_SOLVER)
+            if rank_candidates([best, found])[0] is best:
+                continue
+            violations = self._verify(found.round, found.actions or ())
+            repaired = self._repaired(first, found, violations) if violations else found
+            if repaired is not None:
+                yield replace(repaired, dropped=())
 
     def _judged(
         self, first: Round, base: Decisions, actions: tuple[Action, ...], stopped: str
@@ -713,6 +762,7 @@ class _Session:
             self._opened = opened(outcome, self._policy.rules, each.tiers, pending)
         for key in _moving(each):
             pending.pop(key, None)  # its pods run, or have yet to come
+        self._bound_over_all(chosen)
         certificate = self._certificate(chosen, pending)
         if has_refusals:
             limitations = (*certificate.limitations, "the verifier refused a plan")
