@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import chain, combinations, product
+from itertools import chain, combinations, permutations, product
 from typing import TYPE_CHECKING
 
 from optsched.domain.cluster import GangPhase, Queue
@@ -12,7 +12,10 @@ from optsched.domain.decisions import Allocate, Evict, Nominate, Sense
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.engines.preemption.bound import bound_with_evictions
+from optsched.engines.preemption.solution import make_room_jointly, nominate_seats
+from optsched.engines.victims.stage import Means
 from optsched.problem.compile import compile_problem
+from optsched.problem.decisions import Decisions
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.rules.levels import build_levels
 from optsched.rules.verify import verify_actions
@@ -150,19 +153,17 @@ def _orders(
     placed = sorted({t.gang for t, _ in pairs})
     asking = [[(g, _verb(by_key[t.gang], by_key[g])) for g in placed] for t in gone]
     able = [[(g, verb) for g, verb in some if verb] for some in asking]
-    waits = [tuple(placed)] if gone else [()]
-    if gone and len(placed) > 1:
-        waits += list(chain.from_iterable(combinations(placed, k) for k in range(1, len(placed))))
     for preemptors in product(*able):
-        evictions = tuple(
+        evictions = [
             Evict(t.key, t.node, verb, g) for t, (g, verb) in zip(gone, preemptors, strict=True)
-        )
-        for waiting in waits:
-            coming = tuple(
-                (Nominate if t.gang in waiting else Allocate)(t.key, name, t.gang)
-                for t, name in pairs
-            )
-            yield (*evictions, *coming)
+        ]
+        reclaims = [e for e in evictions if e.action == RECLAIM]
+        rest = [e for e in evictions if e.action != RECLAIM]
+        # What a plan binds now could wait for room as well: that is the same to all levels.
+        kind = Nominate if gone else Allocate
+        coming = tuple(kind(t.key, name, t.gang) for t, name in pairs)
+        for ordered in permutations(reclaims):
+            yield (*ordered, *rest, *coming)
 
 
 def _verb(victim: Gang, preemptor: Gang) -> str:
@@ -190,3 +191,18 @@ def bounds_of(
     values = [(known or {}).get(level.name, nothing[level.sense]) for level in levels]
     solve = (InProcess(), Limits(None, num_workers=1), lambda: None)
     return levels, bound_with_evictions(problem, rules, (tiers, levels), values, REACH, solve)
+
+
+def plan_jointly(snapshot: Snapshot, policy: Policy) -> tuple[Action, ...] | None:
+    """The joint solution as actions that wait for room; None where nothing is evicted."""
+    rules = policy.rules.guarded_by(Entitled(policy.rules))
+    problem = compile_problem(snapshot, None)
+    tiers = find_tiers(problem, policy)
+    levels = build_levels(problem, policy.rules, tiers, policy.levels)
+    means = Means(InProcess(), lambda: None, Limits(None, num_workers=1))
+    nothing = Decisions.nothing(problem)
+    clearing = make_room_jointly(problem, rules, (tiers, levels), nothing, REACH, means)
+    if clearing is None:
+        return None
+    seated = (nominate_seats(problem, gang, seats) for gang, seats in clearing.seats.items())
+    return (*clearing.evictions, *chain.from_iterable(seated))

@@ -28,8 +28,13 @@ _LOWEST = -(2**62)
 
 
 def add_entitlement_rows(
-    form: Formulation, facts: Facts, groups: Groups, evict: I64, who: Sequence[Bool]
-) -> None:
+    form: Formulation,
+    facts: Facts,
+    groups: Groups,
+    evict: I64,
+    who: Sequence[Bool],
+    able: Able | None = None,
+) -> tuple[I64, list[Pair]]:
     """Let only victims leave that an admitted gang is entitled to.
 
     Parameters
@@ -42,6 +47,15 @@ def add_entitlement_rows(
         Axis K of candidate victims, and (K,) their variables.
     who
         (K,) each: preempted, exchanged and reclaimed as in `Candidates`.
+    able
+        Gang classes that may have tasks evicted. None for a bound: then every class may, and what
+        rows can not say exactly is left open. Otherwise it is forbidden.
+
+    Returns
+    -------
+    tuple
+        (K,) the variable of those that are reclaimed, -1 where none may be, and the pairs of a
+        kind of reclaimer and a lender.
 
     """
     preempted, exchanged, reclaimed = who
@@ -60,13 +74,22 @@ def add_entitlement_rows(
         upper=np.zeros(len(both), np.int64),
     )
     threshold = np.where(exchanged, _LOWEST, groups.priority)
-    _add_preempt_rows(form, groups, np.where(own, threshold, 0), (evict, reclaim, own))
-    if facts.due is not None and reclaimed.any():
-        _Reclaiming(form, facts, groups, evict, reclaim).add_rows()
+    everybody = np.ones(len(form.gangs.shape_of), np.bool_)
+    preempts = everybody if able is None else able.preempt
+    _add_preempt_rows(form, groups, np.where(own, threshold, 0), (evict, reclaim, own), preempts)
+    if facts.due is None or not reclaimed.any():
+        return reclaim, []
+    reclaims = everybody if able is None else able.reclaim
+    rows_of = _Reclaiming(form, facts, groups, (evict, reclaim), reclaims)
+    return reclaim, rows_of.add_rows(is_exact=able is not None)
 
 
 def _add_preempt_rows(
-    form: Formulation, groups: Groups, threshold: I64, columns: tuple[I64, I64, Bool]
+    form: Formulation,
+    groups: Groups,
+    threshold: I64,
+    columns: tuple[I64, I64, Bool],
+    preempts: Bool,
 ) -> None:
     """Evicted less reclaimed ≤ count · (whether a gang above the threshold gains anything)."""
     evict, reclaim, own = columns
@@ -79,7 +102,7 @@ def _add_preempt_rows(
     gains = model.add_variables(0, np.ones(len(first), np.int64))
     for gain, k in zip(gains.tolist(), mine[first].tolist(), strict=True):
         able = (gangs.queue_of == groups.queue[k]) & (priority > threshold[k])
-        _bound_by_gain(form, gain, able)
+        _bound_by_gain(form, gain, able & preempts)
     rows = np.arange(len(mine))
     split = np.flatnonzero(reclaim[mine] >= 0)
     model.add_rows(
@@ -96,7 +119,14 @@ def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
     form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
 
 
-class _Kind(NamedTuple):
+class Able(NamedTuple):
+    """(H,) gang classes that may preempt, and that may reclaim."""
+
+    preempt: Bool
+    reclaim: Bool
+
+
+class Kind(NamedTuple):
     """Gang classes (H,) of one queue that ask for the same resources.
 
     Attributes
@@ -112,33 +142,52 @@ class _Kind(NamedTuple):
     sometimes: Bool
 
 
+class Pair(NamedTuple):
+    """A kind of reclaimer and a lender: `variable` is 1 where the one reclaims from the other."""
+
+    variable: int
+    kind: Kind
+    lender: int
+
+
 class _Reclaiming:
     """Writes the rows on reclaiming; what they share is made once."""
 
     def __init__(
-        self, form: Formulation, facts: Facts, groups: Groups, evict: I64, reclaim: I64
+        self,
+        form: Formulation,
+        facts: Facts,
+        groups: Groups,
+        columns: tuple[I64, I64],
+        reclaims: Bool,
     ) -> None:
         assert facts.due is not None  # noqa: S101  the caller asks only then
         assert facts.kept is not None  # noqa: S101
         self._form, self._facts, self._groups = form, facts, groups
         self._due, self._kept = facts.due, facts.kept
-        self._evict, self._reclaim = evict, reclaim
+        self._evict, self._reclaim = columns
+        self._reclaims = reclaims
         self._within: dict[tuple[int, int], int] = {}
 
-    def add_rows(self) -> None:
-        """Add all rows."""
+    def add_rows(self, *, is_exact: bool) -> list[Pair]:
+        """Add all rows; returns the pairs."""
         groups, model = self._groups, self._form.model
         kinds = self._kinds()
         lenders = np.unique(groups.queue[self._reclaim >= 0]).tolist()
-        claims = len(kinds) * len(lenders) <= MOST_PAIRS
+        claims = is_exact or len(kinds) * len(lenders) <= MOST_PAIRS
+        found: list[Pair] = []
         for lender in lenders:
             mine = np.flatnonzero((self._reclaim >= 0) & (groups.queue == lender))
             able = [kind for kind in kinds if self._is_due(kind, lender)]
             pairs = model.add_variables(0, np.ones(len(able) if claims else 1, np.int64))
             if claims:
-                for pair, kind in zip(pairs.tolist(), able, strict=True):
-                    _bound_by_gain(self._form, pair, kind.classes)
-                    self._add_claim_rows(pair, kind, lender)
+                mates = [
+                    Pair(v, kind, lender) for v, kind in zip(pairs.tolist(), able, strict=True)
+                ]
+                found += mates
+                for pair in mates:
+                    _bound_by_gain(self._form, pair.variable, pair.kind.classes)
+                    self._add_claim_rows(pair, is_exact=is_exact)
             else:
                 nobody = np.zeros(len(self._form.start), np.bool_)
                 some = np.logical_or.reduce([nobody, *(kind.classes for kind in able)])
@@ -150,22 +199,29 @@ class _Reclaiming:
                 np.concatenate([np.ones_like(mine), -np.repeat(groups.count[mine], len(pairs))]),
                 upper=np.zeros(len(mine), np.int64),
             )
-            if able:
+            if is_exact:
+                # One kind reclaims from a lender: then one gang can answer for all its victims.
+                model.add_rows(0, pairs, 1, upper=1)
+                for pair in found[len(found) - len(able) :]:
+                    self._add_lender_rows(lender, mine, [pair.kind], pair.variable)
+            elif able:
                 self._add_lender_rows(lender, mine, able)
+        return found
 
-    def _kinds(self) -> list[_Kind]:
+    def _kinds(self) -> list[Kind]:
         gangs, request = self._form.gangs, self._form.problem.classes.request
         asks = request[gangs.class_of] > 0
         always = np.ones((len(gangs.shape_of), asks.shape[1]), np.bool_)
         sometimes = np.zeros_like(always)
         np.logical_and.at(always, gangs.gang_class_of, asks)
         np.logical_or.at(sometimes, gangs.gang_class_of, asks)
-        if not len(always):
+        if not self._reclaims.any():
             return []
-        of, first = row_groups((gangs.queue_of, *always.T, *sometimes.T))
+        of, first = row_groups((gangs.queue_of, *always.T, *sometimes.T, self._reclaims))
         return [
-            _Kind(int(gangs.queue_of[h]), of == i, always[h], sometimes[h])
+            Kind(int(gangs.queue_of[h]), of == i, always[h], sometimes[h])
             for i, h in enumerate(first.tolist())
+            if self._reclaims[h]
         ]
 
     def _apart(self, queue: int, other: int) -> I64:
@@ -173,18 +229,19 @@ class _Reclaiming:
         above = self._facts.above
         return np.flatnonzero(above[queue] & ~above[other])
 
-    def _is_due(self, kind: _Kind, lender: int) -> bool:
+    def _is_due(self, kind: Kind, lender: int) -> bool:
         apart = self._apart(kind.queue, lender)
         is_other = kind.queue != lender
         return is_other and bool((self._due[apart][:, kind.sometimes] > 0).any())
 
-    def _add_claim_rows(self, pair: int, kind: _Kind, lender: int) -> None:
+    def _add_claim_rows(self, pair: Pair, *, is_exact: bool) -> None:
         """The claiming side ends within its due of everything that it asks for."""
-        for a in self._apart(kind.queue, lender).tolist():
-            for r in np.flatnonzero(kind.always & (self._due[a] > 0)).tolist():
+        asked = pair.kind.sometimes if is_exact else pair.kind.always
+        for a in self._apart(pair.kind.queue, pair.lender).tolist():
+            for r in np.flatnonzero(asked & (self._due[a] > 0)).tolist():
                 if (a, r) not in self._within:
                     self._within[a, r] = self._add_within(a, r)
-                self._form.model.add_row([pair, self._within[a, r]], [1, -1], upper=0)
+                self._form.model.add_row([pair.variable, self._within[a, r]], [1, -1], upper=0)
 
     def _add_within(self, queue: int, resource: int) -> int:
         """Return a 0-1 variable that is 1 only where a queue ends within its due of a resource."""
@@ -208,8 +265,19 @@ class _Reclaiming:
         )
         return int(within)
 
-    def _add_lender_rows(self, lender: int, mine: I64, able: Sequence[_Kind]) -> None:
-        """A lender gives back only what it holds above its due, and keeps its guarantee."""
+    def _gain(self, queue: int, resource: int) -> Expression:
+        """What is placed of a resource for a queue and those below it; lenders hold it, too."""
+        form, gangs = self._form, self._form.gangs
+        below = form.problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
+        return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
+
+    def _add_lender_rows(
+        self, lender: int, mine: I64, able: Sequence[Kind], pair: int | None = None
+    ) -> None:
+        """A lender gives back only what it holds above its due, and keeps its guarantee.
+
+        `pair` is the variable of the only kind, None for a bound.
+        """
         apart = set(self._apart(lender, able[0].queue).tolist())
         for kind in able[1:]:
             apart &= set(self._apart(lender, kind.queue).tolist())
@@ -218,52 +286,58 @@ class _Reclaiming:
             due = self._due[a] > 0
             some = np.logical_or.reduce([kind.sometimes for kind in able]) & due
             every = np.logical_and.reduce([kind.always for kind in able]) & due
+            if pair is not None:
+                every = some
             kept = mine[(groups.request[mine] * every).any(axis=1)]
+            counted = kept
+            if pair is not None:
+                below = queues.subtree[a][groups.queue]
+                counted = np.flatnonzero((self._reclaim >= 0) & below)
             if len(kept):
-                self._add_return_rows(a, kept, mine, np.flatnonzero(some))
+                self._add_return_rows(a, (kept, mine, counted), np.flatnonzero(some), pair)
             for r in np.flatnonzero(queues.guarantee[a]).tolist():
                 left = int(queues.allocated[queues.subtree[a], r].sum() - queues.guarantee[a, r])
-                gain = self._gain(a, r)
+                gain, leaves = self._gain(a, r), mine if pair is None else counted
                 self._form.model.add_rows(
                     0,
-                    np.append(self._reclaim[mine], gain.variables),
-                    np.append(groups.request[mine, r], -gain.coefficients),
+                    np.append(self._reclaim[leaves], gain.variables),
+                    np.append(groups.request[leaves, r], -gain.coefficients),
                     upper=max(left, 0),
                 )
 
-    def _gain(self, queue: int, resource: int) -> Expression:
-        """What is placed of a resource for a queue and those below it.
+    def _add_return_rows(
+        self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
+    ) -> None:
+        """Some resource is still held above what is due before the last victim leaves.
 
-        It counts for a lender: after the next session it would have to give it back.
+        What is preempted in the queue may leave later, and counts for nobody. `victims` are groups
+        that are kept back, all of the lender, and those that leave no later.
         """
-        form, gangs = self._form, self._form.gangs
-        below = form.problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
-        return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
-
-    def _add_return_rows(self, queue: int, kept: I64, mine: I64, named: I64) -> None:
-        """Some resource is still held above what is due before the last victim leaves."""
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
+        kept, mine, counted = victims
         (lends,) = model.add_variables(0, 1)
         ones = np.ones(len(kept), np.int64)
         total = int(groups.count[kept].sum())
         model.add_rows(0, np.append(self._reclaim[kept], lends), np.append(ones, -total), upper=0)
-        below = np.flatnonzero(queues.subtree[queue][groups.queue])
         picks: list[int] = []
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
-            weights, gain = groups.request[below, r], self._gain(queue, r)
-            largest = int(weights @ groups.count[below])
+            weights, gain = groups.request[counted, r], self._gain(queue, r)
+            largest = int(weights @ groups.count[counted])
             for size in np.unique(groups.request[mine, r]).tolist():
                 if not size:
                     continue
                 most = held - int(self._kept[queue, r]) - 1 + size
                 slack = max(largest - most, 0)
                 (pick,) = model.add_variables(0, 1).tolist()
-                columns = np.concatenate([self._evict[below], gain.variables, [pick]])
+                columns = np.concatenate([self._reclaim[counted], gain.variables, [pick]])
                 factors = np.concatenate([weights, -gain.coefficients, [slack]])
                 model.add_rows(0, columns, factors, upper=most + slack)
                 last = mine[groups.request[mine, r] >= size]
                 enough = np.append(np.ones(len(last), np.int64), -1)
                 model.add_rows(0, np.append(self._reclaim[last], pick), enough, lower=0)
                 picks.append(int(pick))
-        model.add_rows(0, [*picks, lends], [*[1] * len(picks), -1], lower=0)
+        if pair is None:
+            model.add_rows(0, [*picks, lends], [*[1] * len(picks), -1], lower=0)
+        else:
+            model.add_rows(0, [*picks, lends, pair], [*[1] * len(picks), -1, -1], lower=-1)

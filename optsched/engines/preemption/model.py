@@ -15,7 +15,7 @@ import numpy as np
 
 from optsched.engines.masks import static_mask
 from optsched.engines.preemption.candidates import find_candidates
-from optsched.engines.preemption.entitlement import add_entitlement_rows
+from optsched.engines.preemption.entitlement import Able, add_entitlement_rows
 from optsched.engines.victims.bid import State
 from optsched.engines.victims.encode import add_whole_rows
 from optsched.engines.victims.facts import Facts
@@ -26,6 +26,7 @@ from optsched.problem.formulation import Formulation, Victims, gang_classes
 from optsched.problem.later import without_gangs
 from optsched.rules.capability import Capability
 from optsched.rules.consolidation import CONSOLIDATE
+from optsched.rules.contained import Contained
 from optsched.rules.gang import Gang
 from optsched.rules.guarantee import Guarantee
 from optsched.rules.leaf_queues import LeafQueues
@@ -36,6 +37,7 @@ from optsched.rules.sub_groups import SubGroups
 from optsched.rules.taints import Taints
 
 if TYPE_CHECKING:
+    from optsched.engines.preemption.entitlement import Pair
     from optsched.engines.victims.bid import Groups
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -73,6 +75,9 @@ class Joint:
         (N,) set of nodes that a node is seen as part of.
     supplied
         (C, M) variable for the tasks of a class on a set of nodes, -1 where none fits.
+    reclaim, pairs
+        (K,) variable of the tasks of a group that are reclaimed, -1 where none may be, and who
+        reclaims from which queue.
 
     """
 
@@ -83,10 +88,17 @@ class Joint:
     whole: I64
     node_set: I64
     supplied: I64
+    reclaim: I64
+    pairs: list[Pair]
 
 
 def encode_joint(
-    problem: Problem, rules: RuleSet, tiers: Tiers, reach: frozenset[str]
+    problem: Problem,
+    rules: RuleSet,
+    tiers: Tiers,
+    reach: frozenset[str],
+    *,
+    is_exact: bool = False,
 ) -> Joint | None:
     """Write the joint model of a session without its objective.
 
@@ -96,36 +108,47 @@ def encode_joint(
         What is decided before any eviction, under which rules, and who comes first.
     reach
         Which actions of the policy may empty nodes: preempt, reclaim, consolidate.
+    is_exact
+        Whether every solution is to be a plan: what the model can not say exactly is forbidden. A
+        bound leaves it open.
 
     Returns
     -------
     Joint | None
-        None where the model would have more than `MOST_VARIABLES` integers.
+        None where the model would have more than `MOST_VARIABLES` integers, or where an exact one
+        would have to see more of nodes than their resources.
 
     """
+    if is_exact and is_tied(problem, rules):
+        return None
     facts = Facts(problem, rules)
     candidates = find_candidates(facts, reach)
+    if is_exact:
+        candidates = candidates._replace(exchanged=np.zeros_like(candidates.exchanged))
+    gang_of = facts.running.gang_of
     groups = Grouping(facts).groups(
         -1,
         np.flatnonzero(candidates.all),
         candidates.reclaimed,
-        (candidates.preempted, candidates.exchanged, candidates.reclaimed),
+        # Victims of gangs with pending tasks are told apart from all others.
+        (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
     )
     moves = _moves(facts) if CONSOLIDATE in reach else None
     full = _room(problem)
     np.add.at(full, groups.node, groups.count[:, None] * groups.request)
     if moves is not None:
         np.add.at(full, moves.node, moves.count[:, None] * moves.request)
-    most = _most(problem, rules, full)
+    most = _most(problem, rules, full, is_exact=is_exact)
     node_set = _node_sets(most)
     size = int(node_set.max(initial=-1)) + 1
-    if len(groups) + len(most) * size > MOST_VARIABLES:
+    is_merged = size < int(most.any(axis=0).sum())
+    if len(groups) + len(most) * size > MOST_VARIABLES or (is_exact and is_merged):
         return None
     form = _formulation(problem, rules, tiers, full)
     evict = form.model.add_variables(0, groups.count)
     form.victims = Victims(evict, groups.count, groups.queue, groups.request)
     for rule in rules.hard:
-        if isinstance(rule, _ENCODED):
+        if isinstance(rule, _ENCODED) or is_exact:
             rule.encode(form)
     supplied = _supply(form, most, node_set, size)
     _add_room_rows(form, supplied, node_set, _Leavers(groups, evict, moves))
@@ -136,8 +159,57 @@ def encode_joint(
     for limit in Limits(facts).budgets(groups, state):
         form.model.add_rows(0, evict[limit.groups], limit.weights, upper=limit.most)
     at = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
-    add_entitlement_rows(form, facts, groups, evict, [mask[at] for mask in candidates])
-    return Joint(form, facts, groups, evict, whole, node_set, supplied)
+    able = None
+    if is_exact:
+        able = find_able(form, rules)
+        _add_loser_rows(form, groups, gang_of[at], evict)
+    who = [mask[at] for mask in candidates]
+    reclaim, pairs = add_entitlement_rows(form, facts, groups, evict, who, able)
+    return Joint(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs)
+
+
+def is_tied(problem: Problem, rules: RuleSet) -> bool:
+    """Whether some rule looks at more of nodes than their resources, or is a custom one."""
+    if any(isinstance(rule, Contained) for rule in rules.hard):
+        return True
+    if any((tied := r.ties_gangs(problem)) is not None and tied.any() for r in rules.hard):
+        return True
+    classes = range(len(problem.classes.shapes))
+    return any(rule.ties_nodes(problem, c) for rule in rules.hard for c in classes)
+
+
+def find_able(form: Formulation, rules: RuleSet) -> Able:
+    """Gang classes for which tasks may be evicted.
+
+    Those that have their minimum preempt only where the policy lets them.
+    """
+    gangs = form.gangs
+    preempts = np.array([shape.preempts for shape in form.problem.classes.shapes], np.bool_)
+    able = np.ones(len(gangs.shape_of), np.bool_)
+    np.logical_and.at(able, gangs.gang_class_of, preempts[gangs.class_of])
+    lacking = np.logical_or(form.start >= 0, rules.preempts_for_growth)
+    return Able(able & lacking, able)
+
+
+def _add_loser_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
+    """A gang that loses tasks gets none.
+
+    `gang_of` is (K,) the gang of one task of each group.
+    """
+    gangs, model = form.gangs, form.model
+    class_of = np.full(form.problem.num_gangs, -1, np.int64)
+    class_of[gangs.members] = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
+    for h in np.unique(class_of[gang_of][class_of[gang_of] >= 0]).tolist():
+        mine = np.flatnonzero(class_of[gang_of] == h)
+        entries = np.arange(gangs.start[h], gangs.start[h + 1])
+        placed = np.unique(form.placed_variable[entries])
+        (gains,) = model.add_variables(0, 1)
+        most = int(model.bounds[1][placed].sum())
+        ones = np.ones(len(placed), np.int64)
+        model.add_rows(0, np.append(placed, gains), np.append(ones, -most), upper=0)
+        total = int(groups.count[mine].sum())
+        ones = np.ones(len(mine), np.int64)
+        model.add_rows(0, np.append(evict[mine], gains), np.append(ones, total), upper=total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,10 +254,13 @@ def _moves(facts: Facts) -> _Moves:
     return _Moves(running.node_of[at], np.bincount(of).astype(np.int64), running.request[at])
 
 
-def _most(problem: Problem, rules: RuleSet, full: I64) -> I64:
+def _most(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64:
     """(C, N) the most tasks of a class that a node holds with every candidate gone."""
     alone = without_gangs(problem)
-    masking = [rule for rule in rules.masking if isinstance(rule, _MASKING)]
+    masking = [rule for rule in rules.masking if is_exact or isinstance(rule, _MASKING)]
+    if is_exact:
+        room = problem.allocatable - problem.used + problem.releasing
+        full = full * np.expand_dims((room >= 0).all(axis=1), 1)
     most = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
     for c, request in enumerate(problem.classes.request):
         asked = np.flatnonzero(request)

@@ -1,0 +1,285 @@
+"""Victims for all gangs of a session together, as a solution of the joint model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from optsched.domain.cluster import Entitlement
+from optsched.domain.decisions import Evict, LevelResult, LevelStatus, Nominate, Sense
+from optsched.engines.cpsat.model import LevelModel, Objective
+from optsched.engines.deal import deal
+from optsched.engines.encode import incumbent_values
+from optsched.engines.preemption.model import encode_joint, find_able
+from optsched.engines.sound import solve_soundly
+from optsched.engines.victims.encode import VICTIMS
+from optsched.engines.victims.stage import Clearing
+from optsched.problem.decisions import Decisions
+from optsched.problem.linear import Expression
+from optsched.rules.admission import Placed, Started
+from optsched.rules.base import NodeLevel
+from optsched.rules.consolidation import CONSOLIDATE
+from optsched.rules.entitled import PREEMPT, RECLAIM
+from optsched.rules.shortfall import Shortfall
+from optsched.rules.verify import verify_actions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.domain.decisions import Action
+    from optsched.engines.preemption.entitlement import Pair
+    from optsched.engines.preemption.model import Joint
+    from optsched.engines.victims.stage import Means
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.seats import Seats
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.base import AnyLevel
+    from optsched.rules.ruleset import RuleSet
+
+
+def make_room_jointly(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    decisions: Decisions,
+    reach: frozenset[str],
+    means: Means,
+) -> Clearing | None:
+    """Return victims and seats for all gangs of a session, chosen together.
+
+    The levels over gangs come first, in their order, then the fewest victims, the fewest gangs that
+    leave whole, less important, less lost work and smaller victims; then tasks beyond the minimum
+    of gangs, and scores of nodes.
+
+    Parameters
+    ----------
+    problem, rules
+        The problem before any eviction, and the rules of the policy.
+    goal
+        Tiers and levels of that problem.
+    decisions
+        What is placed without evictions: what the search starts from.
+    reach
+        Which of preempt and reclaim the policy allows.
+    means
+        Solver and time.
+
+    Returns
+    -------
+    Clearing | None
+        None where the model is too large or does not see all that rules ask of nodes, where time is
+        short, where nothing is evicted, or where the verifier refuses the solution.
+
+    """
+    tiers, levels = goal
+    left = means.left_ms()
+    if means.solver is None or not reach or (left is not None and left <= 0):
+        return None
+    joint = encode_joint(problem, rules, tiers, reach - {CONSOLIDATE}, is_exact=True)
+    if joint is None:
+        return None
+    limits = means.limits
+    if left is not None:
+        limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
+    solved = solve_soundly(means.solver, _level_model(joint, levels, decisions), limits)
+    last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
+    if last is None or last.solution is None or not last.solution[joint.evict].any():
+        return None
+    return _read(joint, rules, tiers, last.solution)
+
+
+def _level_model(joint: Joint, levels: Sequence[AnyLevel], decisions: Decisions) -> LevelModel:
+    form, groups = joint.form, joint.groups
+    objectives = [
+        Objective(level.encode(form), level.sense)
+        for level in levels
+        if isinstance(level, Started | Shortfall)
+    ]
+    ones = np.ones(len(groups), np.int64)
+    objectives.append(Objective(Expression.of(joint.evict, ones), Sense.MIN))
+    alone = groups.gang < 0
+    ends = np.concatenate([joint.evict[alone], joint.whole])
+    objectives.append(Objective(Expression.of(ends, np.ones(len(ends), np.int64)), Sense.MIN))
+    costs = (groups.priority - groups.priority.min(initial=0), groups.lost, groups.size)
+    objectives += [
+        Objective(Expression.of(joint.evict, cost), Sense.MIN)
+        for cost in costs
+        if len(np.unique(cost)) > 1
+    ]
+    task_class, at = np.nonzero(joint.supplied >= 0)
+    supplied = joint.supplied[task_class, at]
+    node = np.flatnonzero(joint.node_set >= 0)
+    for level in levels:
+        if isinstance(level, Placed):
+            objectives.append(Objective(level.encode(form), level.sense))
+        elif isinstance(level, NodeLevel):
+            values = level.node_values(form.problem)[task_class, node[at]]
+            objectives.append(Objective(Expression.of(supplied, values), level.sense))
+    lower, upper = form.model.bounds
+    known = incumbent_values(form, decisions)
+    hint = lower.copy()
+    hint[: len(known)] = known
+    on_node = np.zeros((len(joint.supplied), len(joint.node_set)), np.int64)
+    tasks = np.flatnonzero(decisions.node_of >= 0)
+    np.add.at(on_node, (form.problem.task_class[tasks], decisions.node_of[tasks]), 1)
+    hint[supplied] = on_node[task_class, node[at]]
+    kin = np.full(len(lower), -1, np.int64)
+    return LevelModel(lower, upper, form.model.rows, tuple(objectives), hint, kin)
+
+
+class _Choice(NamedTuple):
+    """(V',) running tasks that leave, which of them are reclaimed, and seats by gang."""
+
+    victims: I64
+    reclaimed: Bool
+    seats: dict[int, Seats]
+
+
+def _read(joint: Joint, rules: RuleSet, tiers: Tiers, solution: I64) -> Clearing | None:
+    """The evictions and seats of a solution; None where the verifier refuses them."""
+    problem = joint.form.problem
+    placed = _deal(joint, solution)
+    if not placed:
+        return None
+    choice = _Choice(*_choose_victims(joint, solution), placed)
+    pairs = [pair for pair in joint.pairs if solution[pair.variable]]
+    able = find_able(joint.form, rules).preempt
+    evictions = _name_preemptors(joint, tiers, choice, (able, pairs))
+    if evictions is None:
+        return None
+    actions: list[Action] = [*evictions]
+    for gang, seats in placed.items():
+        actions += nominate_seats(problem, gang, seats)
+    if verify_actions(problem.snapshot, actions, rules):
+        return None
+    order = sorted(placed, key=lambda g: (int(tiers.of[g]), int(problem.created_ms[g]), g))
+    number = len(evictions)
+    result = LevelResult(VICTIMS, "tasks", Sense.MIN, number, 0, LevelStatus.FEASIBLE)
+    return Clearing(
+        tuple(evictions),
+        {g: placed[g] for g in order},
+        (result,),
+        entitlements=_entitle(joint, evictions),
+    )
+
+
+def _deal(joint: Joint, solution: I64) -> dict[int, Seats]:
+    """Seats by gang."""
+    form, problem = joint.form, joint.form.problem
+    node = np.flatnonzero(joint.node_set >= 0)
+    slots = []
+    for row in joint.supplied:
+        at = np.flatnonzero(row >= 0)
+        slots.append(np.repeat(node[at], solution[row[at]]))
+    node_of = deal(form, solution, slots, Decisions.nothing(problem)).node_of
+    found: dict[int, Seats] = {}
+    for gang in np.unique(problem.gang_of[node_of >= 0]).tolist():
+        first = int(problem.shapes.start[problem.shape_of[gang]])
+        last = int(problem.shapes.start[problem.shape_of[gang] + 1])
+        begin, end = int(problem.task_start[gang]), int(problem.task_start[gang + 1])
+        entry = np.repeat(np.arange(last - first), problem.shapes.count[first:last])
+        mine = node_of[begin:end]
+        pairs, count = np.unique(np.stack([entry, mine])[:, mine >= 0], axis=1, return_counts=True)
+        found[gang] = tuple(zip(*pairs.tolist(), count.tolist(), strict=True))
+    return found
+
+
+def _choose_victims(joint: Joint, solution: I64) -> tuple[I64, Bool]:
+    """Of equal running tasks those leave that were created last."""
+    groups, running = joint.groups, joint.facts.running
+    left = solution[joint.evict].copy()
+    reclaims = np.where(joint.reclaim >= 0, solution[np.maximum(joint.reclaim, 0)], 0)
+    born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
+    chosen, reclaimed = [], []
+    for i in np.lexsort((groups.tasks, -born)).tolist():
+        k = int(groups.of_task[i])
+        if left[k] > 0:
+            chosen.append(int(groups.tasks[i]))
+            reclaimed.append(left[k] <= reclaims[k])
+            left[k] -= 1
+    return np.array(chosen, np.int64), np.array(reclaimed, np.bool_)
+
+
+def _name_preemptors(
+    joint: Joint, tiers: Tiers, choice: _Choice, able: tuple[Bool, Sequence[Pair]]
+) -> list[Evict] | None:
+    """Evictions with a gang for each that is entitled to it: reclaims first, queue by queue.
+
+    One gang reclaims from a queue, so that the queue's last victim is the last of that gang. `able`
+    are (H,) gang classes that may preempt, and who reclaims from which queue.
+    """
+    preempts, pairs = able
+    form, problem, running = joint.form, joint.form.problem, joint.facts.running
+    gangs = form.gangs
+    class_of = np.full(problem.num_gangs, -1, np.int64)
+    class_of[gangs.members] = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
+    order = sorted(choice.seats, key=lambda g: (int(tiers.of[g]), int(problem.created_ms[g]), g))
+    nodes = {g: {node for _, node, _ in seats} for g, seats in choice.seats.items()}
+
+    def evict(victim: int, gang: int, action: str) -> Evict:
+        task = running.tasks[victim]
+        return Evict(task.key, task.node, action, problem.snapshot.gangs[gang].key)
+
+    found: list[Evict] = []
+    for pair in pairs:
+        lent = running.queue_of[choice.victims] == pair.lender
+        mine = choice.victims[choice.reclaimed & lent]
+        askers = [g for g in order if pair.kind.classes[class_of[g]]]
+        if len(mine) and not askers:
+            return None
+        if len(mine):
+            at = set(running.node_of[mine].tolist())
+            reclaimer = max(askers, key=lambda g: len(at & nodes[g]))
+            found += [evict(v, reclaimer, RECLAIM) for v in mine.tolist()]
+    for v in choice.victims[~choice.reclaimed].tolist():
+        lost = int(running.gang_of[v])
+        askers = [
+            g
+            for g in order
+            if preempts[class_of[g]]
+            and problem.queue_of[g] == problem.queue_of[lost]
+            and problem.priority[g] > problem.priority[lost]
+        ]
+        if not askers:
+            return None
+        preemptor = max(askers, key=lambda g: int(running.node_of[v]) in nodes[g])
+        found.append(evict(v, preemptor, PREEMPT))
+    return found
+
+
+def nominate_seats(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
+    """The tasks of a gang on its seats."""
+    first = int(problem.shapes.start[problem.shape_of[gang]])
+    taken: dict[int, int] = {}
+    for entry, node, number in seats:
+        start = int(problem.task_start[gang] + problem.shapes.offset[first + entry])
+        start += taken.get(entry, 0)
+        taken[entry] = taken.get(entry, 0) + number
+        for task in problem.tasks[start : start + number]:
+            yield Nominate(task.key, problem.snapshot.nodes[node].name, task.gang)
+
+
+def _entitle(joint: Joint, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
+    """What queues that reclaim may hold once all is placed, see `rules.entitlement`."""
+    problem, facts = joint.form.problem, joint.facts
+    if facts.due is None:
+        return ()
+    number = {gang.key: g for g, gang in enumerate(problem.snapshot.gangs)}
+    queue_of = {
+        t.key: int(q) for t, q in zip(facts.running.tasks, facts.running.queue_of, strict=True)
+    }
+    found: dict[tuple[int, int], int] = {}
+    for eviction in evictions:
+        if eviction.action == RECLAIM:
+            gang = number[eviction.preemptor]
+            queue, lender = int(problem.queue_of[gang]), queue_of[eviction.task]
+            asked = np.flatnonzero(facts.request_of(gang).any(axis=0)).tolist()
+            for a in np.flatnonzero(facts.above[queue] & ~facts.above[lender]).tolist():
+                found |= {(a, r): int(facts.due[a, r]) for r in asked if facts.due[a, r] > 0}
+    names, resources = problem.queues.names, problem.resources
+    return tuple(
+        Entitlement(names[q], resources[r], most) for (q, r), most in sorted(found.items())
+    )
