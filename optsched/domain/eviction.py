@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task
 
 
-def leaving(snapshot: Snapshot, tasks: Collection[str]) -> Snapshot:
-    """The snapshot in which some tasks, by key, are on their way out; the rest is shared."""
+def leaving(snapshot: Snapshot, tasks: Collection[str], *, still_request: bool = True) -> Snapshot:
+    """Return the snapshot in which some tasks, by key, terminate; the rest is shared.
+
+    Their queues still request what they hold (`Task.is_victim`), unless other tasks request it.
+    """
     if not tasks:
         return snapshot
     known: dict[int, Task] = {}
+
+    def gone(task: Task) -> Task:
+        return replace(task, status=TaskStatus.RELEASING, is_victim=still_request)
 
     def each(task: Task) -> Task:
         if task.key not in tasks:
             return task
         # A task is the same object in its gang and on its node, and stays so.
-        return known.setdefault(id(task), replace(task, status=TaskStatus.RELEASING))
+        return known.setdefault(id(task), gone(task))
 
     def all_of(old: tuple[Task, ...]) -> tuple[Task, ...] | None:
         return tuple(map(each, old)) if any(t.key in tasks for t in old) else None

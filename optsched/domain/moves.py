@@ -78,6 +78,7 @@ def successor_of(task: Task, to: str) -> Task:
         status=TaskStatus.PENDING,
         node="",
         nominated_node=to,
+        is_victim=False,
         started_ms=0,
         cards=(),
         gpus=(),
@@ -103,7 +104,8 @@ def moved(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
         fresh = [successor_of(t, places[t.key]) for t in gang.tasks if t.key in places]
         return _with_tasks(gang, (*left[gang.key].tasks, *fresh)) if fresh else left[gang.key]
 
-    away = leaving(snapshot, places)
+    # Successors request what their predecessors hold.
+    away = leaving(snapshot, places, still_request=False)
     left = away.gang_by_key
     return replace(away, gangs=tuple(each(gang) for gang in snapshot.gangs))
 

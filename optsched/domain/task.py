@@ -348,6 +348,9 @@ class Task:
         Images and data sets that it needs.
     gate
         Its scheduling gate of ours, as long as it is pending.
+    is_victim
+        Whether this session evicts it. It then terminates, and its queue still requests what it
+        holds, so that an eviction changes no share.
     problem
         Why it can never be scheduled as it is (an unreadable quantity, say); None when it can.
     """
@@ -377,6 +380,7 @@ class Task:
     numa: tuple[NumaPart, ...] = ()
     wants: Wants = NO_WANTS
     gate: QueueGate = QueueGate.NONE
+    is_victim: bool = False
     problem: Reason | None = None
 
     @property

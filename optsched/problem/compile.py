@@ -18,7 +18,7 @@ from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, table
 from optsched.problem.columns import NodeColumns
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
-from optsched.problem.queues import narrowing_queues, queue_arrays
+from optsched.problem.queues import NEVER_MS, Demand, narrowing_queues, queue_arrays
 from optsched.problem.relations import TermMatcher, build_relations, find_terms
 from optsched.problem.shapes import gang_row
 from optsched.problem.topology import topology_arrays
@@ -289,13 +289,18 @@ def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str
 
     busy = np.array([bool(r.requested) for r in rows], np.bool_)
     has_gangs = np.bincount(queue_of[known & busy], minlength=shape[0]) > 0
-    return queue_arrays(
-        snapshot.queues,
-        resources,
-        by_queue(attrgetter("allocated")),
-        by_queue(attrgetter("requested")),
-        has_gangs,
+    waits = known & np.array([r.requested != r.claimed for r in rows], np.bool_)
+    created_ms = np.array([g.created_ms for g in snapshot.gangs], np.int64)
+    oldest_ms = np.full(shape[0], NEVER_MS)
+    np.minimum.at(oldest_ms, queue_of[waits], created_ms[waits])
+    demand = Demand(
+        allocated=by_queue(attrgetter("allocated")),
+        claimed=by_queue(attrgetter("claimed")),
+        requested=by_queue(attrgetter("requested")),
+        oldest_ms=oldest_ms,
+        has_gangs=has_gangs,
     )
+    return queue_arrays(snapshot.queues, resources, demand)
 
 
 # --- nodes -------------------------------------------------------------------------------------

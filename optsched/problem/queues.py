@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 
+NEVER_MS = np.int64(2**62)
+"""Later than every instant."""
+
+
 @dataclass(frozen=True, eq=False)
 class QueueArrays:
     """Axis Q in name order.
@@ -40,9 +44,13 @@ class QueueArrays:
         (Q, R) fair part, 0 where none is set; `has_deserved` (Q, R) tells the two apart.
     guarantee
         (Q, R) reserved floor, 0 where none is set.
-    allocated, requested
-        (Q, R) held by the queue's own running tasks; the same plus what its pending tasks ask.
-        Those under a closed queue and of a gang with a fault ask for nothing.
+    allocated, claimed, requested
+        (Q, R) held by the queue's own running tasks; the same with the victims of this session;
+        the same with its pending tasks. Those under a closed queue and of a gang with a fault
+        request nothing.
+    oldest_ms
+        (Q,) creation of the oldest gang of the queue itself that has pending tasks; NEVER_MS where
+        none requests anything.
     has_gangs
         (Q,) whether any gang that holds or asks for something belongs to the queue itself.
     closed
@@ -61,7 +69,9 @@ class QueueArrays:
     has_deserved: Bool
     guarantee: I64
     allocated: I64
+    claimed: I64
     requested: I64
+    oldest_ms: I64
     has_gangs: Bool
     closed: Mapping[int, Reason]
 
@@ -107,13 +117,21 @@ def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
     return found
 
 
-def queue_arrays(
-    queues: Sequence[Queue],
-    resources: Sequence[str],
-    allocated: I64,
-    requested: I64,
-    has_gangs: Bool,
-) -> QueueArrays:
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """What the gangs of each queue hold and request; see `QueueArrays` for the parts.
+
+    What is here of closed queues counts as if they were open.
+    """
+
+    allocated: I64
+    claimed: I64
+    requested: I64
+    oldest_ms: I64
+    has_gangs: Bool
+
+
+def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Demand) -> QueueArrays:
     """Lay the queues out as arrays.
 
     Parameters
@@ -122,8 +140,8 @@ def queue_arrays(
         In name order.
     resources
         The resource axis.
-    allocated, requested, has_gangs
-        (Q, R), (Q, R) and (Q,): see `QueueArrays`.
+    demand
+        What their gangs hold and request.
 
     """
     parent_of, cyclic = _parents(queues)
@@ -147,9 +165,11 @@ def queue_arrays(
         deserved=np.maximum(wanted, 0),
         has_deserved=wanted >= 0,
         guarantee=np.array(guarantee, np.int64).reshape(shape),
-        allocated=allocated,
-        requested=np.where(shut[:, None], allocated, requested),
-        has_gangs=has_gangs & (~shut | allocated.any(axis=1)),
+        allocated=demand.allocated,
+        claimed=demand.claimed,
+        requested=np.where(shut[:, None], demand.claimed, demand.requested),
+        oldest_ms=np.where(shut, NEVER_MS, demand.oldest_ms),
+        has_gangs=demand.has_gangs & (~shut | demand.claimed.any(axis=1)),
         closed=closed,
     )
 

@@ -108,9 +108,10 @@ class GangShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stake:
-    """What a gang holds, what that and its pending tasks come to, and its `min_resources`."""
+    """What a gang holds, claims and requests (see `GangRow`), and its `min_resources`."""
 
     allocated: Amounts
+    claimed: Amounts
     requested: Amounts
     minimum: Amounts
 
@@ -136,8 +137,9 @@ class GangRow:
         The tasks that may be placed, entry by entry, each entry in task order.
     num_ready
         Tasks that count towards the minimum.
-    allocated, requested
-        Base units held by bound, running and expected tasks; the same plus what pending tasks ask.
+    allocated, claimed, requested
+        Base units that bound, running and expected tasks hold; the same with the victims of this
+        session; the same with pending tasks.
     queue
         Its queue, if that narrows the choice of nodes; empty otherwise.
     bound
@@ -153,6 +155,7 @@ class GangRow:
     pending: tuple[Task, ...]
     num_ready: int
     allocated: Mapping[str, int]
+    claimed: Mapping[str, int]
     requested: Mapping[str, int]
     blocked: Reason | None
     queue: str = ""
@@ -161,7 +164,7 @@ class GangRow:
     stake: Stake = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        parts = (self.allocated, self.requested, dict(self.gang.min_resources))
+        parts = (self.allocated, self.claimed, self.requested, dict(self.gang.min_resources))
         stake = _stake(*(tuple(part.items()) for part in parts))
         object.__setattr__(self, "stake", stake)
 
@@ -189,19 +192,23 @@ def gang_row(
     """
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
+    holding = [t for t in gang.tasks if t.status.counts_for_queue]
+    claiming = [t for t in gang.tasks if t.status.counts_for_queue or t.is_victim]
+    held = claimed = asked = _taken(holding)
+    if len(claiming) > len(holding):
+        claimed = asked = _taken(claiming)
+    if gang.problem is None and waiting:
+        asked = _taken(claiming + waiting)
+    amounts = (held, claimed, asked)
     parts = find_parts(gang, ready, waiting)
     if parts.short:
         waiting = [t for t in waiting if t.key not in parts.short]
-    holding = [t for t in gang.tasks if t.status.counts_for_queue]
-    held = asked = _taken(holding)
-    if gang.problem is None:
-        asked = _taken(holding + waiting)
     need, need_role = _needs(gang, ready)
     blocked = gang.problem or parts.problem
     if blocked is None and (too_few := _too_few(gang, waiting, need, need_role)) is not None:
         blocked = parts.lacking or too_few
     if blocked or not waiting:
-        return GangRow(gang, None, (), len(ready), held, asked, blocked, queue, bound)
+        return GangRow(gang, None, (), len(ready), *amounts, blocked, queue, bound)
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
     has_least = need == 0 and not need_role
     shape = GangShape(
@@ -217,7 +224,7 @@ def gang_row(
         held=standing_on(ready) if gang.topology is not None else (),
     )
     is_gated = any(t.gate is not QueueGate.NONE for t in pending)
-    return GangRow(gang, shape, pending, len(ready), held, asked, None, queue, bound, is_gated)
+    return GangRow(gang, shape, pending, len(ready), *amounts, None, queue, bound, is_gated)
 
 
 def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) -> tuple[Entry, ...]:

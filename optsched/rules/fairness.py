@@ -127,7 +127,7 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
             exceeding[kind] = _exceeds_all(problem, g, largest)
         if never or exceeding[kind]:
             for name in row.requested:
-                waiting = row.requested[name] - row.allocated.get(name, 0)
+                waiting = row.requested[name] - row.claimed.get(name, 0)
                 asked[queue, index_of[name]] -= waiting
     return np.maximum(asked, queues.allocated)
 

@@ -264,6 +264,12 @@ def held_by(gang: Gang) -> Amounts:
     return amounts(summed(taken_by(t) for t in gang.tasks if t.status.counts_for_queue))
 
 
+def claimed_by(gang: Gang) -> Amounts:
+    """What the tasks of a gang take that count for its queue, victims of the session included."""
+    claiming = (t for t in gang.tasks if t.status.counts_for_queue or t.is_victim)
+    return amounts(summed(map(taken_by, claiming)))
+
+
 def wanted_by(gang: Gang) -> Amounts:
     """What the tasks of a gang that could be placed ask for."""
     if gang.problem is not None:
@@ -274,15 +280,16 @@ def wanted_by(gang: Gang) -> Amounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stake:
-    """What a gang holds and asks for of its queue. Those that are alike are one object."""
+    """What a gang holds, claims and waits for in its queue. Equal ones are one object."""
 
     queue: str
     held: Amounts
+    claimed: Amounts
     wanted: Amounts
 
 
 def _stake_of(gang: Gang) -> Stake:
-    return _stake(gang.queue, held_by(gang), wanted_by(gang))
+    return _stake(gang.queue, held_by(gang), claimed_by(gang), wanted_by(gang))
 
 
 _stake = lru_cache(maxsize=65_536)(Stake)

@@ -10,7 +10,7 @@ import pytest
 from optsched.domain.cluster import Queue, QueueState
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.problem.arrays import UNLIMITED
-from optsched.problem.queues import QueueArrays, queue_arrays
+from optsched.problem.queues import NEVER_MS, Demand, QueueArrays, queue_arrays
 
 RESOURCES = ("pods", "cpu", "memory")
 
@@ -18,7 +18,9 @@ RESOURCES = ("pods", "cpu", "memory")
 def arrays(*queues: Queue) -> QueueArrays:
     ordered = sorted(queues, key=lambda q: q.name)
     none = np.zeros((len(queues), len(RESOURCES)), np.int64)
-    return queue_arrays(ordered, RESOURCES, none, none, np.zeros(len(queues), np.bool_))
+    nobody = np.zeros(len(queues), np.bool_)
+    demand = Demand(none, none, none, np.full(len(queues), NEVER_MS), nobody)
+    return queue_arrays(ordered, RESOURCES, demand)
 
 
 def closed(*queues: Queue) -> dict[str, str]:

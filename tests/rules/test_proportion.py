@@ -12,8 +12,9 @@ from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.domain.task import TaskShape
 from optsched.problem.compile import compile_problem
 from optsched.rules.gang import Gang as GangRule
-from optsched.rules.proportion import Proportion, _shares_by_name, deserved_shares, own_shares
+from optsched.rules.proportion import Proportion, deserved_shares, own_shares
 from optsched.rules.ruleset import RuleSet
+from optsched.rules.shares_by_name import shares_by_name
 from optsched.rules.world import World
 from tests.support.engines import Bench, binds, placed_by_gang, reason
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
@@ -34,7 +35,8 @@ def deserved(snapshot: Snapshot, resource: str) -> dict[str, int]:
     problem = compile_problem(snapshot)
     names, r = problem.queues.names, problem.index(resource)
     arrays = [deserved_shares(problem)[:, r].tolist(), own_shares(problem)[:, r].tolist()]
-    for column, by_name in zip(arrays, _shares_by_name(World(snapshot, ())), strict=True):
+    again = shares_by_name(World(snapshot, ()))
+    for column, by_name in zip(arrays, (again.whole, again.own), strict=True):
         by_array = {n: d for n, d in zip(names, column, strict=True) if d}
         assert by_array == {n: s[resource] for n, s in by_name.items() if s.get(resource)}
     return {n: d for n, d in zip(names, arrays[0], strict=True) if d}
@@ -101,21 +103,19 @@ def test_shares_stay_below_what_is_guaranteed_to_others() -> None:
 
 
 def test_shares_are_raised_to_the_guarantee() -> None:
-    # In the first round a is raised to 80, which leaves nothing to b beyond its own half: Volcano's
-    # rounds hand out 130 of 100. Its ceiling is what keeps b at 20.
     queues = [Queue("a", guarantee=((CPU, 80_000),)), Queue("b")]
     snapshot = cluster([node("n", 100)], [cpus("a", 100), cpus("b", 100)], queues)
     assert deserved(snapshot, CPU) == {"a": 80_000, "b": 20_000}
 
 
-def test_one_gpu_for_two_queues_is_deserved_by_both() -> None:
-    # Half a GPU each would be of use to nobody: shares are rounded up, and who comes first has it.
-    queues = [Queue("a"), Queue("b")]
-    snapshot = cluster([node("n", gpu=1)], [gpus("a", 1), gpus("b", 1)], queues)
-    assert deserved(snapshot, GPU) == {"a": 1, "b": 1}
+def test_one_gpu_for_two_queues_is_deserved_by_one() -> None:
+    # Half a GPU each would be of use to neither; the queue of the older gang deserves it whole.
+    queues, older = [Queue("a"), Queue("b")], replace(gpus("b", 1), created_ms=-1)
+    snapshot = cluster([node("n", gpu=1)], [gpus("a", 1), older], queues)
+    assert deserved(snapshot, GPU) == {"b": 1}
     bench = Bench.of(snapshot, RULES)
     for decisions in (bench.greedy(), bench.improved().decisions):
-        assert len(binds(bench.actions(decisions))) == 1
+        assert binds(bench.actions(decisions)) == {"ns/in-b-w-0": "n"}
         assert bench.broken(decisions) == []
 
 
@@ -179,16 +179,11 @@ def test_arrays_and_verifier_agree_about_random_trees(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60, 90))
-def test_no_more_than_there_is_is_shared_out_but_for_floors_and_rounding(seed: int) -> None:
-    snapshot = random_shares(np.random.default_rng(seed))
-    if any(q.guarantee for q in snapshot.queues):
-        snapshot = replace(
-            snapshot, queues=tuple(replace(q, guarantee=()) for q in snapshot.queues)
-        )
-    problem = compile_problem(snapshot)
-    shares = own_shares(problem)
-    assert (shares.sum(axis=0) <= problem.total + len(snapshot.queues)).all()
-    assert (shares <= problem.queues.requested).all()
+def test_no_more_than_there_is_is_shared_out(seed: int) -> None:
+    problem = compile_problem(random_shares(np.random.default_rng(seed)))
+    shares, queues = own_shares(problem), problem.queues
+    assert (shares.sum(axis=0) <= problem.total).all()
+    assert (shares <= np.maximum(queues.requested, queues.guarantee)).all()
 
 
 def departments(**asked: int) -> Snapshot:
