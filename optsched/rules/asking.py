@@ -40,12 +40,11 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
     """How many tasks of each entry of a gang get a node."""
     problem = outcome.problem
-    entries = problem.shapes.shapes[problem.shape_of[gang]].entries
-    first = [first_task(problem, gang, entry) for entry in range(len(entries))]
-    return [
-        int(outcome.placed[at : at + entry.count].sum())
-        for at, entry in zip(first, entries, strict=True)
-    ]
+    found, at = [], int(problem.task_start[gang])
+    for entry in problem.shapes.shapes[problem.shape_of[gang]].entries:
+        found.append(int(outcome.placed[at : at + entry.count].sum()))
+        at += entry.count
+    return found
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:

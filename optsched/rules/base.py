@@ -325,6 +325,10 @@ class Rule:
     """Whether a task that leaves can break the rule for others, who want it where it is."""
     mask_lasts: ClassVar[bool] = True
     """Whether the mask stays as it is while objects do; False where time or load change it."""
+    mask_sees_pods: ClassVar[bool] = False
+    """Whether the mask is about the pods on nodes, so that it is another one without them."""
+    pods_may_help: ClassVar[bool] = False
+    """Whether a pod may be allowed on a node only because of other pods there."""
 
     def connected(self, outside: Outside) -> Rule:
         """The rule for one session, with somebody whom it may ask."""

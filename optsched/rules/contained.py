@@ -124,7 +124,8 @@ class Contained(Rule):
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
         # Other rules say these of their class; here they are those of the rule inside.
-        vars(self).update(name=inner.name, hard_face=inner.hard_face, mask_lasts=inner.mask_lasts)
+        said = ("name", "hard_face", "mask_lasts", "mask_sees_pods", "pods_may_help")
+        vars(self).update({attribute: getattr(inner, attribute) for attribute in said})
         self._inner = inner
         self._plugin = plugin
         self._faults = faults

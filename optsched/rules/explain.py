@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,17 @@ import numpy as np
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.rules.asking import next_entries
 from optsched.rules.base import Room
+from optsched.rules.empty_cluster import EmptyCluster
 from optsched.rules.standing import Standing
 from optsched.rules.wording import amount_text, counted
 from optsched.units import PODS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from optsched.problem.arrays import I64, Bool
     from optsched.rules.base import Rule
+    from optsched.rules.empty_cluster import Lack
     from optsched.rules.outcome import Outcome
     from optsched.rules.ruleset import RuleSet
 
@@ -27,8 +31,24 @@ SHOWN = 4
 MOST_TRIED = 256
 """Gangs up to this size are tried out pod by pod where rules watch single nodes."""
 
+_OF_QUEUES = frozenset(
+    {
+        ReasonCode.QUEUE_ORDER,
+        ReasonCode.CAPABILITY,
+        ReasonCode.DESERVED,
+        ReasonCode.GUARANTEE,
+        ReasonCode.MIN_RESOURCES,
+    }
+)
+"""Reasons that more room in queues, or time, takes away."""
+
 _ORDER = {code: i for i, code in enumerate(ReasonCode)}
 """Of several reasons the first in the order of the codes is told."""
+
+
+def by_code(reason: Reason) -> int:
+    """Return the place of a reason in the order of codes."""
+    return _ORDER[reason.code]
 
 
 class Explainer:
@@ -52,13 +72,15 @@ class Explainer:
         `gang` is an index on axis G of a gang that can be decided on.
         """
         told = [r for rule in self._rules.hard if (r := rule.explain(self._outcome, gang))]
-        if told:
-            return min(told, key=lambda reason: _ORDER[reason.code])
-        entries = next_entries(self._outcome, gang)
-        asks = [_Ask(self._view(c), role, number) for c, role, number in entries]
-        for ask in asks:
-            if ask.view.most_ever < ask.number:
-                return ask.impossible()
+        told.sort(key=by_code)
+        never = self.find_never(gang, told)
+        if never is not None or told:
+            return never or told[0]
+        return self._short_of_room(gang)
+
+    def _short_of_room(self, gang: int) -> Reason:
+        """What nodes lack now for a gang that no rule holds back."""
+        asks = [self._ask(*entry) for entry in self._entries(gang)]
         for ask in asks:
             if ask.view.most_now < ask.number:
                 return ask.lacking()
@@ -77,18 +99,90 @@ class Explainer:
             "room is left for it, but no plan was found that uses it and keeps what comes first",
         )
 
+    def waiting(self, gang: int) -> Reason:
+        """Return that room is kept for a gang, and which rules close those nodes until then."""
+        problem, outcome = self._outcome.problem, self._outcome
+        tasks = np.arange(problem.task_start[gang], problem.task_start[gang + 1])
+        kept = tasks[outcome.decisions.nominated[tasks] >= 0]
+        refusals = []
+        for task_class in np.unique(problem.task_class[kept]).tolist():
+            mine = kept[problem.task_class[kept] == task_class]
+            nodes = np.unique(outcome.decisions.nominated[mine])
+            for rule, mask in self._standing.masks(task_class):
+                if lost := int((~mask[nodes]).sum()):
+                    refusals.append((lost, rule.refusal(problem, task_class)))
+        return Reason(
+            ReasonCode.WAITING,
+            f"room is kept for it on nodes where pods are about to leave{_besides(refusals)}",
+        )
+
+    def find_never(self, gang: int, told: Sequence[Reason]) -> Reason | None:
+        """Return why a gang could not start in the empty cluster; None where it could.
+
+        `gang` is an index on axis G, also of a gang whose pods do not exist yet; `told` are the
+        reasons of rules in the order of their codes. None, too, where one of them comes first.
+        """
+        if told and _ORDER[told[0].code] < _ORDER[ReasonCode.NO_NODES]:
+            return None
+        never = self._impossible(gang)
+        if never is not None and never.code is ReasonCode.PREDICATES:
+            # A rule that knows why its mask is closed says it best.
+            return next((reason for reason in told if reason.code not in _OF_QUEUES), never)
+        return never
+
+    def _impossible(self, gang: int) -> Reason | None:
+        problem = self._outcome.problem
+        if not problem.num_nodes:
+            return Reason(ReasonCode.NO_NODES, "the cluster has no nodes")
+        if (reason := self._least_exceeds(gang)) is not None or problem.shape_of[gang] < 0:
+            return reason
+        lack = self._empty.find_lack(gang)
+        if lack is None:
+            return None
+        items = zip(self._empty.minimum(gang).items, lack.chosen, strict=True)
+        asks = [self._ask(item.task_class, item.role, number) for item, number in items]
+        return _Impossible(self._outcome, asks, lack).reason()
+
+    def _least_exceeds(self, gang: int) -> Reason | None:
+        """Whether minResources names more than all nodes together offer."""
+        problem = self._outcome.problem
+        shape = int(problem.shape_of[gang])
+        if shape >= 0 and not problem.shapes.least[shape].any():
+            return None
+        for name, least in problem.snapshot.gangs[gang].min_resources:
+            r = problem.index(name)
+            offered = int(problem.total[r]) if r >= 0 else 0
+            if least > offered:
+                return Reason(
+                    ReasonCode.IMPOSSIBLE,
+                    f"minResources asks for {amount_text(name, least)}, all nodes together offer "
+                    f"{amount_text(name, offered)}",
+                )
+        return None
+
+    def _entries(self, gang: int) -> list[tuple[int, str, int]]:
+        """Class, role and number of the pods that a gang must get next.
+
+        Where it can choose which of its pods make up the minimum, those that ask for least.
+        """
+        entries = next_entries(self._outcome, gang)
+        minimum = self._empty.minimum(gang)
+        number = sum(item.number for item in minimum.items)
+        if len(minimum.items) == 1 or sum(n for *_, n in entries) == number:
+            return entries
+        return self._empty.cheapest(gang)
+
+    @cached_property
+    def _empty(self) -> EmptyCluster:
+        return EmptyCluster(self._outcome, self._rules)
+
+    def _ask(self, task_class: int, role: str, number: int) -> _Ask:
+        return _Ask(self._view(task_class), role, number)
+
     def _apart(self, gang: int, asks: list[_Ask]) -> Reason | None:
         """Whether rules that watch single nodes leave no room for all pods at once."""
         number = sum(ask.number for ask in asks)
-        problem = self._outcome.problem
-        binding = sorted(
-            {
-                rule.name
-                for rule in self._rules.masking
-                for ask in asks
-                if rule.ties_nodes(problem, ask.view.task_class)
-            }
-        )
+        binding = sorted({name for ask in asks for name in self._empty.tying(ask.view.task_class)})
         if not binding or number > MOST_TRIED:
             return None
         together = self._standing.most_together(
@@ -136,11 +230,11 @@ class _View:
         self.open_nodes: Bool = self.problem.ready.copy()
         if not self.open_nodes.all():
             self.refusals.append((int((~self.open_nodes).sum()), "did not report ready"))
-        lasting = [r for r in rules.masking if r.mask_lasts and not standing.watches(r)]
+        lasting = [r for r in rules.masking if r.mask_lasts and not r.mask_sees_pods]
         for rule in lasting:
             self._exclude(rule, rule.mask(self.problem, task_class))
         self.largest: I64 = self.problem.allocatable[self.open_nodes]
-        self.most_ever = int(self.fits(self.largest).sum())
+        self.lasting = list(self.refusals)
         for rule in (r for r in rules.masking if r not in lasting):
             self._exclude(rule, rule.mask(self.problem, task_class))
         for rule, mask in standing.masks(task_class):
@@ -189,7 +283,9 @@ class _Ask:
         counts[self.view.open_nodes] = self.view.counts
         return Room(self.view.task_class, self.number, counts)
 
-    def _what(self) -> str:
+    @property
+    def what(self) -> str:
+        """The tasks in words."""
         view = self.view
         asks = [
             amount_text(name, int(amount))
@@ -202,38 +298,17 @@ class _Ask:
         role = f" of {self.role}" if self.role else ""
         return f"{counted(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
 
-    def _no_node_open(self) -> Reason:
-        view = self.view
-        why = f"0/{len(view.open_nodes)} nodes are open to it: {_list(view.refusals)}"
-        return Reason(ReasonCode.PREDICATES, f"{self._what()}: {why}")
-
-    def impossible(self) -> Reason:
-        """Not even an empty cluster has room."""
-        view = self.view
-        if not len(view.open_nodes):
-            return Reason(ReasonCode.NO_NODES, "the cluster has no nodes")
-        if not len(view.largest):
-            return self._no_node_open()
-        largest = view.largest.max(axis=0)
-        for r in np.flatnonzero(view.request > largest).tolist():
-            name = view.problem.resources[r]
-            return Reason(
-                ReasonCode.IMPOSSIBLE,
-                f"{self._what()}: no node that it may use offers more than "
-                f"{amount_text(name, int(largest[r]))}{_besides(view.refusals)}",
-            )
-        return Reason(
-            ReasonCode.IMPOSSIBLE,
-            f"{self._what()}: even with the cluster empty there is room for {view.most_ever} only"
-            f"{_besides(view.refusals)}",
-        )
+    def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
+        """Return that no node is open to it, and why."""
+        why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list(refusals)}"
+        return Reason(ReasonCode.PREDICATES, f"{self.what}: {why}")
 
     def lacking(self) -> Reason:
         """What is missing on the nodes that it may use."""
         view = self.view
         if not view.open_nodes.any():
-            return self._no_node_open()
-        room = f"room for {view.most_now} of {self._what()}: "
+            return self.no_node_open(view.refusals)
+        room = f"room for {view.most_now} of {self.what}: "
         parts = _list([*view.refusals, *view.shortages])
         total = view.free.sum(axis=0)
         if (self.number * view.request > total).any():
@@ -247,6 +322,51 @@ class _Ask:
             f"{room}{amount_text(name, int(total[r]))} are free, but at most "
             f"{amount_text(name, int(view.free[:, r].max()))} on one node; {parts}",
         )
+
+
+@dataclass(frozen=True)
+class _Impossible:
+    """Says why the pods of a minimum, in the order of its items, fit no empty cluster."""
+
+    outcome: Outcome
+    asks: list[_Ask]
+    lack: Lack
+
+    def reason(self) -> Reason:
+        """Return the reason: no node is open, one pod is too large, or all are too many."""
+        lack = self.lack
+        asks = [ask for ask in self.asks if ask.number]
+        if not lack.resources and not lack.rules and lack.closed:
+            closed = [self.asks[i] for i in lack.closed]
+            one = next((ask for ask in closed if ask.number), replace(closed[0], number=1))
+            return one.no_node_open(one.view.lasting)
+        for ask in asks:
+            offered = ask.view.largest.max(axis=0, initial=0)
+            if lack.resources and all(ask.view.request[r] > offered[r] for r in lack.resources):
+                return self._too_large(ask, offered)
+        whole = sum(ask.number for ask in asks)
+        names = [self.outcome.problem.resources[r] for r in lack.resources]
+        short = [f"too little {' and '.join(map(_named, names))}"] if names else []
+        short += [f"refused by {', '.join(sorted(lack.rules))}"] if lack.rules else []
+        besides = _besides([r for ask in asks for r in ask.view.lasting])
+        room = f"even with the cluster empty there is room for {whole - lack.missing} only"
+        return Reason(
+            ReasonCode.IMPOSSIBLE,
+            f"{' and '.join(ask.what for ask in asks)}: {room}: {', '.join(short)}{besides}",
+        )
+
+    def _too_large(self, ask: _Ask, offered: I64) -> Reason:
+        names = self.outcome.problem.resources
+        most = " and ".join(amount_text(names[r], int(offered[r])) for r in self.lack.resources)
+        return Reason(
+            ReasonCode.IMPOSSIBLE,
+            f"{ask.what}: no node that it may use offers more than {most}"
+            f"{_besides(ask.view.lasting)}",
+        )
+
+
+def _named(resource: str) -> str:
+    return "room for pods" if resource == PODS else resource
 
 
 def _besides(refusals: list[tuple[int, str]]) -> str:

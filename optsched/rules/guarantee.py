@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 PPM = 1_000_000
 
+SHOWN = 4
+"""Queues that a reason names."""
+
 
 class Guarantee(Rule):
     """Use and unused guarantees of all queues together fit the cluster."""
@@ -94,15 +97,23 @@ class Guarantee(Rule):
         problem = outcome.problem
         asked = asked_next(outcome, gang)
         queue = int(problem.queue_of[gang])
+        names = problem.queues.names
         for r in _guaranteed(problem):
-            room = _Claims(problem, r, outcome.queue_allocated[:, r]).room(queue)
-            if asked[r] > max(room, 0):
+            claims = _Claims(problem, r, outcome.queue_allocated[:, r])
+            room, kept = max(claims.room(queue), 0), claims.kept_from(queue)
+            # Where more is asked for than this, guarantees are not what is in the way.
+            if room < asked[r] <= room + sum(kept.values()):
                 name = problem.resources[r]
+                most = sorted(kept, key=lambda q: (-kept[q], names[q]))
+                shown = [f"{names[q]} ({amount_text(name, kept[q])})" for q in most[:SHOWN]]
+                shown += ["more"] if len(most) > SHOWN else []
+                *before, last = shown
+                of = f"{', '.join(before)} and {last}" if before else last
                 return Reason(
                     ReasonCode.GUARANTEE,
-                    f"{amount_text(name, int(asked[r]))} are asked for, queue "
-                    f"{problem.queues.names[queue]} may take {amount_text(name, max(room, 0))}: "
-                    f"the rest is kept for the guarantees of other queues",
+                    f"{amount_text(name, int(asked[r]))} are asked for, queue {names[queue]} may "
+                    f"take {amount_text(name, room)}: the rest is kept for the guarantees of "
+                    f"{'queues' if len(most) > 1 else 'queue'} {of}",
                 )
         return None
 
@@ -150,6 +161,18 @@ class _Claims:
             unused += max(0, self._guarantee[at] - self._need[at])
             at = self._parent[at]
         return unused
+
+    def kept_from(self, queue: int) -> dict[int, int]:
+        """What queues have of their guarantees unused that a queue may not take."""
+        path, at = set(), queue
+        while at >= 0:
+            path.add(at)
+            at = self._parent[at]
+        return {
+            q: self._guarantee[q] - self._need[q]
+            for q in range(len(self._parent))
+            if q not in path and self._guarantee[q] > self._need[q]
+        }
 
     def take(self, queue: int, amount: int) -> None:
         """Add to a queue's use, or take back where negative."""

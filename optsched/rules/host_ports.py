@@ -31,6 +31,7 @@ class HostPorts(Rule):
 
     name = "host-ports"
     hard_face = Face.PREDICATE
+    mask_sees_pods = True
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""

@@ -40,6 +40,7 @@ class PodAffinity(Rule):
 
     name = "pod-affinity"
     hard_face = Face.PREDICATE
+    mask_sees_pods = True
     leaving_hurts = True
 
     # --- verify ----------------------------------------------------------------------------------

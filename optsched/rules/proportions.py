@@ -52,6 +52,7 @@ class Proportions(Rule):
 
     name = "proportions"
     hard_face = Face.PREDICATE
+    pods_may_help = True
 
     proportions: tuple[KeptPerDevice, ...] = ()
 

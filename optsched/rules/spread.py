@@ -38,6 +38,7 @@ class Spread(Rule):
 
     name = "topology-spread"
     hard_face = Face.PREDICATE
+    pods_may_help = True
     leaving_hurts = True
 
     # --- verify ----------------------------------------------------------------------------------

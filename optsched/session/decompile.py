@@ -10,7 +10,7 @@ from optsched.domain.booking import gang_end_ms
 from optsched.domain.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.problem.decisions import Decisions
-from optsched.rules.explain import Explainer
+from optsched.rules.explain import Explainer, by_code
 from optsched.rules.fifo import behind, first_in_order, held_behind
 from optsched.rules.outcome import Outcome
 from optsched.rules.wording import amount_text
@@ -82,8 +82,10 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     reasons = {gangs[g].key: reason for g, reason in problem.blocked.items()}
     for g in np.flatnonzero(decisions.refused).tolist():
         head = first_in_order(problem, g, decisions.refused)
-        is_head = head == g
-        reason = _not_let_in(outcome, rules, g) if is_head else behind(problem, head)
+        refused = [r for a in rules.active if (r := a.rule.explain_refusal(outcome, g))]
+        reason = explainer.find_never(g, sorted(refused, key=by_code))
+        if reason is None:
+            reason = behind(problem, head) if head != g else _not_let_in(outcome, refused, g)
         reasons[gangs[g].key] = reason
     lines = held_behind(outcome)
     known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
@@ -94,7 +96,7 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
         kind = (int(problem.shape_of[g]), int(problem.queue_of[g]), _end_ms(problem, g))
         alike = (*kind, held, placed.tobytes())
         if waits[g]:
-            reasons[gangs[g].key] = _WAITS
+            reasons[gangs[g].key] = explainer.waiting(g)
             continue
         if alike not in known:
             known[alike] = explainer.reason(g)
@@ -109,17 +111,14 @@ def _end_ms(problem: Problem, gang: int) -> int | None:
     return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)
 
 
-def _not_let_in(outcome: Outcome, rules: RuleSet, number: int) -> Reason:
+def _not_let_in(outcome: Outcome, refused: Sequence[Reason], number: int) -> Reason:
+    """Why the pods of a gang are not created: what the first rule says that refuses it."""
+    if refused:
+        return refused[0]
     gang = outcome.problem.snapshot.gangs[number]
-    told = (a.rule.explain_refusal(outcome, number) for a in rules.active)
-    if (reason := next((r for r in told if r is not None), None)) is not None:
-        return reason
     asked = ", ".join(amount_text(resource, amount) for resource, amount in gang.min_resources)
     return Reason(
         ReasonCode.OVERCOMMITTED,
         f"it needs {asked} at least; with that, more would be let in than the cluster or queue "
         f"{gang.queue} is expected to have room for",
     )
-
-
-_WAITS = Reason(ReasonCode.WAITING, "room is kept for it on nodes where pods are about to leave")

@@ -75,7 +75,8 @@ def test_no_node_that_is_large_enough_may_be_used() -> None:
 
 def test_all_nodes_together_are_too_small() -> None:
     assert why([node("n0", 4), node("n1", 4)], asks(5, shape(2))) == (
-        "Impossible: 5 pods of w with 2 cpu: even with the cluster empty there is room for 4 only"
+        "Impossible: 5 pods of w with 2 cpu: even with the cluster empty there is room for 4 only: "
+        "too little cpu"
     )
 
 
@@ -128,7 +129,7 @@ def test_enough_is_free_but_not_on_one_node() -> None:
 
 def test_roles_that_fit_one_by_one_but_not_together() -> None:
     mixed = gang("g", ("ps", 1, shape(3)), ("w", 1, shape(2)))
-    assert why([node("n0", 4)], mixed) == (
+    assert why([node("n0", 5)], mixed, busy("b", "n0", 1)) == (
         "ResourcesFragmented: each of its roles would find room, but not all of them at once"
     )
 
@@ -136,7 +137,8 @@ def test_roles_that_fit_one_by_one_but_not_together() -> None:
 def test_nodes_that_are_closed_to_roles_are_told_once() -> None:
     spot = (Taint("spot", "", TaintEffect.NO_SCHEDULE),)
     mixed = gang("g", ("ps", 1, shape(3)), ("w", 1, shape(2)))
-    assert why([node("n0", 4), node("n1", 4, taints=spot)], mixed) == (
+    nodes = [node("n0", 5), node("n1", 4, taints=spot)]
+    assert why(nodes, mixed, busy("b", "n0", 1)) == (
         "ResourcesFragmented: each of its roles would find room, but not all of them at once; "
         "1 node had untolerated taints spot:NoSchedule"
     )
@@ -176,13 +178,25 @@ ZONES = [
 def test_pods_that_can_not_stand_beside_each_other() -> None:
     shy = asks(3, shape(1, pod_anti_affinity=APART), labels={"app": "x"})
     assert why(ZONES, shy) == (
-        "PodRelationsUnsatisfied: pod-affinity: room for 2 of its 3 pods at once"
+        "Impossible: 3 pods of w with 1 cpu: even with the cluster empty there is room for 2 only: "
+        "refused by pod-affinity"
+    )
+
+
+def test_pods_that_other_pods_keep_apart_for_now() -> None:
+    shy = asks(3, shape(1, pod_anti_affinity=APART), labels={"app": "x"})
+    there = gang("old", ("w", 1, shape(1)), labels={"app": "x"}, phase=GangPhase.RUNNING)
+    there = replace(there, tasks=(running(there.tasks[0], "b0"),))
+    two = replace(shy, tasks=shy.tasks[:2], min_member=2)
+    assert why(ZONES, two, there) == (
+        "PodRelationsUnsatisfied: pod-affinity: room for 1 of its 2 pods at once"
     )
 
 
 def test_ports_that_run_out() -> None:
     assert why(ZONES, asks(4, shape(1, host_ports=(HostPort("TCP", "0.0.0.0", 80),)))) == (
-        "PodRelationsUnsatisfied: host-ports: room for 3 of its 4 pods at once"
+        "Impossible: 4 pods of w with 1 cpu: even with the cluster empty there is room for 3 only: "
+        "refused by host-ports"
     )
 
 
@@ -198,6 +212,12 @@ def test_a_spread_that_can_not_be_even() -> None:
 def test_parts_of_gpus_that_are_left_over() -> None:
     parts = asks(3, shape(0, device=DeviceRequest(1, 600)))
     assert why([node("n0", gpu=2)], parts) == (
+        "Impossible: 3 pods of w with 600/1000 of a GPU: even with the cluster empty there is room "
+        "for 2 only: refused by gpu-shares"
+    )
+    held = gang("old", ("w", 1, shape(0, gpu=1)), phase=GangPhase.RUNNING)
+    held = replace(held, tasks=(running(held.tasks[0], "n0"),))
+    assert why([node("n0", gpu=3)], parts, held) == (
         "ResourcesFragmented: gpu-shares: room for 2 of its 3 pods at once"
     )
 
@@ -215,9 +235,9 @@ def test_pods_that_nobody_wants_near() -> None:
 
 def test_a_queue_that_is_full_comes_before_what_nodes_lack() -> None:
     queue = Queue("q", capability=((CPU, 1000),))
-    assert why([node("n0", 1)], asks(2, shape(1), queue="q"), queues=(queue,)).startswith(
-        "QueueCapabilityExceeded: "
-    )
+    big, full = asks(2, shape(1), queue="q"), busy("b", "n0", 1)
+    assert why([node("n0", 2)], big, full, queues=(queue,)).startswith("QueueCapabilityExceeded: ")
+    assert why([node("n0", 1)], big, queues=(queue,)).startswith("Impossible: ")
 
 
 def test_best_effort_and_parts_are_named_as_such() -> None:
@@ -264,12 +284,12 @@ def test_a_gang_that_grows_asks_for_one_more() -> None:
 
 def test_gangs_that_are_alike_and_got_different_things_have_their_own_reasons() -> None:
     gangs = [
-        gang(name, ("a", 1, shape(2)), ("b", 1, shape(1)), least=1, created_ms=born)
+        gang(name, ("a", 1, shape(1)), ("b", 1, shape(2)), least=1, created_ms=born)
         for born, name in enumerate(("first", "second"))
     ]
-    found = told(cluster([node("n0", 2)], gangs))
-    assert "1 pod of b with 1 cpu" in found["first"]
-    assert "1 pod of a with 2 cpu" in found["second"]
+    found = told(cluster([node("n0", 2)], [*gangs, busy("old", "n0", 1)]))
+    assert "1 pod of b with 2 cpu" in found["first"]
+    assert "1 pod of a with 1 cpu" in found["second"]
 
 
 def test_a_gang_that_has_everything_needs_no_reason() -> None:

@@ -116,9 +116,11 @@ def test_a_gang_with_room_kept_for_it_has_had_its_turn() -> None:
 
 def test_the_head_is_told_what_it_lacks_and_the_others_whom_they_wait_for() -> None:
     again = replace(BIG, key="ns/again", created_ms=2, tasks=_renamed(BIG, "again"))
-    snapshot = of(BIG, again, SMALL)
-    assert reason(snapshot, RULES, "big").startswith("Impossible: ")
-    for name in ("again", "small"):
+    other = replace(SMALL, key="ns/other", created_ms=9, tasks=_renamed(SMALL, "other"))
+    snapshot = of(BIG, again, SMALL, other)
+    for name in ("big", "again"):
+        assert reason(snapshot, RULES, name).startswith("Impossible: ")
+    for name in ("other", "small"):
         told = reason(snapshot, RULES, name)
         assert told == "WaitsForItsTurn: waits behind ns/big in the fifo queue q"
 
@@ -139,7 +141,7 @@ def test_enqueueing_stops_at_the_first_refusal() -> None:
     assert not decisions.enqueued.any()
     reasons = pending_of(bench.problem, decisions, rules)
     assert [r.code for r in reasons.values()] == [
-        ReasonCode.OVERCOMMITTED,
+        ReasonCode.IMPOSSIBLE,
         ReasonCode.QUEUE_ORDER,
     ]
 

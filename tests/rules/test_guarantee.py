@@ -130,10 +130,27 @@ def test_the_deficit_counts_what_is_asked_for_only() -> None:
     assert Guarantee().levels(nobody, priority_tiers(nobody, nobody.priority, 0)) == ()
 
 
+def test_the_reason_names_queues_and_what_is_kept_for_them() -> None:
+    queues = [Queue("floor", guarantee=cpus(2)), Queue("high", guarantee=cpus(4)), Queue("q")]
+    snapshot = cluster(NODES, [gang("g", ("w", 12, shape(1)), queue="q")], queues)
+    assert reason(snapshot, RULES, "g") == (
+        "ReservedForGuarantees: 12 cpu are asked for, queue q may take 10 cpu: "
+        "the rest is kept for the guarantees of queues high (4 cpu) and floor (2 cpu)"
+    )
+
+
+def test_guarantees_are_no_reason_where_more_is_asked_for_than_they_keep() -> None:
+    queues = [Queue("floor", guarantee=cpus(2)), Queue("q")]
+    old = gang("old", ("w", 8, shape(1)), queue="q", phase=GangPhase.RUNNING)
+    there = replace(old, tasks=tuple(running(t, "n0") for t in old.tasks))
+    snapshot = cluster(NODES, [there, gang("g", ("w", 12, shape(1)), queue="q")], queues)
+    assert reason(snapshot, RULES, "g").startswith("NotEnoughResources: ")
+
+
 def test_the_reason_says_what_is_kept_for_others() -> None:
     queues = [Queue("floor", guarantee=cpus(6)), Queue("q")]
     snapshot = cluster(NODES, [gang("g", ("w", 12, shape(1)), queue="q")], queues)
     assert reason(snapshot, RULES, "g") == (
         "ReservedForGuarantees: 12 cpu are asked for, queue q may take 10 cpu: "
-        "the rest is kept for the guarantees of other queues"
+        "the rest is kept for the guarantees of queue floor (6 cpu)"
     )

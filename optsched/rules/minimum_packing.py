@@ -1,0 +1,300 @@
+"""Whether pods of a few kinds fit node classes together, exactly where that takes little work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from optsched.problem.arrays import I64, Bool
+
+MOST_CONFIGURATIONS: Final = 2_000
+"""Configurations of one node class beyond which the exact search is not begun."""
+
+MOST_PARTIAL: Final = 1_500
+"""Partial packings, none of which contains another, beyond which the exact search is given up."""
+
+MOST_ROWS: Final = 150_000
+"""Sums of partial packings and configurations that one exact search forms."""
+
+MOST_ITEMS: Final = 12
+"""Kinds of pods beyond which the exact search is not begun."""
+
+MOST_PACKED: Final = 256
+"""Kinds of pods beyond which no packing is tried out."""
+
+
+class Goal(NamedTuple):
+    """At least so many pods of some items (I,)."""
+
+    of: Bool
+    least: int
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Pods to be packed into node classes.
+
+    Attributes
+    ----------
+    request, count
+        (I, R) base units of one pod of an item, and (I,) how many pods of it there are.
+    group
+        (I,) items of one group are the same to every node.
+    whole, roles
+        How many pods are needed in all, and of some of them; no item has two of these roles.
+    capacity, number
+        (K, R) what a node of a class offers, and (K,) the nodes of a class.
+    is_open
+        (K, I) whether a class takes an item at all.
+    admits
+        Whether a node of a class takes so many pods of each item, whatever its resources are; None
+        where nothing but resources counts. What it refuses it refuses with more pods, too.
+    cliques
+        Items (I,) of which no more than a number of pods fit all nodes together.
+
+    """
+
+    request: I64
+    count: I64
+    group: I64
+    whole: int
+    roles: tuple[Goal, ...]
+    capacity: I64
+    number: I64
+    is_open: Bool
+    admits: Callable[[int, tuple[int, ...]], bool] | None = None
+    cliques: tuple[tuple[Bool, int], ...] = ()
+
+    def with_capacity(self, capacity: I64) -> Packing:
+        """Return the same pods for other nodes."""
+        return replace(self, capacity=capacity)
+
+    def missing(self, packed: I64) -> I64:
+        """(P,) pods that the minimum still lacks, of packings (P, I)."""
+        short = np.maximum(self.whole - packed.sum(axis=1), 0)
+        by_role = sum(
+            (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),
+            np.zeros(len(packed), np.int64),
+        )
+        lacking: I64 = np.maximum(short, by_role)
+        return lacking
+
+    # --- bounds ----------------------------------------------------------------------------------
+
+    def singles(self) -> I64:
+        """(K, I) pods of one item that a node of a class takes alone, no more than there are."""
+        found = np.where(self.is_open, self.count, 0)
+        for i in range(len(self.count)):
+            asked = np.flatnonzero(self.request[i])
+            if len(asked):
+                fits = (self.capacity[:, asked] // self.request[i, asked]).min(axis=1)
+                found[:, i] = np.minimum(found[:, i], np.maximum(fits, 0))
+        if self.admits is not None:
+            for k, i in np.argwhere(found > 0).tolist():
+                found[k, i] = self._most_admitted(k, i, int(found[k, i]))
+        return found
+
+    def _most_admitted(self, k: int, item: int, most: int) -> int:
+        """Pods of an item that a node of a class admits, by bisection."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._is_admitted(k, tuple(middle * (i == item) for i in range(len(self.count)))):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _is_admitted(self, k: int, counts: tuple[int, ...]) -> bool:
+        return self.admits is None or self.admits(k, counts)
+
+    def lower_bound(self, singles: I64) -> int:
+        """Pods that the minimum lacks at least: by items, by groups and by resources."""
+        each = np.minimum(self.number @ singles, self.count)
+        total = 0
+        for group in np.unique(self.group).tolist():
+            members = self.group == group
+            mine = singles[:, members]
+            # An item of which a node takes all does not say how many more the node would take.
+            all_of_it = mine.sum(axis=1, keepdims=True)
+            most_of_group = np.where(mine < self.count[members], mine, all_of_it).min(axis=1)
+            room = int(self.number @ most_of_group)
+            total += min(int(each[members].sum()), room)
+        for members, most in self.cliques:
+            outside = int(each[~members].sum())
+            total = min(total, min(int(each[members].sum()), most) + outside)
+        by_item = max(
+            self.whole - total,
+            sum(max(0, goal.least - int(each[goal.of].sum())) for goal in self.roles),
+        )
+        return max(by_item, 0) or int(self._exceeds_total(singles))
+
+    def _exceeds_total(self, singles: I64) -> bool:
+        """Whether the cheapest minimum takes more of a resource than all nodes together offer."""
+        is_used = (singles > 0).any(axis=1)
+        there = self.number[is_used] @ np.maximum(self.capacity[is_used], 0)
+        for r in np.flatnonzero(self.request.any(axis=0)).tolist():
+            if self._cheapest(self.request[:, r]) > there[r]:
+                return True
+        return False
+
+    def _cheapest(self, cost: I64) -> int:
+        """What a minimum costs at least, by the cost of one pod of each item (I,)."""
+        chosen = self.choose(cost)
+        return int(chosen @ cost)
+
+    def choose(self, cost: I64, most: I64 | None = None) -> I64:
+        """(I,) pods that make up a minimum and cost least; of each item no more than `most`."""
+        left = (self.count if most is None else np.minimum(most, self.count)).copy()
+        chosen = np.zeros_like(left)
+        order = np.argsort(cost, kind="stable").tolist()
+        wants = [([i for i in order if goal.of[i]], goal.least) for goal in self.roles]
+        for items, least in (*wants, (order, None)):
+            open_number = self.whole - int(chosen.sum()) if least is None else least
+            for i in items:
+                taken = min(int(left[i]), max(open_number, 0))
+                chosen[i] += taken
+                left[i] -= taken
+                open_number -= taken
+        return chosen
+
+    # --- packings --------------------------------------------------------------------------------
+
+    def fits_greedily(self, singles: I64) -> bool:
+        """Whether one of a few simple packings has room for a minimum."""
+        if self.admits is not None or self.cliques or len(self.count) > MOST_PACKED:
+            return False
+        top = np.maximum(self.capacity.max(axis=0, initial=0), 1)
+        weight = np.max(self.request * 1_000_000 // top, axis=1)
+        scarce = -(self.number @ (singles > 0))
+        for cost in (weight, weight + 1_000_000 * scarce):
+            chosen = self.choose(cost, np.minimum(self.number @ singles, self.count))
+            for first in (weight, -(self.number @ (singles > 0))):
+                if self._packs(chosen, np.lexsort((-weight, -first)).tolist()):
+                    return True
+        return False
+
+    def _packs(self, chosen: I64, order: Sequence[int]) -> bool:
+        """Whether filling the fullest nodes first, item after item, has room for all."""
+        copies = np.minimum(self.number, max(int(chosen.sum()), 1))
+        idle = np.repeat(self.capacity, copies, axis=0)
+        is_open = np.repeat(self.is_open, copies, axis=0)
+        for i in order:
+            left = int(chosen[i])
+            if not left:
+                continue
+            asked = np.flatnonzero(self.request[i])
+            if not len(asked):
+                if not is_open[:, i].any():
+                    return False
+                continue
+            room = (idle[:, asked] // self.request[i, asked]).min(axis=1)
+            room = np.where(is_open[:, i], np.maximum(room, 0), 0)
+            tight = np.argsort(room, kind="stable")
+            before = np.cumsum(room[tight]) - room[tight]
+            taken = np.zeros_like(room)
+            taken[tight] = np.clip(left - before, 0, room[tight])
+            if taken.sum() < left:
+                return False
+            idle -= taken[:, None] * self.request[i]
+        return True
+
+    def fewest_missing(self) -> tuple[int, bool]:
+        """Pods that the minimum lacks, and whether that number is exact; else it is a bound."""
+        singles = self.singles()
+        bound = self.lower_bound(singles)
+        if len(self.count) == 1 and not self.cliques:
+            return bound, True
+        if not bound and self.fits_greedily(singles):
+            return 0, True
+        found = self._search(singles)
+        return (bound, False) if found is None else (max(found, bound), True)
+
+    def _search(self, singles: I64) -> int | None:
+        """Pods that the best packing lacks; None where the search would take too long.
+
+        Node after node, all packings are kept that no other one contains.
+        """
+        if len(self.count) > MOST_ITEMS:
+            return None
+        packed, rows = np.zeros((1, len(self.count)), np.int64), 0
+        best = int(self.missing(packed).min())
+        order = np.lexsort((np.arange(len(self.number)), -singles.sum(axis=1)))
+        for k in order.tolist():
+            if not singles[k].any():
+                continue
+            configurations = self.configurations(k, singles[k])
+            if configurations is None:
+                return None
+            for _ in range(min(int(self.number[k]), int(self.count.sum()))):
+                rows += len(packed) * len(configurations)
+                if rows > MOST_ROWS:
+                    return None
+                sums = (packed[:, None] + configurations[None]).reshape(-1, len(self.count))
+                found = _maximal(np.minimum(sums, self.count))
+                best = int(self.missing(found).min())
+                if not best:
+                    return 0
+                if len(found) > MOST_PARTIAL:
+                    return None
+                if np.array_equal(found, packed):
+                    break
+                packed = found
+        return best
+
+    def configurations(self, k: int, singles: I64) -> I64 | None:
+        """(P, I) largest sets of pods that a node of a class takes; None for too many."""
+        found: list[tuple[int, ...]] = []
+        for counts in self._filled(k, singles.tolist(), (), self.capacity[k]):
+            found.append(counts)
+            if len(found) > MOST_CONFIGURATIONS:
+                return None
+        return _maximal(np.array(found, np.int64).reshape(-1, len(self.count)))
+
+    def _filled(
+        self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
+    ) -> Iterator[tuple[int, ...]]:
+        """Sets of pods that a node takes, with as many of the last item as it can."""
+        item = len(chosen)
+        if item == len(most):
+            yield chosen
+            return
+        asked = np.flatnonzero(self.request[item])
+        top = most[item]
+        if len(asked):
+            top = min(top, int((idle[asked] // self.request[item, asked]).min()))
+        is_last, rest = item == len(most) - 1, (0,) * (len(most) - item - 1)
+        for number in range(max(top, 0), -1, -1):
+            counts = (*chosen, number)
+            if number and self.admits is not None and not self.admits(k, (*counts, *rest)):
+                continue
+            yield from self._filled(k, most, counts, idle - number * self.request[item])
+            if is_last:
+                return
+
+
+def _maximal(rows: I64) -> I64:
+    """Those of some rows (P, I) that no other row contains, in a fixed order."""
+    unique = np.unique(rows, axis=0)
+    order = np.argsort(-unique.sum(axis=1), kind="stable")
+    unique = unique[order]
+    kept = np.empty((0, rows.shape[1]), np.int64)
+    for at in range(0, len(unique), 64):
+        part = unique[at : at + 64]
+        part = part[~_contained(part, kept)]
+        inside = np.all(part[:, None] <= part[None], axis=2)
+        np.fill_diagonal(inside, val=False)
+        kept = np.concatenate([kept, part[~inside.any(axis=1)]])
+        if len(kept) > MOST_PARTIAL:
+            return np.concatenate([kept, unique[at + 64 :]])
+    return kept
+
+
+def _contained(part: I64, kept: I64) -> Bool:
+    found: Bool = np.any(np.all(part[:, None] <= kept[None], axis=2), axis=1)
+    return found
