@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from optsched.engines.copies import copy_classes
-from optsched.engines.cpsat.model import Configurations, LevelModel, Objective
+from optsched.engines.cpsat.model import Configurations, LevelModel, Objective, Placement
 from optsched.engines.cpsat.pricing import useful_capacity
 from optsched.engines.deal import deal, domains_taken
 from optsched.engines.masks import allowed_nodes, rooms, spare_room
@@ -119,7 +119,7 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
     # What is supplied is placed, neither more nor less: other tasks look at where tasks stand.
     form.model.add_entries(form.supply[task_class], variables, -1)
     placed = form.gangs.class_of
-    form.model.add_rows(
+    balance = form.model.add_rows(
         np.concatenate([placed, task_class]),
         np.concatenate([form.placed_variable, variables]),
         np.concatenate([form.placed_factor, -np.ones_like(variables)]),
@@ -127,13 +127,43 @@ def encode_direct(problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decis
     )
     for rule in rules.hard:
         rule.encode_nodes(form, supplied)
+    num_rules = form.model.num_rows
     objectives = [
         goal.objective(i, _expression(level, form, supplied)) for i, level in enumerate(goal.levels)
     ]
     hint = incumbent_values(form, incumbent)
     hint[variables] = on_node[task_class, node]
     model = _finish(form, objectives, hint)
+    linking = np.zeros(len(model.rows.lower), np.bool_)
+    linking[form.supply] = linking[balance] = True
+    node_of = np.full(len(model.lower), -1, np.int64)
+    node_of[variables] = node
+    stage = _stages(form, supplied, [o.expression for o in objectives], len(model.lower))
+    model = replace(model, placement=Placement(node_of, stage, linking, num_rules))
     return Direct(form, model, list(range(len(objectives))), supplied)
+
+
+def _stages(
+    form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
+) -> I64:
+    """(variables,) the first level on which the gangs of a variable count; -1 without gangs."""
+    gangs, starts = form.gangs, form.start >= 0
+    classes = np.arange(len(gangs.shape_of), dtype=np.int64)
+    gang_of = np.full(num_variables, -1, np.int64)
+    gang_of[form.start[starts]] = classes[starts]
+    gang_of[form.placed_variable] = gangs.gang_class_of
+    stage_of = np.full(len(classes), len(levels), np.int64)
+    for level, expression in enumerate(levels):
+        counted = gang_of[expression.variables]
+        # Other variables may depend on any gang.
+        mine = counted if (counted >= 0).all() else classes
+        stage_of[mine] = np.minimum(stage_of[mine], level)
+    stage = np.where(gang_of >= 0, np.append(stage_of, 0)[gang_of], -1)
+    of_class = np.full(len(supplied), len(levels), np.int64)
+    np.minimum.at(of_class, gangs.class_of, stage_of[gangs.gang_class_of])
+    task_class, node = np.nonzero(supplied >= 0)
+    stage[supplied[task_class, node]] = of_class[task_class]
+    return stage
 
 
 def _beside_promises(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import LevelResult, LevelStatus, Sense
+from optsched.engines.cpsat.pricing import useful_capacity
 from optsched.engines.encode import Goal, encode_configurations, encode_direct
+from optsched.engines.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, run_greedy
 from optsched.engines.masks import rooms
 from optsched.engines.sound import solve_soundly
 from optsched.problem.arrays import UNPLACED, frozen
@@ -40,6 +42,12 @@ MOST_DIRECT = 3000
 
 BEST_DIRECT = 400
 """Pairs up to which that is done although configurations are exact but for scores of nodes."""
+
+MOST_RELAXED = 20_000
+"""Pairs up to which that is done where nodes differ so much that configurations are of no use."""
+
+FEW_ROOMS = 0.25
+"""Distinct rooms, as a part of all nodes, up to which configurations come first."""
 
 PROMISES = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
@@ -160,8 +168,23 @@ def improve(
         Who solves, and when to stop.
 
     """
-    limits, best, stopped = search.limits, incumbent, ""
     part = _opened(problem, rules, goal, incumbent)
+    best = _searched(problem, rules, goal, incumbent, (part, search))
+    if best.decisions is incumbent.decisions or not _uses(best.results):
+        return best
+    return _filled(problem, rules, goal, best, part.tied[0])
+
+
+def _searched(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    incumbent: Answer,
+    run: tuple[_Open, Search],
+) -> Answer:
+    """The best answer of the engines, one after the other."""
+    part, search = run
+    limits, best, stopped = search.limits, incumbent, ""
     engines = _engines(part)[: max(limits.num_engines, 1)]
     relay = None if search.watch is None else _Relay(search.watch)
     for engine, quarters in zip(engines, _QUARTERS[len(engines)], strict=True):
@@ -178,6 +201,45 @@ def improve(
         if relay is not None:
             relay.hand_on()
     return replace(best, stopped=stopped)
+
+
+def _filled(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    best: Answer,
+    tied: Bool,
+) -> Answer:
+    """The answer, with gangs added that start greedily in what it leaves idle.
+
+    A search that runs out of time on one level may leave gangs of the levels below out. Gangs that
+    are tied to single nodes stay as they are.
+    """
+    tiers, levels = goal
+    decisions = best.decisions
+    closed = tied.copy() if len(tied) else np.zeros(problem.num_gangs, np.bool_)
+    closed[problem.gang_of[(decisions.node_of >= 0) | (decisions.nominated >= 0)]] = True
+    closed[list(best.final)] = True
+    if closed[problem.open_gangs].all():
+        return best
+    options = GreedyOptions((ALLOCATE, BACKFILL), tiers.of, gated=False)
+    added = run_greedy(settle(problem, decisions, closed), rules, options)
+    node_of = np.where(closed[problem.gang_of], decisions.node_of, added.node_of)
+    outcome = Outcome(problem, replace(decisions, node_of=node_of))
+    values = [level.value(outcome) for level in levels]
+    known = [r.value for r in best.results]
+    if values == known or not no_worse(levels, values, known):
+        return best
+    # A bound holds for all plans that are no worse on the levels above; this one is.
+    results = tuple(
+        r if r.value == value else replace(r, value=value, status=_status(value, r.bound))
+        for r, value in zip(best.results, values, strict=True)
+    )
+    return replace(best, decisions=outcome.decisions, results=results)
+
+
+def _status(value: int, bound: int | None) -> LevelStatus:
+    return LevelStatus.OPTIMAL if value == bound else LevelStatus.FEASIBLE
 
 
 class _Relay:
@@ -252,7 +314,15 @@ def _engines(part: _Open) -> tuple[str, ...]:
     near = any(isinstance(level, DomainLevel) for level in part.goal.levels)
     if pairs <= (MOST_DIRECT if near else BEST_DIRECT):
         return DIRECT, CONFIGURATIONS
+    if pairs <= MOST_RELAXED and not _has_few_rooms(part.problem):
+        return DIRECT, CONFIGURATIONS
     return (CONFIGURATIONS, DIRECT) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
+
+
+def _has_few_rooms(problem: Problem) -> bool:
+    """Whether many nodes have the same idle resources, as far as pending tasks can use them."""
+    useful = useful_capacity(problem.idle, problem.classes.request)
+    return len(np.unique(useful, axis=0)) <= FEW_ROOMS * problem.num_nodes
 
 
 def _improve_with(engine: str, problem: Problem, part: _Open, run: tuple[Answer, Search]) -> Answer:

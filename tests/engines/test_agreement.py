@@ -11,6 +11,7 @@ import pytest
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS
 from optsched.domain.decisions import LevelStatus, Sense
 from optsched.engines import portfolio
+from optsched.engines.cpsat import levels as cpsat_levels
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
@@ -89,6 +90,7 @@ def solved(setting, monkeypatch: pytest.MonkeyPatch, most_direct: int):
 
 @pytest.mark.parametrize("seed", range(60 * EFFORT))
 def test_direct_encoding_reaches_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpsat_levels, "LEAST_RELAXED", 100 * (seed % 2))
     made = setting(seed, related=seed % 3 == 0)
     problem, rules, _, levels, _ = made
     answer = solved(made, monkeypatch, 10**6)
@@ -112,6 +114,7 @@ def test_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setting(2000 + seed, related=seed % 2 == 0)
     problem, rules, _, levels, _ = made
     best = best_values(problem, rules, levels)
+    monkeypatch.setattr(cpsat_levels, "LEAST_RELAXED", 100 * (seed % 3))
     for most_direct in (-1, 10**6):
         answer = solved(made, monkeypatch, most_direct)
         for result, value in zip(answer.results, best, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from threading import Lock
@@ -15,7 +16,7 @@ from optsched.problem.arrays import UNLIMITED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import F64, I64, Bool
     from optsched.problem.linear import Expression, Rows
 
 _SAFE = 2**61
@@ -225,10 +226,10 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     free = np.flatnonzero(is_free).tolist()
     low, high = task.lower.tolist(), task.upper.tolist()
     variables = {i: model.new_int_var(low[i], high[i], "") for i in free}
-    hint = np.clip(task.hint, task.lower, task.upper).tolist()
-    for i in free:
-        model.add_hint(variables[i], hint[i])
-    _add_rows(model, task, is_free, variables)
+    hint = np.clip(task.hint, task.lower, task.upper)[is_free].tolist()
+    model.proto.solution_hint.vars.extend(range(len(free)))
+    model.proto.solution_hint.values.extend(hint)
+    _add_rows(model, task, is_free)
     total, constant = _add_objective(model, task, is_free, variables)
     if gap is not None and abs(constant) < _EXACT:
         # Relative gaps are those of the whole objective.
@@ -238,47 +239,55 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     return _Built(model, variables, free, constant)
 
 
-def _add_rows(
-    model: cp_model.CpModel, task: Task, is_free: np.ndarray, variables: dict[int, cp_model.IntVar]
-) -> None:
-    rows = task.rows
-    fixed = np.zeros(len(rows.lower), np.int64)
+def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
+    """Write the rows that some values of the free variables break."""
+    rows, num_rows = task.rows, len(task.rows.lower)
+    fixed = np.zeros(num_rows, np.int64)
     constant = ~is_free[rows.variable]
     part = rows.coefficient[constant] * task.lower[rows.variable[constant]]
     np.add.at(fixed, rows.row[constant], part)
     row, variable = rows.row[~constant], rows.variable[~constant]
     factor = rows.coefficient[~constant]
     most = np.maximum(np.abs(task.lower), np.abs(task.upper))[variable].astype(np.float64)
-    size = np.bincount(row, weights=np.abs(factor) * most, minlength=len(fixed))
-    starts = np.searchsorted(row, np.arange(len(fixed) + 1))
-    for i in range(len(fixed)):
-        mine = slice(int(starts[i]), int(starts[i + 1]))
-        below = None if rows.lower[i] <= -UNLIMITED else int(rows.lower[i] - fixed[i])
-        above = None if rows.upper[i] >= UNLIMITED else int(rows.upper[i] - fixed[i])
-        _add_row(model, variable[mine], factor[mine], (below, above), float(size[i]), variables)
+    size = np.bincount(row, np.abs(factor) * most, num_rows).astype(np.float64)
+    starts = np.searchsorted(row, np.arange(num_rows + 1))
+    number = np.cumsum(is_free) - 1
+    at, factors = number[variable].tolist(), factor.tolist()
+    for i in np.flatnonzero(~_always_hold(task, (row, variable, factor), fixed, size)).tolist():
+        begin, end = int(starts[i]), int(starts[i + 1])
+        below = -_SAFE if rows.lower[i] <= -UNLIMITED else int(rows.lower[i] - fixed[i])
+        above = _SAFE if rows.upper[i] >= UNLIMITED else int(rows.upper[i] - fixed[i])
+        if begin == end:
+            if below > 0 or above < 0:
+                model.add_bool_or([])  # nothing is left that could meet the row
+            continue
+        mine = factors[begin:end]
+        step = math.gcd(*mine)
+        if size[i] / step >= _SAFE:
+            raise NumbersTooLarge(f"a row sums up to {float(size[i]):.3g}")
+        if step > 1:
+            mine = [f // step for f in mine]
+            below = below if below == -_SAFE else -(-below // step)
+            above = above if above == _SAFE else above // step
+        linear = model.proto.constraints.add().linear
+        linear.vars.extend(at[begin:end])
+        linear.coeffs.extend(mine)
+        linear.domain.extend((below, above))
 
 
-def _add_row(
-    model: cp_model.CpModel,
-    variable: I64,
-    factor: I64,
-    bounds: tuple[int | None, int | None],
-    size: float,
-    variables: dict[int, cp_model.IntVar],
-) -> None:
-    below, above = bounds
-    step = int(np.gcd.reduce(factor)) if len(factor) else 1
-    if size / max(step, 1) >= _SAFE:
-        raise NumbersTooLarge(f"a row sums up to {size:.3g}")
-    if not len(factor):
-        if (below is not None and below > 0) or (above is not None and above < 0):
-            model.add_bool_or([])  # nothing is left that could meet the row
-        return
-    terms = [variables[i] for i in variable.tolist()]
-    total = cp_model.LinearExpr.weighted_sum(terms, (factor // step).tolist())
-    lowest = -_SAFE if below is None else -(-below // step)
-    highest = _SAFE if above is None else above // step
-    model.add_linear_constraint(total, lowest, highest)
+def _always_hold(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
+    """(rows,) rows that hold whatever the free variables are; large numbers are not looked at."""
+    rows = task.rows
+    row, variable, factor = entries
+    is_small = size < _EXACT
+    small = is_small[row]
+    row, variable, factor = row[small], variable[small], factor[small]
+    ends = np.stack([task.lower[variable] * factor, task.upper[variable] * factor])
+    least, most = fixed.copy(), fixed.copy()
+    np.add.at(least, row, ends.min(axis=0))
+    np.add.at(most, row, ends.max(axis=0))
+    found: Bool = is_small & (least >= rows.lower) & (most <= rows.upper)
+    return found
 
 
 def _add_objective(

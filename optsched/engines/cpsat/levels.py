@@ -16,6 +16,7 @@ from optsched.engines.cpsat.exact import Answer, Effort, NumbersTooLarge, Task, 
 from optsched.engines.cpsat.master import Master, charge, relaxed_values, rounded
 from optsched.engines.cpsat.model import LevelUpdate, Step
 from optsched.engines.cpsat.pricing import Pricer
+from optsched.engines.cpsat.relaxation import Relaxation
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.linear import Expression, Rows
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from optsched.engines.cpsat.exact import Result, Sight
     from optsched.engines.cpsat.master import Charged, Relaxed
-    from optsched.engines.cpsat.model import LevelModel, Limits, Objective
-    from optsched.problem.arrays import F64, I64
+    from optsched.engines.cpsat.model import LevelModel, Limits, Objective, Placement
+    from optsched.problem.arrays import F64, I64, Bool
 
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
@@ -33,6 +34,15 @@ MOST_STEPS = 50_000
 """Steps of the search for all configurations that could matter, over all node classes."""
 
 WHOLE = 1e-6
+
+LEAST_RELAXED = 100
+"""Free variables below which CP-SAT is done before a relaxation would be of use."""
+
+NEAR_SHARE = 0.5
+"""Part of a level's time for the search near the relaxation."""
+
+NEAR_WORK = 0.2
+"""Deterministic seconds of that search."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -128,7 +138,7 @@ class _Levels:
         """All levels in order; returns why no more could be done."""
         done = []
         for level, objective in enumerate(self.model.objectives):
-            update = self.solve_level(level, objective)
+            update = yield from self.steps(level, objective)
             self._hold(objective, update.value)
             self.told(update)
             done.append(update)
@@ -165,9 +175,16 @@ class _Levels:
             self.tell(Step(self.clock.elapsed, update))
 
     def attempt(
-        self, task: Task, share: float, seen: Callable[[Sight], LevelUpdate | None]
+        self,
+        task: Task,
+        share: float,
+        seen: Callable[[Sight], LevelUpdate | None],
+        work: float | None = None,
     ) -> Result:
-        """CP-SAT on a task with a share of the time left; `seen` makes news of what it finds."""
+        """CP-SAT on a task with a share of the time left; `seen` makes news of what it finds.
+
+        `work` are deterministic seconds; None for what the limits allow.
+        """
         begun = self.clock.work_s
 
         def watch(sight: Sight) -> None:
@@ -177,7 +194,10 @@ class _Levels:
             if update is not None:
                 self.told(update)
 
-        result = maximize(task, self.effort(share), None if self.tell is None else watch)
+        effort = self.effort(share)
+        if work is not None:
+            effort = replace(effort, deterministic=min(work, effort.deterministic))
+        result = maximize(task, effort, None if self.tell is None else watch)
         self.clock.work_s = begun + result.work_s
         cut = result.answer in (Answer.FEASIBLE, Answer.UNKNOWN)
         self._is_cut |= cut and not self.limits.suffices(result.value, result.bound)
@@ -187,6 +207,11 @@ class _Levels:
         """Whether no time is left for what there would be to do."""
         self._is_cut |= self.clock.is_over
         return self.clock.is_over
+
+    def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
+        """One level, with those above it held; yields what is worth keeping on the way."""
+        yield from ()
+        return self.solve_level(level, objective)
 
     def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
         """One level, with those above it held."""
@@ -238,43 +263,145 @@ def to_maximise(objective: Objective) -> Expression:
 
 
 class _Direct(_Levels):
-    """A complete model: CP-SAT as it is."""
+    """A complete model: its relaxation first, then CP-SAT near that, then CP-SAT as it is."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._rows = self.model.rows
-        self._hint = self.model.hint
+        model = self.model
+        self._rows = model.rows
+        self._hint = model.hint
+        self._relaxation: Relaxation | None = None
+        if model.placement is not None and (model.lower < model.upper).sum() >= LEAST_RELAXED:
+            self._relaxation = Relaxation(model.lower, model.upper, model.rows)
 
-    def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
+    def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         goal = to_maximise(objective)
         value, bound = self.incumbent(objective), self.known_bound(objective)
-        if not self.limits.suffices(value, bound) and not self.is_over():
-            value, bound = self._search(level, objective, value, bound)
+        values = None
+        if not self._is_done(value, bound):
+            values, bound = self._relaxed(level, objective, value, bound)
+        if values is not None and not self._is_done(value, bound):
+            upper = self._near(level, values)
+            share, before = NEAR_SHARE * self._share(level), value
+            value, _ = self._search(level, objective, (value, bound), (upper, share, NEAR_WORK))
+            if value != before:
+                # The solver may be ended before this level is.
+                yield self.update(level, objective, value, bound)
+        if not self._is_done(value, bound):
+            upper = self._complete(level)
+            within = (upper, self._share(level), self.limits.deterministic)
+            value, bound = self._search(level, objective, (value, bound), within)
         if value is not None:
             self._rows = with_row(self._rows, goal, value)
+            if self._relaxation is not None:
+                self._relaxation.hold(goal, value)
         return self.update(level, objective, value, bound)
 
+    def _is_done(self, value: int | None, bound: int | None) -> bool:
+        """Whether a level needs no more work, or has no time left for it."""
+        return self.limits.suffices(value, bound) or self.is_over()
+
+    def _share(self, level: int) -> float:
+        """The part of the time left that a level may take."""
+        return max(0.5, 1 / (len(self.model.objectives) - level))
+
+    def _relaxed(
+        self, level: int, objective: Objective, value: int | None, bound: int | None
+    ) -> tuple[F64 | None, int | None]:
+        """The relaxation's optimum, None without one, and the better one of two bounds."""
+        if self._relaxation is None:
+            return None, bound
+        left = self.clock.left
+        milliseconds = None if left is None else int(left * 1000 * self._share(level))
+        vertex = self._relaxation.maximize(to_maximise(objective), milliseconds)
+        if vertex is None:
+            return None, bound
+        # Rows hold up to a tolerance only: what is known to be reached is never excluded.
+        if vertex.bound is None or (value is not None and vertex.bound < value):
+            return vertex.values, bound
+        found = _lower(bound, vertex.bound)
+        self.told(replace(self.update(level, objective, value, found), solution=None))
+        return vertex.values, found
+
+    def _near(self, level: int, values: F64) -> I64:
+        """Upper bounds: tasks only where the relaxation or the incumbent has some.
+
+        Gangs that count on later levels alone stay out.
+        """
+        placement, upper = self.model.placement, self.model.upper
+        assert placement is not None  # noqa: S101  the caller has the relaxation
+        some = np.maximum(np.ceil(values - WHOLE).astype(np.int64), self._hint)
+        upper = np.where(placement.node_of >= 0, np.clip(some, self.model.lower, upper), upper)
+        return np.where(placement.stage > level, self.model.lower, upper)
+
+    def _complete(self, level: int) -> I64:
+        """Upper bounds that leave out gangs of later levels, where that loses nothing."""
+        placement = self.model.placement
+        if placement is None:
+            return self.model.upper
+        later = placement.stage > level
+        if not later.any() or not _can_leave_out(self.model, placement, later):
+            return self.model.upper
+        return np.where(later, self.model.lower, self.model.upper)
+
     def _search(
-        self, level: int, objective: Objective, known: int | None, bound: int | None
+        self,
+        level: int,
+        objective: Objective,
+        known: tuple[int | None, int | None],
+        within: tuple[I64, float, float],
     ) -> tuple[int | None, int | None]:
-        """The best value and bound that are found."""
+        """The best value and bound that are found.
+
+        `known` are those so far; `within` are upper bounds, a share of the time that is left, and
+        deterministic seconds.
+        """
         goal = to_maximise(objective)
+        value, bound = known
+        upper, share, work = within
 
-        def seen(sight: Sight) -> LevelUpdate:
-            nonlocal known, bound
-            known = known if sight.solution is None else goal.value(sight.solution)
-            bound = _lower(bound, sight.bound)
-            return replace(self.update(level, objective, known, bound), solution=sight.solution)
+        def seen(sight: Sight) -> LevelUpdate | None:
+            nonlocal value, bound
+            value = value if sight.solution is None else goal.value(sight.solution)
+            if upper is self.model.upper:
+                bound = _lower(bound, sight.bound)
+            elif sight.solution is None:
+                return None
+            return replace(self.update(level, objective, value, bound), solution=sight.solution)
 
-        model, share = self.model, max(0.5, 1 / (len(self.model.objectives) - level))
-        task = Task(model.lower, model.upper, self._rows, goal, self._hint, known, bound)
-        result = self.attempt(task, share, seen)
+        task = Task(self.model.lower, upper, self._rows, goal, self._hint, value, bound)
+        result = self.attempt(task, share, seen, work)
         # One that is only as good may be worse on the levels below.
         if result.solution is not None and result.value != task.at_least:
             self.best = _Best(result.solution)
             self._hint = result.solution
             return result.value, _lower(bound, _bound(result, result.value))
         return task.at_least, _lower(bound, _bound(result, task.at_least))
+
+
+def _can_leave_out(model: LevelModel, placement: Placement, later: Bool) -> bool:
+    """Whether each solution stays one without some gangs, once nodes supply as much less.
+
+    Rows over those gangs alone have to allow zero; all other rows may only be eased.
+    """
+    if model.lower[later].any():
+        return False
+    rows = model.rows
+    given = later | (placement.node_of >= 0)
+    counts = (rows.row < placement.num_rules) & ~placement.linking[rows.row]
+    leaves = counts & given[rows.variable] & (model.lower < model.upper)[rows.variable]
+    num_rows = len(rows.lower)
+    mixed = np.zeros(num_rows, np.bool_)
+    mixed[rows.row[counts & ~later[rows.variable]]] = True
+    touched = np.zeros(num_rows, np.bool_)
+    touched[rows.row[leaves]] = True
+    alone = touched & ~mixed
+    if ((rows.lower[alone] > 0) | (rows.upper[alone] < 0)).any():
+        return False
+    at = rows.row[leaves]
+    rising = rows.coefficient[leaves] < 0
+    tight = np.where(rising, rows.upper[at] < UNLIMITED, rows.lower[at] > -UNLIMITED)
+    return not (tight & mixed[at]).any()
 
 
 def _bound(result: Result, known: int | None) -> int | None:

@@ -65,6 +65,31 @@ class Configurations:
 
 
 @dataclass(frozen=True, eq=False)
+class Placement:
+    """What the variables of a complete model stand for, so that parts of it can be solved.
+
+    Attributes
+    ----------
+    node_of
+        (variables,) node on which a variable counts tasks; -1 for all other variables.
+    stage
+        (variables,) the first level on which the gangs of a variable count; -1 for variables that
+        belong to no gang.
+    linking
+        (rows,) rows in which what gangs place is what nodes supply. Where gangs are left out,
+        nodes can supply as much less.
+    num_rules
+        Rows of hard rules; those that follow define levels.
+
+    """
+
+    node_of: I64
+    stage: I64
+    linking: Bool
+    num_rules: int
+
+
+@dataclass(frozen=True, eq=False)
 class LevelModel:
     """Levels to be solved one after the other, each with those above it held at their values.
 
@@ -82,6 +107,8 @@ class LevelModel:
         queues.
     configurations
         None when the model is complete as it stands.
+    placement
+        None where only the whole model can be solved.
 
     """
 
@@ -92,6 +119,7 @@ class LevelModel:
     hint: I64
     kin: I64
     configurations: Configurations | None = None
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,261 @@
+"""How good plans are within the live budget, next to the pipeline and to 20 times the budget.
+
+`make bench-quality`, or `python -m bench.quality [--clusters 100] [--model volcano-default]`. Mixed
+clusters of `MixedCluster`, 40 to 400 nodes, drawn from a seed. Each is decided by the pipeline
+alone, within the live budget (400 ms, two workers), and within 20 times as much. Plans are compared
+on the levels of the model that stand above scores of nodes, in their order.
+
+The goals: better than the pipeline on half of the clusters where the long solve is; 80 % of the
+gain of the long solve; never worse; no plan refused by the verifier; admission proved, or within
+2 %, on 60 % of the clusters of up to 100 nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.decisions import Sense
+from optsched.domain.progress import relative_gap
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.kube.clock import SystemClock
+from optsched.policy.load import load_policy
+from optsched.policy.policy import without_solver
+from optsched.session.session import Surroundings, judge_actions, run_session
+from optsched.study.generate_mixed import MixedCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import LevelResult
+    from optsched.policy.policy import Policy
+
+LIVE_MS = 400
+LONG = 20
+SMALL_NODES = 100
+NEAR = 0.02
+GOALS = {"better": 0.5, "gain": 0.8, "near": 0.6}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The levels of one plan, how long it took, and how many plans the verifier refused."""
+
+    levels: tuple[LevelResult, ...]
+    seconds: float
+    solve_s: float
+    refused: int
+    engine: str
+    stopped: str
+
+    def gap(self, name: str) -> float:
+        """The largest relative gap of the levels whose names begin so."""
+        return max(
+            (
+                relative_gap(r.value, r.bound) if r.bound is not None else float("inf")
+                for r in self.levels
+                if r.name.startswith(name)
+            ),
+            default=0.0,
+        )
+
+
+def clusters(number: int, seed: int, most_nodes: int) -> Iterator[MixedCluster]:
+    """Random mixed clusters of 40 to `most_nodes` nodes, three sizes of pods."""
+    for i in range(number):
+        rng = np.random.default_rng((seed, i))
+        num_nodes = round(40 * (most_nodes / 40) ** rng.random())
+        yield MixedCluster(
+            num_nodes=num_nodes,
+            num_pods=int(np.clip(num_nodes * rng.uniform(2.5, 6), 100, 2000)),
+            num_shapes=int(rng.integers(24, 97)),
+            num_departments=int(rng.integers(2, 5)),
+            num_teams=int(rng.integers(2, 4)),
+            fill=float(rng.uniform(0.8, 1.0)),
+            seed=seed * 1_000_003 + i,
+        )
+
+
+def decide(
+    snapshot: Snapshot, policy: Policy, worker: WorkerProcess | None, limits: Limits | None
+) -> Outcome:
+    """One session; without a worker the incumbent that the solver starts from."""
+    report = run_session(snapshot, policy, Surroundings(SystemClock(), worker, limits=limits))
+    certificate = report.plan.certificate
+    return Outcome(
+        certificate.levels,
+        certificate.seconds,
+        report.trace.seconds.get("solve", 0.0),
+        len({v.where for v in report.trace.violations}),
+        certificate.engine,
+        certificate.stopped,
+    )
+
+
+def pipeline(snapshot: Snapshot, policy: Policy) -> tuple[LevelResult, ...]:
+    """The levels of the plan of `solver: none`, as the policy with a solver counts them."""
+    plan = run_session(snapshot, without_solver(policy), Surroundings()).plan
+    return judge_actions(snapshot, policy, plan.actions).levels
+
+
+def compared(one: Sequence[LevelResult], other: Sequence[LevelResult]) -> int:
+    """1 where one is better on the first level on which they differ, -1 where it is worse."""
+    for a, b in zip(above_nodes(one), above_nodes(other), strict=True):
+        if a.value != b.value:
+            return 1 if (a.value > b.value) is (a.sense is Sense.MAX) else -1
+    return 0
+
+
+def above_nodes(levels: Sequence[LevelResult]) -> list[LevelResult]:
+    """The levels without those over single nodes and without evictions."""
+    return [r for r in levels if r.name not in ("node score", "victims")]
+
+
+def gained(
+    base: Sequence[LevelResult], live: Sequence[LevelResult], long: Sequence[LevelResult]
+) -> float:
+    """Part of the gain of the long solve, on the first level where it gains."""
+    for b, v, w in zip(*map(above_nodes, (base, live, long)), strict=True):
+        sign = 1 if b.sense is Sense.MAX else -1
+        if v.value != b.value and w.value == b.value:
+            return float(sign * (v.value - b.value) > 0)
+        if w.value != b.value:
+            return float(np.clip((v.value - b.value) / (w.value - b.value), 0, 1))
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one cluster has shown; `long` is None where nobody asked for it."""
+
+    cluster: MixedCluster
+    none: tuple[LevelResult, ...]
+    start: Outcome
+    live: Outcome
+    long: Outcome | None
+
+    @property
+    def base(self) -> tuple[LevelResult, ...]:
+        """The better plan of the pipeline: as Volcano orders gangs, or by priority first."""
+        return self.start.levels if compared(self.start.levels, self.none) >= 0 else self.none
+
+    @property
+    def sign(self) -> int:
+        """How the live plan compares with that of the pipeline."""
+        return compared(self.live.levels, self.base)
+
+    @property
+    def gain(self) -> float | None:
+        """Part of the gain of the long solve; None where it gains nothing."""
+        if self.long is None or compared(self.long.levels, self.base) <= 0:
+            return None
+        return gained(self.base, self.live.levels, self.long.levels)
+
+    @property
+    def refused(self) -> int:
+        """Plans that the verifier refused."""
+        return self.live.refused + (self.long.refused if self.long else 0)
+
+    def lines(self, *, verbose: bool) -> Iterator[str]:
+        """What to print."""
+        given, live = self.cluster, self.live
+        yield (
+            f"{given.num_nodes:3} nodes {given.num_pods:4} pods fill {given.fill:.2f} "
+            f"{'=+-'[self.sign]} {_told(live)} "
+            f"solve {live.solve_s:5.2f} s of {live.seconds:5.2f} refused {self.refused}"
+        )
+        if self.long is not None:
+            sign = "=+-"[compared(self.long.levels, self.base)]
+            part = "" if self.gain is None else f"; part of its gain {self.gain:.2f}"
+            yield f"    long {sign} {_told(self.long)}{part}"
+            if compared(self.long.levels, live.levels) < 0:
+                yield "    20 times the budget is worse"
+        if verbose:
+            plans = {"none": self.none, "start": self.start.levels, "live": live.levels}
+            if self.long is not None:
+                plans["long"] = self.long.levels
+            for name, levels in plans.items():
+                yield f"    {name:6}" + " ".join(f"{r.value}/{r.bound}" for r in levels)
+
+
+def _told(outcome: Outcome) -> str:
+    gaps = ", ".join(
+        f"{100 * relative_gap(r.value, r.bound):.2f}"
+        for r in outcome.levels
+        if r.name.startswith("admission") and r.bound is not None
+    )
+    return f"gaps {gaps} % {outcome.engine}; {outcome.stopped}"
+
+
+def runs(given: argparse.Namespace) -> Iterator[Run]:
+    """All clusters, decided."""
+    policy = load_policy(given.model, lambda path: path.read_text())
+    if not given.evictions:
+        actions = tuple(a for a in policy.actions if a not in ("preempt", "reclaim"))
+        policy = replace(policy, actions=actions)
+    live = Limits(budget_ms=given.live_ms)
+    long = Limits(budget_ms=LONG * given.live_ms, num_engines=2)
+    if given.work is not None:
+        live = Limits(None, given.work, num_workers=1)
+        long = replace(live, deterministic=LONG * given.work, num_engines=2)
+    worker = WorkerProcess()
+    worker.wait_until_ready()
+    try:
+        for cluster in list(clusters(given.clusters, given.seed, given.most_nodes))[given.first :]:
+            snapshot = cluster.snapshot()
+            yield Run(
+                cluster,
+                pipeline(snapshot, policy),
+                decide(snapshot, policy, None, None),
+                decide(snapshot, policy, worker, live),
+                None if given.no_long else decide(snapshot, policy, worker, long),
+            )
+    finally:
+        worker.close()
+
+
+def main() -> int:
+    """Decide, compare and print; 1 where a goal is missed."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--clusters", type=int, default=100)
+    options.add_argument("--first", type=int, default=0)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--most-nodes", type=int, default=400)
+    options.add_argument("--model", default="volcano-default")
+    options.add_argument("--evictions", action="store_true", help="keep preempt and reclaim")
+    options.add_argument("--no-long", action="store_true", help="compare with the pipeline alone")
+    options.add_argument("--live-ms", type=int, default=LIVE_MS)
+    options.add_argument("--verbose", action="store_true", help="print every level")
+    options.add_argument("--work", type=float, help="deterministic seconds in place of the clock")
+    given = options.parse_args()
+    done: list[Run] = []
+    for number, run in enumerate(runs(given), given.first):
+        done.append(run)
+        print(f"{number:3}", "\n".join(run.lines(verbose=given.verbose)), flush=True)
+    signs = [run.sign for run in done]
+    worse, refused = signs.count(-1), sum(run.refused for run in done)
+    print(f"better than the pipeline {signs.count(1)}, worse {worse}, refused {refused}")
+    figures: dict[str, list[float]] = {"better": [], "gain": [], "near": []}
+    for run in done:
+        if run.gain is not None:
+            figures["better"].append(run.sign > 0)
+            figures["gain"].append(run.gain)
+        if run.cluster.num_nodes <= SMALL_NODES:
+            figures["near"].append(run.live.gap("admission") <= NEAR)
+    met = worse == 0 and refused == 0
+    for name, each in figures.items():
+        if each:
+            mean = float(np.mean(each))
+            print(f"{name}: {mean:.2f} of {len(each)}, goal {GOALS[name]:.2f}")
+            met &= mean >= GOALS[name]
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
