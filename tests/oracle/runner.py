@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.oracle.checks import check_session, guarded
 from tests.oracle.clusters import FAMILIES, MEDIUM, SMALL, draw_cluster
+from tests.oracle.proofs import check_proof
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ MODELS = (
     "min-fragmentation",
     "volcano-compatible",
 )
+GREEDY = "volcano-compatible"
 _OWN = {"topology": "topology-first", "shared": "gpus-shared"}
 _EVERY = 25
 """Of so many clusters of a family one is of medium size."""
@@ -81,7 +83,10 @@ def run_case(
     """The findings of a case by model."""
     cluster = case.draw()
     for model in models or case.models:
-        yield model, guarded(model, lambda name=model: check_session(cluster, name))
+        found = guarded(model, lambda name=model: check_session(cluster, name))
+        if case.is_small and model != GREEDY:
+            found += guarded(model, lambda name=model: check_proof(cluster, name))
+        yield model, found
 
 
 def run_cases(seed: int, numbers: range, tally: Tally | None = None) -> Tally:

@@ -1,0 +1,143 @@
+"""Certificates against the independent joint model: no accepted plan may be beyond a bound."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate, Sense
+from optsched.policy.load import is_shipped
+from tests.oracle.checks import Finding
+from tests.oracle.sessions import (
+    MODELS,
+    Worth,
+    decide,
+    described,
+    first_loss,
+    policy_of,
+    snapshot_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.decisions import Action, Certificate
+    from tests.oracle.manifests import Cluster
+
+_TRIES = 3
+
+
+class Worker:
+    """The process of the joint model."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.oracle.joint"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+
+    def ask(self, request: Mapping[str, Any]) -> Any:
+        """Its plan for a request; None where it has none."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        reply = json.loads(self._process.stdout.readline())
+        if "error" in reply:
+            raise RuntimeError(f"joint model: {reply['error']}")
+        return reply["plan"]
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+
+@cache
+def worker() -> Worker:
+    """The one of this process."""
+    return Worker()
+
+
+def model_text(model: str) -> str:
+    """The file of a model."""
+    if is_shipped(model):
+        return files("optsched.models").joinpath(f"{model}.yaml").read_text("utf-8")
+    return (MODELS / f"{model}.yaml").read_text("utf-8")
+
+
+def check_proof(cluster: Cluster, model: str) -> Iterator[Finding]:
+    """The joint model has no plan that the verifier accepts and that is beyond a bound."""
+    snapshot, policy = snapshot_of(cluster), policy_of(model)
+    plan = decide(snapshot, policy).plan
+    mine = Worth.of(snapshot, policy, plan.actions)
+    request = {"document": cluster.document(), "model": model_text(model), "barred": []}
+    for evict in (True, False):
+        barred: list[list[str]] = []
+        for _ in range(_TRIES):
+            found = worker().ask({**request, "evict": evict, "barred": barred})
+            if found is None:
+                break
+            actions = actions_of(snapshot, found)
+            theirs = Worth.of(snapshot, policy, actions)
+            if theirs.violations:
+                barred.append(_parts(found))
+                continue
+            loss = first_loss(mine, theirs)
+            if loss is not None:
+                bound = _bound(plan.certificate, loss.level)
+                kind = _claimed(plan.certificate, loss.level, loss.better, bound)
+                if kind:
+                    told = "\n".join(f"  {action}" for action in actions)
+                    text = f"a better plan is accepted: {loss}, bound {bound}\n"
+                    yield Finding(
+                        f"{kind} {loss.level.partition(',')[0]}",
+                        model,
+                        f"{text}{described(plan)}\nbetter\n{told}\n  {theirs.levels}",
+                    )
+                    return
+            break
+
+
+def _parts(found: Mapping[str, Any]) -> list[str]:
+    """Victims and gangs of a plan that is not to come again."""
+    gangs = {g.partition("/")[2] for _, _, g in (*found["bind"], *found["nominate"])}
+    return [*(task for task, _, _ in found["evict"]), *sorted(gangs)]
+
+
+def actions_of(snapshot: Snapshot, found: Mapping[str, Any]) -> list[Action]:
+    """The plan of the joint model as actions."""
+    node_of = {t.key: t.node for g in snapshot.gangs for t in g.tasks}
+    return [
+        *(Evict(task, node_of[task], action, gang) for task, gang, action in found["evict"]),
+        *(Allocate(task, node, gang) for task, node, gang in found["bind"]),
+        *(Nominate(task, node, gang) for task, node, gang in found["nominate"]),
+    ]
+
+
+def _bound(certificate: Certificate, level: str) -> int | None:
+    return next((r.bound for r in certificate.levels if r.name == level), None)
+
+
+def _claimed(certificate: Certificate, level: str, better: int, bound: int | None) -> str:
+    """What the certificate says that is not so; empty where it leaves such a plan open."""
+    result = next((r for r in certificate.levels if r.name == level), None)
+    if result is None:
+        return "false proof without level" if certificate.is_proved else ""
+    if result.status is LevelStatus.OPTIMAL:
+        return "false proof" if certificate.is_proved else "false optimum"
+    if bound is not None and (better > bound if result.sense is Sense.MAX else better < bound):
+        return "false bound"
+    return ""
