@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Snapshot
     from optsched.policy.policy import Policy
+    from optsched.session.session import Report
     from tests.oracle.manifests import Cluster
 
 MORE_WORK = 10
@@ -65,9 +66,7 @@ def check_session(cluster: Cluster, model: str) -> Iterator[Finding]:
     """Check one session on a cluster against itself, the pipeline and a longer search."""
     snapshot, policy = snapshot_of(cluster), policy_of(model)
     report = decide(snapshot, policy)
-    for rule in sorted({v.rule for v in report.trace.violations}):
-        broken = [str(v) for v in report.trace.violations if v.rule == rule]
-        yield Finding(f"refused {rule}", model, "\n".join(broken))
+    yield from refused(report, model)
     if report.plan.certificate.engine == NOTHING:
         yield Finding("no plan", model, "no candidate kept every rule")
     worth = Worth.of(snapshot, policy, report.plan.actions)
@@ -78,6 +77,15 @@ def check_session(cluster: Cluster, model: str) -> Iterator[Finding]:
     text = described(report.plan)
     yield from _dominated(snapshot, policy, worth, text)
     yield from _worse_with_time(snapshot, policy, worth, text)
+
+
+def refused(report: Report, model: str) -> Iterator[Finding]:
+    """What the verifier refused on the way to the plan, one finding a rule and kind of object."""
+    kinds = {f"{v.rule} {v.where.partition(' ')[0]}": [] for v in report.trace.violations}
+    for violation in report.trace.violations:
+        kinds[f"{violation.rule} {violation.where.partition(' ')[0]}"].append(str(violation))
+    for kind, broken in sorted(kinds.items()):
+        yield Finding(f"refused {kind}", model, "\n".join(broken))
 
 
 def _dominated(snapshot: Snapshot, policy: Policy, worth: Worth, text: str) -> Iterator[Finding]:

@@ -1,10 +1,10 @@
-"""An independent joint model: which gangs start, where, and which running pods are evicted for them.
+"""An independent joint model: which gangs start, on which nodes, and which pods are evicted.
 
 It is written from the documentation (docs/certificate.md, preemption.md, queues.md and
 models/formulation) and imports nothing of optsched: manifests and a model file in, a plan out.
 It runs in a process of its own, one request a line:
 
-    {"document": List, "model": text of a model file, "barred": [[task, …], …], "evict": true}
+    {"document": List, "policy": a model file, parsed, "barred": [[task, …], …], "evict": true}
 
 Its plans are proposals. The verifier of the project decides whether one counts, so that a row that
 is too loose here costs a try, and one that is too tight hides a better plan, but neither makes a
@@ -23,7 +23,6 @@ from itertools import product
 from math import ceil, gcd
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from ortools.sat.python import cp_model
 
 if TYPE_CHECKING:
@@ -252,7 +251,7 @@ def _summed(parts: Iterable[Mapping[str, int]]) -> Amounts:
 # --- shares --------------------------------------------------------------------------------------
 
 
-def _proportion_shares(inst: Instance) -> dict[str, dict[str, float]]:
+def _proportion_shares(inst: Instance) -> dict[str, dict[str, float]]:  # noqa: C901
     """What queues deserve by weight, level by level of the tree (proportion.md)."""
     found: dict[str, dict[str, float]] = {}
 
@@ -525,7 +524,7 @@ class Joint:
         running = [(g, p) for g in self.inst.gangs.values() for p in g.running]
         return [*running, *((None, p) for p in self.inst.foreign)]
 
-    def _apart(self, key: str, nodes: Sequence[str]) -> None:
+    def _apart(self, key: str, nodes: Sequence[str]) -> None:  # noqa: C901
         """Anti-affinity within one domain."""
         inst, model = self.inst, self.model
         here: dict[int, cp_model.IntVar] = {}
@@ -623,22 +622,26 @@ class Joint:
                 model.add(gained == 0).only_enforce_if(~gains)
                 after = self.held(under, r) + gained - self.lost(under, r)
                 model.add(after <= most).only_enforce_if(gains)
-            if self.sharing == "capacity" and self.rules["capacity"].get("enableHierarchy"):
-                if inst.children(q):
-                    for g in inst.gangs.values():
-                        if g.queue == q and g.waiting:
-                            model.add(self.y[g.name] == 0)
-            if self.sharing == "proportion" and q in self.due:
-                for r in self.resources:
-                    gained = self.gained([q], r)
-                    if isinstance(gained, int):
-                        continue
-                    gains = model.new_bool_var("")
-                    model.add(gained == 0).only_enforce_if(~gains)
-                    after = self.held([q], r) + gained - self.lost([q], r)
-                    most = ceil(self.due[q].get(r, 0) - 1e-6)
-                    model.add(after <= most).only_enforce_if(gains)
+        if self.sharing == "capacity" and self.rules["capacity"].get("enableHierarchy"):
+            for g in inst.gangs.values():
+                if g.waiting and inst.children(g.queue):
+                    model.add(self.y[g.name] == 0)
+        self._quotas()
         self._guarantees()
+
+    def _quotas(self) -> None:
+        """A queue takes no more than its share by weight."""
+        if self.sharing != "proportion":
+            return
+        for (q, share), r in product(self.due.items(), self.resources):
+            gained = self.gained([q], r)
+            if isinstance(gained, int):
+                continue
+            gains = self.model.new_bool_var("")
+            self.model.add(gained == 0).only_enforce_if(~gains)
+            after = self.held([q], r) + gained - self.lost([q], r)
+            most = ceil(share.get(r, 0) - 1e-6)
+            self.model.add(after <= most).only_enforce_if(gains)
 
     def _guarantees(self) -> None:
         inst, model = self.inst, self.model
@@ -939,7 +942,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
     """The plan for one request."""
     joint = Joint(
         Instance(request["document"]["items"]),
-        yaml.safe_load(request["model"]),
+        request["policy"],
         evict=request.get("evict", True),
     )
     for barred in request.get("barred", ()):

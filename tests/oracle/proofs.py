@@ -10,6 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate, Sense
 from optsched.policy.load import is_shipped
 from tests.oracle.checks import Finding
@@ -71,11 +73,14 @@ def worker() -> Worker:
     return Worker()
 
 
-def model_text(model: str) -> str:
-    """The file of a model."""
+@cache
+def model_of(model: str) -> Any:
+    """The file of a model, as it stands."""
     if is_shipped(model):
-        return files("optsched.models").joinpath(f"{model}.yaml").read_text("utf-8")
-    return (MODELS / f"{model}.yaml").read_text("utf-8")
+        text = files("optsched.models").joinpath(f"{model}.yaml").read_text("utf-8")
+    else:
+        text = (MODELS / f"{model}.yaml").read_text("utf-8")
+    return yaml.load(text, Loader=yaml.SafeLoader)
 
 
 def check_proof(cluster: Cluster, model: str) -> Iterator[Finding]:
@@ -83,7 +88,7 @@ def check_proof(cluster: Cluster, model: str) -> Iterator[Finding]:
     snapshot, policy = snapshot_of(cluster), policy_of(model)
     plan = decide(snapshot, policy).plan
     mine = Worth.of(snapshot, policy, plan.actions)
-    request = {"document": cluster.document(), "model": model_text(model), "barred": []}
+    request = {"document": cluster.document(), "policy": model_of(model), "barred": []}
     for evict in (True, False):
         barred: list[list[str]] = []
         for _ in range(_TRIES):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tests.oracle.chains import check_calm, check_history
 from tests.oracle.checks import check_session, guarded
 from tests.oracle.clusters import FAMILIES, MEDIUM, SMALL, draw_cluster
+from tests.oracle.metamorphic import check_metamorphic, check_roomier
 from tests.oracle.proofs import check_proof
 
 if TYPE_CHECKING:
@@ -80,13 +83,22 @@ class Tally:
 def run_case(
     case: Case, models: tuple[str, ...] | None = None
 ) -> Iterator[tuple[str, list[Finding]]]:
-    """The findings of a case by model."""
+    """The findings of a case by model: all cases are decided, and some of them checked further.
+
+    One in two is compared with the joint model, and one in two with changed clusters and with
+    itself over time.
+    """
     cluster = case.draw()
+    turn = case.number // len(FAMILIES)
     for model in models or case.models:
-        found = guarded(model, lambda name=model: check_session(cluster, name))
-        if case.is_small and model != GREEDY:
-            found += guarded(model, lambda name=model: check_proof(cluster, name))
-        yield model, found
+        checks = [check_session]
+        if case.is_small and model != GREEDY and turn % 2 == 0:
+            checks.append(check_proof)
+        if case.is_small and turn % 4 == 1:
+            checks += [check_metamorphic, check_roomier]
+        if case.is_small and turn % 4 == 3:
+            checks += [check_calm, check_history]
+        yield model, [f for check in checks for f in guarded(model, partial(check, cluster, model))]
 
 
 def run_cases(seed: int, numbers: range, tally: Tally | None = None) -> Tally:

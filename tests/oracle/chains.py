@@ -1,0 +1,122 @@
+"""Plans carried out on manifests, session after session, as a cluster would."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING
+
+from optsched.domain.decisions import Allocate, Evict, Nominate
+from tests.oracle.checks import Finding, refused
+from tests.oracle.manifests import gang_of, key_of, timestamp
+from tests.oracle.sessions import Worth, decide, described, policy_of, snapshot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.domain.decisions import Plan
+    from tests.oracle.manifests import Cluster, Manifest
+
+SESSIONS = 10
+_PERIOD_S = 1.0
+
+
+def carry_out(cluster: Cluster, plan: Plan) -> Cluster:
+    """The cluster a second later: victims wait anew, what was bound runs, nominations are kept."""
+    after = cluster.copy()
+    after.now_s += _PERIOD_S
+    pods = {key_of(p): p for p in after.of_kind("Pod")}
+    for action in plan.actions:
+        if isinstance(action, Evict):
+            _restart(pods[action.task], after.now_s)
+        elif isinstance(action, Allocate):
+            _bind(pods[action.task], action.node, after.now_s)
+        elif isinstance(action, Nominate):
+            pods[action.task]["status"]["nominatedNodeName"] = action.node
+    _settle(after)
+    return after
+
+
+def _restart(pod: Manifest, now_s: float) -> None:
+    pod["spec"].pop("nodeName", None)
+    pod["status"] = {"phase": "Pending"}
+    pod["metadata"]["creationTimestamp"] = timestamp(now_s)
+
+
+def _bind(pod: Manifest, node: str, now_s: float) -> None:
+    pod["spec"]["nodeName"] = node
+    pod["status"] = {"phase": "Running", "startTime": timestamp(now_s)}
+
+
+def _settle(cluster: Cluster) -> None:
+    """Bring the phases of PodGroups up to date."""
+    running = Counter(gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" in p["spec"])
+    for gang in cluster.of_kind("PodGroup"):
+        if running[gang["metadata"]["name"]] >= gang["spec"]["minMember"]:
+            gang["status"]["phase"] = "Running"
+        elif gang["status"]["phase"] == "Running" and not running[gang["metadata"]["name"]]:
+            gang["status"]["phase"] = "Inqueue"
+
+
+def finish(cluster: Cluster, rng: Random) -> Cluster:
+    """The cluster without some gangs that have run to their end."""
+    names = Counter(gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" in p["spec"])
+    waiting = {gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" not in p["spec"]}
+    ended = {n for n in sorted(names) if n and n not in waiting and rng.random() < 0.25}
+    after = cluster.copy()
+    after.objects = [
+        o
+        for o in after.objects
+        if not (o["kind"] == "Pod" and gang_of(o) in ended)
+        and not (o["kind"] == "PodGroup" and o["metadata"]["name"] in ended)
+    ]
+    return after
+
+
+def check_calm(cluster: Cluster, model: str) -> Iterator[Finding]:
+    """Ten sessions in a row, with nothing else going on, come to rest.
+
+    No pod is evicted twice, what had room nominated gets it, and the last sessions do nothing.
+    """
+    policy = policy_of(model)
+    evicted: Counter[str] = Counter()
+    story: list[str] = []
+    plan = None
+    for turn in range(SESSIONS):
+        snapshot = snapshot_of(cluster)
+        report = decide(snapshot, policy)
+        plan = report.plan
+        story.append(f"session {turn}\n{described(plan)}")
+        for finding in refused(report, model):
+            text = "\n".join([finding.text, *story])
+            yield Finding(f"chain {finding.kind}", model, text)
+            return
+        if not plan.actions:
+            return
+        for action in plan.actions:
+            if isinstance(action, Evict):
+                evicted[action.task] += 1
+        again = sorted(t for t, n in evicted.items() if n > 1)
+        if again:
+            told = f"evicted, started and evicted again: {', '.join(again)}\n"
+            yield Finding("chain evicts again", model, told + "\n".join(story))
+            return
+        cluster = carry_out(cluster, plan)
+    told = f"session {SESSIONS} with nothing new still acts\n"
+    yield Finding("chain without end", model, told + "\n".join(story))
+
+
+def check_history(cluster: Cluster, model: str, seed: str = "0") -> Iterator[Finding]:
+    """Sessions between which gangs end: each keeps every rule, and nothing that fits waits on."""
+    policy, rng = policy_of(model), Random(seed)
+    for turn in range(SESSIONS):
+        snapshot = snapshot_of(cluster)
+        report = decide(snapshot, policy)
+        for finding in refused(report, model):
+            yield Finding(f"chain {finding.kind}", model, f"session {turn}: {finding.text}")
+            return
+        worth = Worth.of(snapshot, policy, report.plan.actions)
+        if worth.violations:
+            yield Finding("chain accepted plan breaks a rule", model, worth.violations[0])
+            return
+        cluster = finish(carry_out(cluster, report.plan), rng)

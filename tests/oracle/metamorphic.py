@@ -1,0 +1,123 @@
+"""Changes of a cluster after which the answer is known to be the same, or no worse."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.oracle.checks import Finding
+from tests.oracle.sessions import Worth, decide, described, first_loss, policy_of, snapshot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.domain.decisions import Plan
+    from tests.oracle.manifests import Cluster
+
+_OVER_NODES = ("node score", "fragmentation", "network topology", "victims")
+"""Levels that may well be worse where there is more room: more tasks come, to other nodes."""
+
+
+def permuted(cluster: Cluster, seed: str) -> Cluster:
+    """The same objects in another order."""
+    after = cluster.copy()
+    Random(seed).shuffle(after.objects)
+    return after
+
+
+def doubled(cluster: Cluster) -> Cluster:
+    """All amounts of CPU and memory twice as large."""
+    after = cluster.copy()
+    for made in after.objects:
+        _double(made)
+    return after
+
+
+def _double(value: Any) -> None:
+    if isinstance(value, list):
+        for each in value:
+            _double(each)
+    if not isinstance(value, dict):
+        return
+    for key, each in value.items():
+        if key in ("cpu", "memory") and isinstance(each, str):
+            found = re.fullmatch(r"(\d+)(\D*)", each)
+            assert found is not None
+            value[key] = f"{2 * int(found[1])}{found[2]}"
+        else:
+            _double(each)
+
+
+def renamed(cluster: Cluster) -> Cluster:
+    """Every PodGroup and pod with a longer name; their order by name stays."""
+    after = cluster.copy()
+    for made in after.objects:
+        if made["kind"] in ("PodGroup", "Pod"):
+            made["metadata"]["name"] = f"x{made['metadata']['name']}"
+        notes = made["metadata"].get("annotations", {})
+        group = "scheduling.k8s.io/group-name"
+        if group in notes:
+            notes[group] = f"x{notes[group]}"
+    return after
+
+
+def roomier(cluster: Cluster) -> Cluster:
+    """One more node, as large as the largest of each resource together, that only gangs see."""
+    after = cluster.copy()
+    model = max(
+        after.of_kind("Node"), key=lambda n: int(n["status"]["allocatable"].get("cpu", "0"))
+    )
+    offer = {r: a for r, a in model["status"]["allocatable"].items() if r != "pods"}
+    after.node("zz-new", offer, {"zone": "z0"})
+    return after
+
+
+def check_metamorphic(cluster: Cluster, model: str, seed: str = "0") -> Iterator[Finding]:
+    """Order, names and units change no value of a proved level."""
+    policy = policy_of(model)
+    plan = decide(snapshot_of(cluster), policy).plan
+    for name, change in {
+        "order": lambda c: permuted(c, seed),
+        "names": renamed,
+        "units": doubled,
+    }.items():
+        other = decide(snapshot_of(change(cluster)), policy).plan
+        yield from _same(name, model, plan, other)
+
+
+def _same(name: str, model: str, plan: Plan, other: Plan) -> Iterator[Finding]:
+    """Of two plans for the same problem none is better where both are proved."""
+    theirs = {r.name: r for r in other.certificate.levels}
+    for mine in plan.certificate.levels:
+        found = theirs.get(mine.name)
+        if found is None or not (mine.status == "OPTIMAL" == found.status):
+            return
+        allowed = {mine.value, 2 * mine.value} if name == "units" else {mine.value}
+        if found.value not in allowed:
+            yield _changed(name, mine.name, model, plan, other)
+            return
+
+
+def _changed(name: str, level: str, model: str, plan: Plan, other: Plan) -> Finding:
+    text = f"level {level} differs\n{described(plan)}\nwith other {name}\n{described(other)}"
+    return Finding(f"other {name} {level.partition(',')[0]}", model, text)
+
+
+def check_roomier(cluster: Cluster, model: str) -> Iterator[Finding]:
+    """With one more node no level over gangs is worse, as far as the plan still is a plan."""
+    policy = policy_of(model)
+    before = decide(snapshot_of(cluster), policy).plan
+    larger = snapshot_of(roomier(cluster))
+    after = decide(larger, policy).plan
+    mine, theirs = (Worth.of(larger, policy, p.actions) for p in (after, before))
+    if theirs.violations:
+        return
+    loss = first_loss(mine, theirs)
+    if loss is not None and loss.level not in _OVER_NODES:
+        level = loss.level.partition(",")[0]
+        text = f"worse with one more node: {loss}\n{described(after)}\nbefore\n{described(before)}"
+        yield Finding(f"one more node {level}", model, text)
+
+
+__all__ = ["check_metamorphic", "check_roomier", "doubled", "permuted", "renamed"]
