@@ -40,6 +40,7 @@ bench-session: $(STAMP) ## Problem → Decisions: greedy, configurations, node b
 .PHONY: bench-growth
 bench-growth: $(STAMP) ## session time at half and at full size: shapes, queues, resources, priorities
 	$(PY) -m bench.growth
+
 .PHONY: bench-quality
 bench-quality: $(STAMP) ## mixed clusters: the live budget next to the pipeline and to 20 times the budget
 	$(PY) -m bench.quality

@@ -91,6 +91,7 @@ def solved(setting, monkeypatch: pytest.MonkeyPatch, most_direct: int):
 @pytest.mark.parametrize("seed", range(60 * EFFORT))
 def test_direct_encoding_reaches_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpsat_levels, "LEAST_RELAXED", 100 * (seed % 2))
+    monkeypatch.setattr(cpsat_levels, "LEAST_ROUNDS", 1500 * (seed % 4))
     made = setting(seed, related=seed % 3 == 0)
     problem, rules, _, levels, _ = made
     answer = solved(made, monkeypatch, 10**6)

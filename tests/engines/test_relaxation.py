@@ -125,8 +125,11 @@ def values(report):
     return [r.value if r.sense is Sense.MAX else -r.value for r in levels]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_more_work_is_never_worse(seed):
+@pytest.mark.parametrize("least_rounds", [0, 1500])
+@pytest.mark.parametrize("seed", range(5))
+def test_more_work_is_never_worse(seed, least_rounds, monkeypatch):
+    monkeypatch.setattr(cpsat_levels, "LEAST_ROUNDS", least_rounds)
+    monkeypatch.setattr(cpsat_levels, "ROUND_VARIABLES", 20)
     greedy, short, long = (decided(seed, work) for work in (None, 0.02, 0.2))
     assert values(greedy) <= values(short) <= values(long)
     assert not any(report.trace.violations for report in (greedy, short, long))

@@ -7,11 +7,13 @@ replaced by solutions that are better on the level at hand and no worse on those
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.domain.decisions import LevelStatus, Sense
+from optsched.domain.progress import relative_gap
 from optsched.engines.cpsat.exact import Answer, Effort, NumbersTooLarge, Task, maximize
 from optsched.engines.cpsat.master import Master, charge, relaxed_values, rounded
 from optsched.engines.cpsat.model import LevelUpdate, Step
@@ -21,7 +23,7 @@ from optsched.problem.arrays import UNLIMITED
 from optsched.problem.linear import Expression, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from optsched.engines.cpsat.exact import Result, Sight
     from optsched.engines.cpsat.master import Charged, Relaxed
@@ -43,6 +45,24 @@ NEAR_SHARE = 0.5
 
 NEAR_WORK = 0.2
 """Deterministic seconds of that search."""
+
+LEAST_ROUNDS = 1500
+"""Free variables from which a level is searched neighbourhood by neighbourhood."""
+
+NEAR_ENOUGH = 1e-3
+"""Relative gap of such a level at which the next one is begun."""
+
+ROUND_VARIABLES = 400
+"""Variables of the nodes that one neighbourhood leaves free."""
+
+ROUND_WORK = 0.05
+"""Deterministic seconds of the search of one neighbourhood."""
+
+MOST_ROUNDS_OF_NODES = 6
+"""Neighbourhoods that are searched on one level."""
+
+FULL_SECONDS = 5e-5
+"""Seconds a free variable below which the complete model is not even presolved in time."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -271,35 +291,100 @@ class _Direct(_Levels):
         self._rows = model.rows
         self._hint = model.hint
         self._relaxation: Relaxation | None = None
+        self._ends_s: float | None = None
         if model.placement is not None and (model.lower < model.upper).sum() >= LEAST_RELAXED:
             self._relaxation = Relaxation(model.lower, model.upper, model.rows)
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
         goal = to_maximise(objective)
         value, bound = self.incumbent(objective), self.known_bound(objective)
-        values = None
+        values, self._ends_s = None, self._end_of(level)
         if not self._is_done(value, bound):
             values, bound = self._relaxed(level, objective, value, bound)
-        if values is not None and not self._is_done(value, bound):
-            upper = self._near(level, values)
-            share, before = NEAR_SHARE * self._share(level), value
-            value, _ = self._search(level, objective, (value, bound), (upper, share, NEAR_WORK))
+        complete = self._complete(level)
+        for upper, share, work in self._parts(level, values, complete):
+            if self._is_done(value, bound) or self._is_near_enough(value, bound, complete):
+                break
+            before, within = value, (upper(), share * self._time_share(), work)
+            value, found = self._search(level, objective, (value, bound), within)
+            bound = found if within[0] is complete else bound
             if value != before:
                 # The solver may be ended before this level is.
                 yield self.update(level, objective, value, bound)
-        if not self._is_done(value, bound):
-            upper = self._complete(level)
-            within = (upper, self._share(level), self.limits.deterministic)
-            value, bound = self._search(level, objective, (value, bound), within)
         if value is not None:
             self._rows = with_row(self._rows, goal, value)
             if self._relaxation is not None:
                 self._relaxation.hold(goal, value)
         return self.update(level, objective, value, bound)
 
+    def _parts(
+        self, level: int, values: F64 | None, complete: I64
+    ) -> Iterator[tuple[Callable[[], I64], float, float]]:
+        """Upper bounds of each search of a level, its share of the time, deterministic seconds.
+
+        Near the relaxation first. Large models are then searched neighbourhood by neighbourhood:
+        near the relaxation, with some nodes free. The complete model is last.
+        """
+        if values is not None:
+            yield partial(self._near, level, values), NEAR_SHARE, NEAR_WORK
+            if self._num_free(complete) >= LEAST_ROUNDS:
+                for nodes in self._neighbourhoods(values, complete):
+                    yield partial(self._near, level, values, nodes), 1.0, ROUND_WORK
+        left = self._seconds_left()
+        if left is None or left > FULL_SECONDS * self._num_free(complete):
+            yield (lambda: complete), 1.0, self.limits.deterministic
+
+    def _neighbourhoods(self, values: F64, complete: I64) -> Iterator[Bool]:
+        """(variables,) those of some nodes: first where relaxation and incumbent differ most."""
+        placement = self.model.placement
+        assert placement is not None  # noqa: S101  the caller has the relaxation
+        there = np.flatnonzero(placement.node_of >= 0)
+        node_of = placement.node_of[there]
+        rng = np.random.default_rng(self.limits.seed)
+        for _ in range(MOST_ROUNDS_OF_NODES):
+            apart = np.abs(values[there] - self._hint[there])
+            differs = np.bincount(node_of, apart)
+            # Nodes of equal standing take turns.
+            weight = differs + rng.random(len(differs)) * (differs.max(initial=0) + 1)
+            order = np.argsort(-weight, kind="stable")
+            free = np.bincount(node_of, complete[there] > 0, len(differs))[order]
+            chosen = order[: int(np.searchsorted(np.cumsum(free), ROUND_VARIABLES)) + 1]
+            mine = np.zeros(len(values), np.bool_)
+            mine[there] = np.isin(node_of, chosen)
+            yield mine
+
+    def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
+        """Whether the levels below need the time more: in large models, against a clock."""
+        if self.clock.left is None or None in (value, bound):
+            return False
+        is_large = self._num_free(complete) >= LEAST_ROUNDS
+        return is_large and relative_gap(value or 0, bound or 0) <= NEAR_ENOUGH
+
+    def _num_free(self, upper: I64) -> int:
+        return int((self.model.lower < upper).sum())
+
+    def _end_of(self, level: int) -> float | None:
+        """Seconds that are to be left when a level ends; None without a clock."""
+        left = self.clock.left
+        return None if left is None else left * (1 - self._share(level))
+
+    def _seconds_left(self) -> float | None:
+        """Seconds left for the level at hand; None without a clock."""
+        left = self.clock.left
+        return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
+
+    def _time_share(self) -> float:
+        """What the level at hand may take of all the time that is left."""
+        mine, left = self._seconds_left(), self.clock.left
+        return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
+
     def _is_done(self, value: int | None, bound: int | None) -> bool:
         """Whether a level needs no more work, or has no time left for it."""
-        return self.limits.suffices(value, bound) or self.is_over()
+        if self.limits.suffices(value, bound):
+            return True
+        is_over = self._seconds_left() == 0.0
+        self._is_cut |= is_over
+        return is_over
 
     def _share(self, level: int) -> float:
         """The part of the time left that a level may take."""
@@ -323,15 +408,19 @@ class _Direct(_Levels):
         self.told(replace(self.update(level, objective, value, found), solution=None))
         return vertex.values, found
 
-    def _near(self, level: int, values: F64) -> I64:
+    def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
         """Upper bounds: tasks only where the relaxation or the incumbent has some.
 
-        Gangs that count on later levels alone stay out.
+        Gangs that count on later levels alone stay out. Variables that are `free` keep their
+        bounds.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation
         some = np.maximum(np.ceil(values - WHOLE).astype(np.int64), self._hint)
-        upper = np.where(placement.node_of >= 0, np.clip(some, self.model.lower, upper), upper)
+        kept = placement.node_of < 0
+        if free is not None:
+            kept |= free
+        upper = np.where(kept, upper, np.clip(some, self.model.lower, upper))
         return np.where(placement.stage > level, self.model.lower, upper)
 
     def _complete(self, level: int) -> I64:
@@ -363,7 +452,7 @@ class _Direct(_Levels):
         def seen(sight: Sight) -> LevelUpdate | None:
             nonlocal value, bound
             value = value if sight.solution is None else goal.value(sight.solution)
-            if upper is self.model.upper:
+            if work >= self.limits.deterministic:
                 bound = _lower(bound, sight.bound)
             elif sight.solution is None:
                 return None
