@@ -15,9 +15,9 @@ from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.moves import SHUFFLE, left_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from optsched.domain.cluster import Budget
+    from optsched.domain.cluster import Budget, Snapshot
     from optsched.domain.decisions import Evict
     from optsched.domain.task import Task
     from optsched.problem.arrays import I64, Bool
@@ -61,6 +61,20 @@ def unwilling(problem: Problem) -> Bool:
     now_ms = problem.snapshot.taken_ms
     found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
     return np.array(found, np.bool_)
+
+
+def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
+    """Keys of the gangs that lose all their pods on ready nodes by evictions, in order.
+
+    `victims` are keys of tasks that leave for good.
+    """
+    ready = {node.name for node in snapshot.nodes if node.ready}
+    found = []
+    for gang in snapshot.gangs:
+        standing = [t for t in gang.tasks if t.status.is_standing and t.node in ready]
+        if standing and all(t.key in victims for t in standing):
+            found.append(gang.key)
+    return found
 
 
 class Cooldown(Rule):

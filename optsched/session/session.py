@@ -456,7 +456,7 @@ class _Session:
         decisions = decisions_of(problem, actions)
         decisions = replace(decisions, enqueued=base.enqueued, refused=base.refused)
         answer = judge(problem, decisions, levels, stopped)
-        clearing = Clearing(evictions, results=count_victims(evictions))
+        clearing = Clearing(evictions, results=count_victims(self._start, evictions))
         return Candidate(Round(problem, tiers, levels, (answer,), clearing), answer, actions)
 
     def _examined(self, plan: Plan, problem: Problem) -> tuple[Plan, tuple[Flaw, ...]]:
@@ -499,7 +499,8 @@ class _Session:
         decisions = decisions_of(problem, actions)
         answer = judge(problem, decisions, levels, "")
         evictions = tuple(a for a in actions if isinstance(a, Evict))
-        each = Round(problem, tiers, levels, (answer,), Clearing(results=count_victims(evictions)))
+        clearing = Clearing(results=count_victims(before, evictions))
+        each = Round(problem, tiers, levels, (answer,), clearing)
         told = pending_of(problem, decisions, self._policy.rules)
         broken = verify_actions(before, actions, self._rules)
         certificate = self._certificate(Candidate(each, answer))

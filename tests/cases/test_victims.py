@@ -108,3 +108,9 @@ def test_as_many_leave_as_the_start_takes(model: str):
     plan = decide("growth_evicts.json", model)
     assert evicted(plan) == ["low-0", "low-1"]
     assert len(placed(plan)) == 2
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_of_two_gangs_each_loses_one_pod_and_none_ends(solver: str):
+    plan = decide("gang_destroyed.json", "gang_destroyed.conf", solver)
+    assert [key[0] for key in evicted(plan)] == ["a", "b"]

@@ -194,6 +194,33 @@ def test_reclaim_serves_every_pod_up_to_what_is_due(least: int, solver: bool):
     assert (gangs.count("a"), gangs.count("c")) == (60, 20)
 
 
+# --- gangs that leave whole ----------------------------------------------------------------------
+
+
+@both_engines
+def test_among_as_few_victims_gangs_survive(solver: bool):
+    whole = runs(gang("whole", ("w", 1, shape(2)), priority=1), "n0")
+    spare = runs(gang("spare", ("w", 3, shape(2)), least=1, priority=5), "n1", "n1", "n0")
+    # Greedy answers look at one node after the other.
+    number = 2 if solver else 1
+    high = gang("high", ("w", number, shape(2)), priority=9)
+    before = cluster([node("n0"), node("n1")], [whole, spare, high], [Queue("default")])
+    plan = decide(before, solver=solver)
+    assert len(evicted(plan)) == number
+    assert {key.partition("-")[0] for key in evicted(plan)} == {"spare"}
+    assert "gangs that leave whole" not in [r.name for r in plan.certificate.levels]
+
+
+def test_the_certificate_counts_gangs_that_leave_whole():
+    lows = [runs(gang(f"low{i}", ("w", 2, shape(2)), priority=1), "n0", "n1") for i in range(2)]
+    high = gang("high", ("w", 1, shape(4)), priority=9)
+    plan = decide(cluster([node("n0"), node("n1")], [*lows, high], [Queue("default")]))
+    (level,) = [r for r in plan.certificate.levels if r.name == "gangs that leave whole"]
+    assert (level.value, level.unit) == (2, "gangs")
+    names = [r.name for r in plan.certificate.levels]
+    assert names.index("gangs that leave whole") == names.index("victims") + 1
+
+
 # --- the verifier --------------------------------------------------------------------------------
 
 

@@ -142,8 +142,10 @@ class Bundles:
         number = int(self._running.gang_of[v])
         found = self._problem.snapshot.gangs[number]
         gone = {self._running.tasks[u].key for u in (v, *self._gone(number))}
-        alone = len(found.tasks) == 1
-        return alone or not (found.sub_groups or left_broken(found, gone))
+        if len(found.tasks) == 1:
+            return True
+        ends = not any(t.status.holds_resources and t.key not in gone for t in found.tasks)
+        return not (ends or found.sub_groups or left_broken(found, gone))
 
     def _is_whole(self, unit: list[int]) -> bool:
         """Whether the gang of those that stay after all can work with what is left of it."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64
 
 START, TASKS, VICTIMS = "start", "tasks", "victims"
+ENDED = "gangs that leave whole"
 PATIENCE, QUEUES = "victims of queues without a limit", "importance of queues"
 IMPORTANCE, LOST, SIZE = "importance", "lost work", "size of victims"
 OUTSIDE = "outside the shard"
@@ -70,7 +71,7 @@ def encode_bid(bid: Bid, packed: Packed | None, bars: Bars) -> Encoded:
         _reserve_rows(model, bid, reserve, evict, (entry, place))
     for lending in bid.lendings:
         _lending_rows(model, bid, evict, lending)
-    levels, objectives = _objectives(bid, int(start), evict, (node, place))
+    levels, objectives = _objectives(bid, int(start), (evict, whole), (node, place))
     lower, upper = model.bounds
     hint = lower.copy()
     if packed is not None:
@@ -308,9 +309,9 @@ def _lending_rows(model: LinearModel, bid: Bid, evict: I64, lending: Lending) ->
 
 
 def _objectives(
-    bid: Bid, start: int, evict: I64, places: tuple[I64, I64]
+    bid: Bid, start: int, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> tuple[list[str], list[Objective]]:
-    groups, (node, place) = bid.groups, places
+    groups, (evict, whole), (node, place) = bid.groups, leaving, places
     found: list[tuple[str, Objective]] = []
     if not bid.is_started:
         found.append((START, Objective(Expression.of([start], [1]), Sense.MAX)))
@@ -327,6 +328,10 @@ def _objectives(
     for name, cost in costs:
         if name == VICTIMS or len(np.unique(cost)) > 1:
             found.append((name, Objective(Expression.of(evict, cost), Sense.MIN)))
+        if name == VICTIMS and bid.wholes:
+            single = evict[groups.gang < 0]
+            ended = np.concatenate([single, whole])
+            found.append((ENDED, Objective(Expression.of(ended, np.ones_like(ended)), Sense.MIN)))
     away = bid.second[node].astype(np.int64)
     if len(np.unique(away)) > 1:
         found.append((OUTSIDE, Objective(Expression.of(place, away), Sense.MIN)))

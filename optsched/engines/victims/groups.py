@@ -97,7 +97,9 @@ class Grouping:
             gone = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
             held = int(self._facts.held[number]) - len(gone)
             ready = int(problem.num_ready[number]) - len(gone)
-            surplus = min(max(ready - gang.min_member, 0), held)
+            # A gang of victims that loses all it has leaves whole, whatever its minimum.
+            most = held if number == bidder else held - 1
+            surplus = min(max(ready - gang.min_member, 0), most)
             by_role = []
             for i, (role, least) in enumerate(gang.role_minimums, start=1):
                 runs = [t for t in gang.tasks if t.status.counts_as_ready and t.role == role]

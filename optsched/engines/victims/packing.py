@@ -43,6 +43,10 @@ class Packed:
     placed: I64
     left: Bool
 
+    def num_ended(self, bid: Bid) -> int:
+        """Gangs that lose all their tasks."""
+        return int(self.evicted[bid.groups.gang < 0].sum() + self.left.sum())
+
 
 def pack(bid: Bid) -> Packed | None:
     """Victims and nodes for a bid, found greedily; None where that does not reach its minimum."""
@@ -92,7 +96,7 @@ class _Packing:
         self._left = np.zeros(len(bid.wholes), np.bool_)
         self._gain = np.zeros(bid.room.shape[1], np.int64)
         cheap = (groups.lost, groups.priority, groups.queue_priority, groups.returned_last)
-        keys = (*cheap, groups.node)
+        keys = (*cheap, groups.gang < 0, groups.node)
         order = np.lexsort(keys)
         starts = np.searchsorted(groups.node[order], np.arange(len(self._room) + 1))
         self._here = [order[a:b] for a, b in pairwise(starts.tolist())]

@@ -19,13 +19,14 @@ from optsched.engines.cpsat.model import Limits
 from optsched.engines.sound import solve_soundly
 from optsched.engines.victims.bid import State
 from optsched.engines.victims.bids import Bidding
-from optsched.engines.victims.encode import START, TASKS, VICTIMS, encode_bid
+from optsched.engines.victims.encode import ENDED, START, TASKS, VICTIMS, encode_bid
 from optsched.engines.victims.packing import Packed, narrowed, pack
 from optsched.engines.victims.refusal import refusal, withheld
 from optsched.engines.victims.trial import has_foreign, try_out
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.rules.outcome import Outcome
+from optsched.rules.victims import ended_gangs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -147,12 +148,19 @@ def make_room(
 MakeBid: TypeAlias = "Callable[[int, State, Bool | None], Bid | None]"
 
 
+class _Least(NamedTuple):
+    """The fewest victims possible, and the fewest gangs that leave whole among as few."""
+
+    victims: int
+    ended: int
+
+
 class _Answer(NamedTuple):
-    """A bid, who goes and who comes, and the fewest victims possible."""
+    """A bid, who goes and who comes, and what is the least possible; None where not proved."""
 
     bid: Bid
     found: Packed | None
-    least: int | None
+    least: _Least | None
 
 
 class _Stage:
@@ -165,7 +173,7 @@ class _Stage:
         self._evictions: list[Evict] = []
         self._seats: dict[int, Seats] = {}
         self._hopeless: dict[int, Reason | None] = {}
-        self._least = 0
+        self._least = _Least(0, 0)
         self._all_known = not means.passed_over
         self._state = State(
             room=problem.allocatable - problem.used + problem.releasing,
@@ -388,7 +396,9 @@ class _Stage:
             return False
         least = _least(tried, best) if are_all else None
         self._all_known &= least is not None
-        self._least += least or 0
+        if least is not None:
+            mine = self._least
+            self._least = _Least(mine.victims + least.victims, mine.ended + least.ended)
         self._take(best.bid, best.found)
         return True
 
@@ -411,8 +421,8 @@ class _Stage:
                 tried.append(_Answer(bid, *known))
         return tried, are_all
 
-    def _solved(self, bid: Bid) -> tuple[Packed | None, int | None]:
-        """The best answer known, and the fewest victims possible, None where not proved."""
+    def _solved(self, bid: Bid) -> tuple[Packed | None, _Least | None]:
+        """The best answer known, and the least possible, None where not proved."""
         if bid.beside is None:
             return self._solved_from(bid, pack(bid))
         # What is packed does not look at who stands where: some nodes are looked at first.
@@ -424,7 +434,7 @@ class _Stage:
         known = [each for each in (found, packed) if each is not None]
         return min(known, key=lambda each: _cost_of(bid, each), default=None), least
 
-    def _solved_from(self, bid: Bid, packed: Packed | None) -> tuple[Packed | None, int | None]:
+    def _solved_from(self, bid: Bid, packed: Packed | None) -> tuple[Packed | None, _Least | None]:
         """The same with an answer to start from."""
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
         encoded = encode_bid(bid, packed, self._bidding.bars)
@@ -435,7 +445,7 @@ class _Stage:
         solved = solve_soundly(self._means.solver, encoded.model, limits)
         updates = {encoded.levels[u.level]: u for u in solved.updates}
         if any(updates[name].bound == 0 for name in (START, TASKS) if name in updates):
-            return None, 0
+            return None, _Least(0, 0)
         last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
         if last is None or last.solution is None:
             return packed, None
@@ -446,7 +456,11 @@ class _Stage:
         victims = updates.get(VICTIMS)
         if victims is None or not placed.any():
             return packed, None
-        return found, victims.bound
+        # Without gangs of several pods each victim is a gang.
+        ended = updates.get(ENDED) if bid.wholes else victims
+        if victims.bound is None:
+            return found, None
+        return found, _Least(victims.bound, 0 if ended is None else ended.bound or 0)
 
     def _take(self, bid: Bid, found: Packed) -> None:
         gang = bid.gang
@@ -484,18 +498,30 @@ class _Stage:
 
     def _results(self) -> tuple[LevelResult, ...]:
         """How many leave, against the fewest that could; no level where nobody does."""
-        if not self._evictions:
-            return ()
-        value, least = len(self._evictions), self._least if self._all_known else 0
-        status = LevelStatus.OPTIMAL if value == least else LevelStatus.FEASIBLE
-        return (LevelResult(VICTIMS, "tasks", Sense.MIN, value, least, status),)
+        results = count_victims(self._problem.snapshot, self._evictions)
+        known = self._least if self._all_known else _Least(0, 0)
+        least = {VICTIMS: known.victims, ENDED: known.ended}
+        return tuple(_bounded(result, least[result.name]) for result in results)
 
 
-def count_victims(evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
-    """The levels of some evictions, whose bounds are trivial; none where no pod is evicted."""
+def _bounded(result: LevelResult, least: int) -> LevelResult:
+    status = LevelStatus.OPTIMAL if result.value == least else LevelStatus.FEASIBLE
+    return replace(result, bound=least, status=status)
+
+
+def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
+    """The levels of some evictions, whose bounds are trivial; none where no pod is evicted.
+
+    The second one, gangs that leave whole, is missing where no gang does.
+    """
     if not evictions:
         return ()
-    return (LevelResult(VICTIMS, "tasks", Sense.MIN, len(evictions), 0, LevelStatus.FEASIBLE),)
+    feasible = LevelStatus.FEASIBLE
+    victims = LevelResult(VICTIMS, "tasks", Sense.MIN, len(evictions), 0, feasible)
+    gone = {eviction.task for eviction in evictions if not eviction.to}
+    number = len(ended_gangs(snapshot, gone))
+    ended = LevelResult(ENDED, "gangs", Sense.MIN, number, 0, feasible)
+    return (victims, ended) if number else (victims,)
 
 
 def _nominations(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
@@ -525,15 +551,13 @@ def _cost(answer: _Answer) -> tuple[int, ...]:
 
 def _cost_of(bid: Bid, found: Packed) -> tuple[int, ...]:
     groups = bid.groups
-    costs = (
-        found.evicted,
-        *(cost * found.evicted for cost in (groups.priority, groups.lost, groups.size)),
-    )
-    return (-int(found.placed.sum()), *(int(cost.sum()) for cost in costs))
+    costs = (cost * found.evicted for cost in (groups.priority, groups.lost, groups.size))
+    numbers = (-int(found.placed.sum()), int(found.evicted.sum()), found.num_ended(bid))
+    return (*numbers, *(int(cost.sum()) for cost in costs))
 
 
-def _least(tried: Sequence[_Answer], best: _Answer) -> int | None:
-    """The fewest victims for as many tasks in any of some places; None where one is not known."""
+def _least(tried: Sequence[_Answer], best: _Answer) -> _Least | None:
+    """The least for as many tasks in any of some places; None where one is not known."""
     if len(tried) == 1:
         return best.least
     if any(t.least is None for t in tried):

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from optsched.domain.decisions import LevelStatus, Sense
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.packing.work import PackingWork, packings
-from optsched.engines.victims.encode import VICTIMS
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import ENGINES
-from optsched.study.instances.catalogue import Best, gap_of, wrong_with_level
+from optsched.study.instances.catalogue import OVER_VICTIMS, Best, gap_of, wrong_with_level
 from optsched.study.instances.keeping import (
     bins_level,
     bins_text,
@@ -117,7 +116,7 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
         yield "a bound is better than what is known: keep it with `make instances-update`"
     for old, fresh in zip(known.levels, found.levels, strict=False):
         # Of victims the bound is proved gang by gang, each with what was decided before it held.
-        bound = None if old.name == VICTIMS else old.bound
+        bound = None if old.name in OVER_VICTIMS else old.bound
         if bound is not None and _is_beyond(fresh, bound):
             yield f"{fresh.name}: {fresh.value} is beyond the known bound {old.bound}"
         if old.value != fresh.value:
