@@ -9,12 +9,12 @@ import pytest
 
 from optsched.domain.cluster import GangPhase, Queue
 from optsched.domain.decisions import Allocate, Evict, Nominate
-from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import parse_policy
 from optsched.rules.entitled import Entitled
 from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
+from optsched.session.solving import limits_of
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ tiers:
 levels: [guarantee, admission, fair-share, tasks, node-score]
 solver: {engine: cpsat, budget: 400ms}
 """
-LIMITS = Limits(budget_ms=None, num_workers=1)
 
 
 GROWING = "{name: gang, enableJobStarving: false}"
@@ -44,7 +43,8 @@ def decide(
 ) -> Plan:
     """The plan; no answer on the way to it was refused."""
     policy = parse_policy(model.replace("SHARES", shares), "test.yaml")
-    around = Surroundings(solver=InProcess() if solver else None, limits=LIMITS)
+    limits = limits_of(policy, None, deterministic=True, seed=0, gap=None)
+    around = Surroundings(solver=InProcess() if solver else None, limits=limits)
     report = run_session(snapshot, policy, around)
     assert report.trace.violations == ()
     return report.plan
