@@ -158,6 +158,8 @@ class Certificate:
     limitations
         Why the plan is not proved even where every level is optimal: the bounds hold over fewer
         plans than the policy allows, or the session dropped a gang or an answer.
+    kept_idle
+        Which rules keep capacity idle that gangs which wait could use, and how much.
     """
 
     levels: tuple[LevelResult, ...]
@@ -167,6 +169,7 @@ class Certificate:
     relaxed: tuple[str, ...] = ()
     shares: tuple[QueueShare, ...] = ()
     limitations: tuple[str, ...] = ()
+    kept_idle: tuple[str, ...] = ()
 
     @property
     def is_proved(self) -> bool:

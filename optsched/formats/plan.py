@@ -105,6 +105,7 @@ _CERTIFICATE: Final = record(
     relaxed=texts("Rules that the bounds leave out."),
     shares=listing("Of the queues that ask for something, by name.", _SHARE),
     limitations=texts("Why it is not proved even where all levels are OPTIMAL."),
+    keptIdle=texts("Which rules keep capacity idle that gangs which wait could use."),
     proved=boolean("Whether no better plan exists: all levels OPTIMAL, no limitation."),
 )
 _CARD: Final = record(
@@ -312,6 +313,7 @@ def _encode_certificate(certificate: Certificate) -> dict[str, Any]:
             {"queue": s.queue, "share": s.share, "ideal": s.ideal} for s in certificate.shares
         ],
         "limitations": list(certificate.limitations),
+        "keptIdle": list(certificate.kept_idle),
         "proved": certificate.is_proved,
     }
 
@@ -439,6 +441,7 @@ def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
         relaxed=fields.texts("relaxed"),
         shares=tuple(_share(each) for each in fields.records("shares")),
         limitations=fields.texts("limitations"),
+        kept_idle=fields.texts("keptIdle"),
     )
     proved = fields.boolean("proved")
     if len(errors) == before and proved is not certificate.is_proved:

@@ -27,6 +27,7 @@ from optsched.rules.guarantee import Guarantee
 from optsched.rules.hdrf import HierarchicalDrf
 from optsched.rules.host_ports import HostPorts
 from optsched.rules.leaf_queues import LeafQueues
+from optsched.rules.lending import LEND_IDLE
 from optsched.rules.network_topology import NetworkTopology
 from optsched.rules.node_affinity import NodeAffinity
 from optsched.rules.nodegroup import NodeGroup
@@ -472,6 +473,8 @@ def _extender(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 _HALF_LIFE = _duration(HALF_LIFE, "", "what queues have used counts, half as much after so long")
 
+_LENDING = "idle capacity is lent to gangs whose queues are reclaimable, beyond what these deserve"
+
 _STRATEGY = (
     _choice("name", _LOW_NODES, "has no effect: there is this one", (_LOW_NODES,)),
     _mapping(
@@ -504,8 +507,13 @@ _ALL = (
     Plugin(
         "proportion",
         "queues share the cluster by weight",
-        (_HALF_LIFE,),
-        lambda a: (*_over_time(a), Proportion(), Capability(), Guarantee()),
+        (_HALF_LIFE, _switch(LEND_IDLE, _LENDING, default=False)),
+        lambda a: (
+            *_over_time(a),
+            Proportion(lends=bool(a.get(LEND_IDLE, False))),
+            Capability(),
+            Guarantee(),
+        ),
     ),
     Plugin(
         "capacity",

@@ -7,6 +7,7 @@ queues half a GPU each, neither can ever use it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from optsched.problem.running import running_tasks
 from optsched.rules.asking import asked_next
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.faces import Face
+from optsched.rules.lending import firm_gains, may_borrow
 from optsched.rules.shares_by_name import shares_by_name
 from optsched.rules.shortfall import Shortfall
 from optsched.rules.tolerances import kept_amounts, returns_first
@@ -39,11 +41,24 @@ if TYPE_CHECKING:
 GRID = 1000
 
 
+@dataclass(frozen=True)
 class Proportion(Rule):
-    """A queue takes no more than it deserves by weight."""
+    """A queue takes no more than it deserves by weight.
+
+    Attributes
+    ----------
+    lends
+        Whether gangs that may borrow (`lending.may_borrow`) are allowed to exceed that.
+    caps
+        False while a session lends: then nothing is capped, and the verifier has the last word.
+
+    """
 
     name = "proportion"
     hard_face = Face.ALLOCATABLE
+
+    lends: bool = False
+    caps: bool = True
 
     # --- verify ----------------------------------------------------------------------------------
 
@@ -58,17 +73,26 @@ class Proportion(Rule):
             for resource, more in gain.items():
                 limit = deserved.get(name, {}).get(resource, 0)
                 used = held.get(resource, 0) + more
-                if more and used > limit:
+                if more and used > limit and not self._is_lent(world, name, resource, limit):
                     detail = (
                         f"{amount_text(resource, used)} would be in use, "
                         f"{amount_text(resource, limit)} are deserved"
                     )
                     yield Violation(self.name, f"queue {name}", detail)
 
+    def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
+        """Whether only gangs that may borrow bring a queue above what it deserves."""
+        if not self.lends:
+            return False
+        firm = firm_gains(world, queue).get(resource, 0)
+        return not firm or world.held_by_queue.get(queue, {}).get(resource, 0) + firm <= limit
+
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Σ request·x of the queue ≤ deserved − allocated."""
+        """Σ request·x of the queue ≤ deserved − allocated, unless idle capacity is being lent."""
+        if not self.caps:
+            return
         queues = form.problem.queues
         each = np.eye(len(queues.names), dtype=np.bool_)
         form.add_usage_rows(each, own_shares(form.problem) - queues.allocated)
@@ -77,7 +101,7 @@ class Proportion(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Shares(problem, ledger)
+        return _Shares(problem, ledger, caps=self.caps)
 
     # --- victims ---------------------------------------------------------------------------------
 
@@ -108,6 +132,8 @@ class Proportion(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: which part of the cluster the queue deserves and holds."""
         problem = outcome.problem
+        if self.lends and may_borrow(problem.snapshot.gangs[gang], problem.snapshot):
+            return None
         asked = asked_next(outcome, gang)
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
@@ -142,9 +168,10 @@ def own_shares(problem: Problem) -> I64:
 class _Shares(Greedy):
     """Order by queue priority, then by the largest part of its deserved share that is in use."""
 
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+    def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
         self._problem = problem
         self._ledger = ledger
+        self._caps = caps
         self._deserved: list[list[int]] = own_shares(problem).tolist()
         kept = kept_amounts(problem, own_shares(problem))
         self._kept: list[list[int]] = kept.tolist()
@@ -156,10 +183,14 @@ class _Shares(Greedy):
         return (self._priority[queue], max((_ratio(u, d) for u, d in pairs), default=0.0))
 
     def is_overused(self, queue: int) -> bool:
+        if not self._caps:
+            return False
         pairs = zip(self._ledger.queue_used[queue], self._deserved[queue], strict=True)
         return all(due <= used for used, due in pairs)
 
     def room(self, queue: int, task_class: int) -> int:
+        if not self._caps:
+            return int(UNLIMITED)
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         left = zip(self._deserved[queue], used, request, strict=True)
         return min((max(d - u, 0) // a for d, u, a in left if a), default=int(UNLIMITED))

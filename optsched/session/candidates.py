@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.rules.base import AnyLevel, Violation
+    from optsched.session.lending import Lending
 
 MOST_SINGLE_DROPS = 8
 """Gangs that repair drops one by one; after that it drops every gang that a violation names."""
@@ -61,6 +62,8 @@ class Candidate:
         None until they are needed; see `Round` for what they come from.
     dropped
         Keys of the gangs that repair has dropped from it.
+    lending
+        What is lent once it is chosen; None where nothing is.
 
     """
 
@@ -68,6 +71,7 @@ class Candidate:
     answer: Answer
     actions: tuple[Action, ...] | None = None
     dropped: tuple[str, ...] = ()
+    lending: Lending | None = None
 
     @property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:

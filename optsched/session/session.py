@@ -77,6 +77,7 @@ from optsched.session.flaws import budget_flaws, find_flaws
 from optsched.session.following import PROVED_BEFORE, History, taken_up
 from optsched.session.gates import opened
 from optsched.session.guarantees import hold_guarantees
+from optsched.session.lending import Decided, find_withheld, lend_idle, without_lending
 from optsched.session.nearby import with_wants
 from optsched.session.reserving import Reserved, expected, reserve
 
@@ -304,6 +305,8 @@ class _Session:
         self._opened: tuple[str, ...] = ()
         self._reserved = Reserved(self._snapshot)
         self._optimises = policy.solver is SolverKind.CPSAT
+        if not self._optimises or RECLAIM not in _reach(policy):
+            self._policy = replace(self._policy, rules=without_lending(rules))
         self._rules = self._policy.rules
         if self._optimises:
             self._rules = self._rules.guarded_by(Entitled(self._rules), Consolidation())
@@ -684,7 +687,7 @@ class _Session:
                     best = replace(best, actions=self._actions(best.round, best.answer))
                 violations = self._verify(best.round, best.actions or ())
             if not violations:
-                plan = self._plan(best, has_refusals=bool(found))
+                plan = self._plan(self._lend(best), has_refusals=bool(found))
                 return plan, self._trace(found, kept, repairs)
             found.extend(violations)
             told = accused(self._snapshot, self._rules, best.actions or (), violations)
@@ -704,6 +707,44 @@ class _Session:
         actions = self._actions(last, nothing)
         plan = self._plan(Candidate(last, nothing, actions), has_refusals=True)
         return plan, self._trace(found, kept, repairs)
+
+    def _decided(self, chosen: Candidate) -> Decided:
+        """A chosen candidate as the first stage of lending."""
+        each, answer = chosen.round, chosen.answer
+        return Decided(
+            problem=each.problem,
+            rules=self._policy.rules,
+            tiers=each.tiers,
+            decisions=answer.decisions,
+            actions=chosen.actions or (),
+            counts_all={"admission", "tasks"} <= set(self._policy.levels),
+            is_proved=all(r.status is LevelStatus.OPTIMAL for r in self._certify(chosen)[0]),
+        )
+
+    def _lend(self, chosen: Candidate) -> Candidate:
+        """The candidate with what is idle lent to gangs that may borrow, if the verifier agrees."""
+        each = chosen.round
+        with self._watch("lend"):
+            lending = lend_idle(self._decided(chosen), self._lending_search())
+        if lending is None:
+            return chosen
+        with self._watch("verify"):
+            answer = replace(chosen.answer, decisions=lending.decisions)
+            actions = self._actions(each, answer)
+            if self._verify(each, actions):
+                return chosen
+        return replace(chosen, actions=actions, lending=lending)
+
+    def _lending_search(self) -> Search | None:
+        """What the second stage may use: a quarter of the budget, as far as it is left."""
+        if self._around.solver is None:
+            return None
+        budget_ms, left_ms = self._limits.budget_ms, self._left_ms()
+        if budget_ms is not None:
+            budget_ms = budget_ms // 4 if left_ms is None else min(budget_ms // 4, left_ms)
+            if budget_ms <= 0:
+                return None
+        return Search(self._around.solver, replace(self._limits, budget_ms=budget_ms))
 
     def _trace(self, found: Sequence[Violation], kept: str, repairs: Sequence[Repair]) -> Trace:
         return Trace(dict(self._watch.seconds), tuple(found), kept, repairs=tuple(repairs))
@@ -754,12 +795,15 @@ class _Session:
         return with_cards(self._snapshot, actions, self._rules)
 
     def _plan(self, chosen: Candidate, *, has_refusals: bool) -> Plan:
-        each, answer = chosen.round, chosen.answer
+        each, decisions = chosen.round, _last_decisions(chosen)
         with self._watch("explain"):
-            pending = pending_of(each.problem, answer.decisions, self._policy.rules)
+            pending = pending_of(each.problem, decisions, self._policy.rules)
             pending |= self._refused(pending)
             pending |= self._reserved.told(pending)
-            outcome = Outcome(each.problem, answer.decisions)
+            withheld = find_withheld(replace(self._decided(chosen), decisions=decisions), pending)
+            if withheld is not None:
+                pending = {key: withheld.explain(key, why) for key, why in pending.items()}
+            outcome = Outcome(each.problem, decisions)
             self._opened = opened(outcome, self._policy.rules, each.tiers, pending)
         for key in _moving(each):
             pending.pop(key, None)  # its pods run, or have yet to come
@@ -768,6 +812,8 @@ class _Session:
         if has_refusals:
             limitations = (*certificate.limitations, "the verifier refused a plan")
             certificate = replace(certificate, limitations=limitations)
+        if withheld is not None:
+            certificate = replace(certificate, kept_idle=(withheld.sentence,))
         return Plan(chosen.actions or (), certificate, pending)
 
     def _refused(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
@@ -780,23 +826,28 @@ class _Session:
             if reason is not None and key in pending and pending[key].code in _SHORT_OF_ROOM
         }
 
+    def _certify(self, chosen: Candidate) -> tuple[tuple[LevelResult, ...], ...]:
+        """Levels over gangs, victims and nodes with bounds over all plans."""
+        return chosen.sections if self._scope is None else self._scope.certify(chosen)
+
     def _certificate(
         self, chosen: Candidate, pending: Mapping[str, Reason] | None = None
     ) -> Certificate:
         each, answer = chosen.round, chosen.answer
-        sections, limitations = chosen.sections, list[str]()
+        over_gangs, over_victims, over_nodes = self._certify(chosen)
+        limitations = list[str]()
         if self._scope is not None:
-            sections = self._scope.certify(chosen)
-            limitations += self._scope.limitations((*sections[0], *sections[1]))
+            limitations += self._scope.limitations((*over_gangs, *over_victims))
+        lent = () if chosen.lending is None else chosen.lending.results
         left_out = sorted({*chosen.dropped, *self._dropped})
         if left_out:
             limitations.append(f"gangs left out: {', '.join(left_out)}")
         unmodelled = self._policy.rules.unmodelled
         if unmodelled:
             limitations.append(f"rules that no model has: {', '.join(unmodelled)}")
-        outcome = Outcome(each.problem, answer.decisions)
+        outcome = Outcome(each.problem, _last_decisions(chosen))
         return Certificate(
-            levels=tuple(chain.from_iterable(sections)),
+            levels=(*over_gangs, *over_victims, *lent, *over_nodes),
             engine=answer.engine,
             seconds=self._watch.total,
             stopped=answer.stopped,
@@ -804,6 +855,11 @@ class _Session:
             shares=queue_shares(outcome, self._policy.rules, pending),
             limitations=tuple(limitations),
         )
+
+
+def _last_decisions(chosen: Candidate) -> Decisions:
+    """The decisions of a candidate and what is lent after them."""
+    return chosen.answer.decisions if chosen.lending is None else chosen.lending.decisions
 
 
 def _without(snapshot: Snapshot, barred: Mapping[str, Reason]) -> Snapshot:

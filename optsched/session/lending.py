@@ -1,0 +1,402 @@
+"""Lend idle capacity to gangs beyond what their queues deserve, after everything else is decided.
+
+Mathematics: models/formulation/lending.md. The first stage of a session decides with queues capped
+at what they deserve. This second stage keeps those decisions and starts gangs that may borrow on
+what is still idle. Reclaim takes it back, for lent gangs count as above what is deserved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.domain.cluster import ROOT_QUEUE
+from optsched.domain.decisions import Evict, LevelResult, LevelStatus
+from optsched.domain.reasons import Reason, ReasonCode
+from optsched.engines.greedy.pipeline import ALLOCATE, GreedyOptions, run_greedy
+from optsched.engines.portfolio import NO_SOLVER, improve, judge, settle
+from optsched.problem.arrays import UNPLACED
+from optsched.rules.admission import Placed
+from optsched.rules.entitled import RECLAIM
+from optsched.rules.fifo import NOBODY, FifoLines
+from optsched.rules.lending import LEND_IDLE, find_firmness
+from optsched.rules.outcome import Outcome
+from optsched.rules.proportion import Proportion, own_shares
+from optsched.rules.weights import dominant_weights
+from optsched.rules.wording import amount_text
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.domain.decisions import Action
+    from optsched.engines.portfolio import Search
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.rules.ruleset import RuleSet
+
+_OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
+
+LENT = "lent"
+"""First word of the names of the levels over gangs that borrow."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lending:
+    """What is lent in a session.
+
+    Attributes
+    ----------
+    decisions
+        Those of the first stage and the gangs that borrow.
+    results
+        One level a tier: the tasks that borrow, counted as in admission.
+
+    """
+
+    decisions: Decisions
+    results: tuple[LevelResult, ...] = ()
+
+    def gangs(self, problem: Problem, first: Decisions) -> list[str]:
+        """Keys of the gangs that borrow, where `first` are the decisions of the first stage."""
+        fresh = (self.decisions.node_of >= 0) & (first.node_of < 0)
+        return [problem.snapshot.gangs[g].key for g in np.unique(problem.gang_of[fresh]).tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """The first stage of a session.
+
+    Attributes
+    ----------
+    decisions, actions
+        What was decided, and the same as actions: whose evictions say who loses and reclaims pods.
+    counts_all
+        Whether levels of the policy count every task that the first stage places.
+    is_proved
+        Whether the levels over gangs are proved.
+
+    """
+
+    problem: Problem
+    rules: RuleSet
+    tiers: Tiers
+    decisions: Decisions
+    actions: Sequence[Action]
+    counts_all: bool = False
+    is_proved: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no plan of the same value on the levels over gangs places anything."""
+        decisions = self.decisions
+        is_idle = not ((decisions.node_of >= 0) | (decisions.nominated >= 0)).any()
+        return is_idle and self.is_proved and self.counts_all
+
+
+def lend_idle(decided: Decided, search: Search | None) -> Lending | None:
+    """Start gangs that may borrow on idle capacity.
+
+    Returns
+    -------
+    None where the policy lends nothing or no gang that waits may borrow. The decisions are not
+    verified.
+
+    """
+    shares = find_shares(decided.rules)
+    if shares is None or not shares.lends:
+        return None
+    problem, idle = decided.problem, Outcome(decided.problem, decided.decisions).idle
+    waiting = _find_borrowers(decided)
+    if not len(waiting):
+        return None
+    levels = _build_levels(problem, decided.tiers, waiting)
+    fitting = waiting[_could_fit(problem, idle, waiting)]
+    if len(fitting):
+        answer = _place(decided, fitting, levels, search)
+        node_of = np.where(answer.node_of >= 0, answer.node_of, decided.decisions.node_of)
+        decisions = replace(decided.decisions, node_of=node_of)
+        bounds = answer.bounds
+    else:
+        decisions, bounds = decided.decisions, tuple(0 for _ in levels)
+    fresh = Outcome(problem, replace(decisions, node_of=_only_new(decisions, decided.decisions)))
+    results = []
+    for level, bound in zip(levels, bounds, strict=True):
+        most = _relaxed_bound(decided, level)
+        if decided.is_empty and bound is not None:
+            most = min(most, bound)
+        results.append(_result(level, level.value(fresh), most))
+    # A level at which nothing can be lent does not apply.
+    return Lending(decisions, tuple(r for r in results if r.bound))
+
+
+def find_shares(rules: RuleSet) -> Proportion | None:
+    """The rule that caps queues at what they deserve by weight; None where none does."""
+    found = rules.find("proportion")
+    if found is None or not found.binds or not isinstance(found.rule, Proportion):
+        return None
+    return found.rule
+
+
+def without_lending(rules: RuleSet) -> RuleSet:
+    """The rules for a policy that can not take back what it lends.
+
+    Reclaim takes it back. The pipeline alone evicts no whole gang, and so gets nothing back of one.
+    """
+    return _with_shares(rules, lends=False)
+
+
+# --- the second stage ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """(T,) nodes of the tasks that borrow, and a bound for each level; None where not known."""
+
+    node_of: I64
+    bounds: tuple[int | None, ...]
+
+
+def _place(
+    decided: Decided, gangs: I64, levels: Sequence[Placed], search: Search | None
+) -> _Placed:
+    problem, rules = decided.problem, _with_shares(decided.rules, caps=False)
+    others = np.ones(problem.num_gangs, np.bool_)
+    others[gangs] = False
+    rest = settle(problem, decided.decisions, others)
+    options = GreedyOptions(actions=(ALLOCATE,), tier_of=decided.tiers.of, gated=False)
+    decisions = run_greedy(rest, rules, options)
+    # What other pods have yet to leave is not idle.
+    nothing = np.full_like(decisions.nominated, UNPLACED)
+    decisions = replace(decisions, nominated=nothing)
+    answer = judge(rest, decisions, levels, NO_SOLVER)
+    if search is not None and any(r.status is not LevelStatus.OPTIMAL for r in answer.results):
+        answer = improve(rest, rules, (decided.tiers, levels), answer, search)
+    return _Placed(answer.decisions.node_of, tuple(r.bound for r in answer.results))
+
+
+def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
+    """The rules with other fields of `Proportion`."""
+    active = (
+        replace(a, rule=replace(a.rule, **fields)) if isinstance(a.rule, Proportion) else a
+        for a in rules.active
+    )
+    return replace(rules, active=tuple(active))
+
+
+def _find_waiting(decided: Decided) -> I64:
+    """Gangs with pending tasks on which the first stage has decided nothing.
+
+    Without gangs that lose pods, and without those of queues that reclaim: the verifier counts all
+    that a reclaiming queue gains.
+    """
+    problem = decided.problem
+    outcome = Outcome(problem, decided.decisions)
+    waits = (outcome.num_pending > 0) & (problem.shape_of >= 0) & (problem.queue_of >= 0)
+    waits[problem.gang_of[outcome.seated]] = False
+    waits &= ~decided.decisions.refused
+    for excluded in (rule.excludes(problem) for rule in decided.rules.hard):
+        if excluded is not None:
+            waits &= ~excluded
+    evictions = [a for a in decided.actions if isinstance(a, Evict)]
+    if evictions:
+        gangs = problem.snapshot.gangs
+        number = {gang.key: g for g, gang in enumerate(gangs)}
+        gang_of = {task.key: g for g, gang in enumerate(gangs) for task in gang.tasks}
+        waits[[gang_of[e.task] for e in evictions if e.task in gang_of]] = False
+        claiming = {problem.queue_of[number[e.preemptor]] for e in evictions if _reclaims(e)}
+        waits &= ~_in_families(problem, sorted(int(q) for q in claiming))[problem.queue_of]
+    return np.flatnonzero(waits)
+
+
+def _find_borrowers(decided: Decided) -> I64:
+    """Gangs that may borrow and that some node could take before anything is placed."""
+    problem, snapshot = decided.problem, decided.problem.snapshot
+    waiting = _find_waiting(decided)
+    waiting = waiting[_can_exceed(problem)[problem.queue_of[waiting]]]
+    waiting = waiting[_could_fit(problem, problem.idle, waiting)]
+    may = {g for g in waiting.tolist() if not find_firmness(snapshot.gangs[g], snapshot)}
+    placed = set(problem.gang_of[Outcome(problem, decided.decisions).seated].tolist())
+    lines = FifoLines(problem, lambda g: g in placed or g in may)
+    return np.array(sorted(g for g in may if lines.ahead(g) == NOBODY), np.int64)
+
+
+def _reclaims(eviction: Evict) -> bool:
+    return eviction.action == RECLAIM and bool(eviction.preemptor)
+
+
+def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
+    """(Q,) queues below the same top queue as one of some queues."""
+    tree = problem.queues
+    is_root = np.array([name == ROOT_QUEUE for name in tree.names], np.bool_)
+    above = tree.subtree & ~is_root[:, None]
+    found = np.zeros(len(tree.names), np.bool_)
+    for queue in queues:
+        found |= above[above[:, queue]].any(axis=0)
+    return found
+
+
+def _can_exceed(problem: Problem) -> Bool:
+    """(Q,) queues that ask for more than they deserve, of something that is not all theirs."""
+    due = own_shares(problem)
+    exceeds = (problem.queues.requested > due) & (due < problem.total)
+    return np.array(exceeds.any(axis=1), np.bool_)
+
+
+def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
+    """(m,) whether some task of a gang asks for no more than the most that is idle on any node."""
+    fits = _fitting_classes(problem, idle)
+    shapes, shape_of = problem.shapes, problem.shape_of[gangs]
+    pairs = zip(shapes.start[shape_of].tolist(), shapes.start[shape_of + 1].tolist(), strict=True)
+    found = [bool(fits[shapes.class_of[start:end]].any()) for start, end in pairs]
+    return np.array(found, np.bool_)
+
+
+def _fitting_classes(problem: Problem, idle: I64) -> Bool:
+    """(C,) task classes that ask for no more than the most that is idle on any node."""
+    largest = idle[problem.ready].max(axis=0, initial=0)
+    fits = (problem.classes.request <= largest).all(axis=1)
+    return np.array(fits & bool(problem.ready.any()), np.bool_)
+
+
+# --- levels --------------------------------------------------------------------------------------
+
+
+def _build_levels(problem: Problem, tiers: Tiers, gangs: I64) -> list[Placed]:
+    """Tasks that borrow, one level a tier."""
+    weights = problem.derived(dominant_weights)
+    mine = np.full(problem.num_gangs, -1, np.int64)
+    mine[gangs] = tiers.of[gangs]
+    return [
+        Placed(f"{LENT}, {tiers.names[t]}", weights.unit, t, mine, weights.of_class)
+        for t in np.unique(tiers.of[gangs]).tolist()
+    ]
+
+
+def _only_new(decisions: Decisions, first: Decisions) -> I64:
+    """(T,) nodes of the tasks that the first stage leaves pending."""
+    return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
+
+
+def _relaxed_bound(decided: Decided, level: Placed) -> int:
+    """The most that any plan of the same value on the levels above could lend at a level.
+
+    Another plan may start other gangs first and lend to those that start here. So all gangs of the
+    tier count that may borrow, and all that is idle before anything is placed. What the first stage
+    takes comes off where it is the same in every such plan.
+    """
+    problem, snapshot = decided.problem, decided.problem.snapshot
+    tier = problem.open_gangs[decided.tiers.of[problem.open_gangs] == level.tier]
+    mine = tier[_can_exceed(problem)[problem.queue_of[tier]]]
+    may = [not find_firmness(snapshot.gangs[g], snapshot) for g in mine.tolist()]
+    mine = mine[np.array(may, np.bool_)]
+    counted = np.zeros(problem.num_gangs, np.bool_)
+    counted[mine] = True
+    fits = _fitting_classes(problem, problem.idle)
+    weight = level.weight[problem.task_class]
+    tasks = counted[problem.gang_of] & fits[problem.task_class]
+    most = int(weight[tasks].sum())
+    is_fixed = _is_use_fixed(decided)
+    placed = decided.decisions.node_of >= 0
+    if is_fixed and len(mine) == len(tier):
+        most -= int(weight[placed & counted[problem.gang_of]].sum())
+    column = problem.index(_resource_of(level.unit))
+    if column < 0 or (problem.classes.request[problem.task_class[tasks], column] <= 0).any():
+        return most
+    idle = int(np.maximum(problem.idle, 0)[problem.ready, column].sum())
+    taken = int(problem.classes.request[problem.task_class[placed], column].sum())
+    return min(most, idle - taken if is_fixed else idle)
+
+
+def _is_use_fixed(decided: Decided) -> bool:
+    """Whether plans of the same value at admission place tasks of the same weight in each tier.
+
+    So it is where gangs start whole and nothing is evicted or promised.
+    """
+    problem = decided.problem
+    if any(isinstance(a, Evict) for a in decided.actions):
+        return False
+    if (decided.decisions.nominated >= 0).any() or (decided.tiers.factor != 1).any():
+        return False
+    shapes = np.unique(problem.shape_of[problem.open_gangs]).tolist()
+    return decided.counts_all and all(problem.shapes.shapes[s].is_rigid for s in shapes)
+
+
+def _resource_of(unit: str) -> str:
+    return {"milli-CPU": "cpu", "bytes of memory": "memory"}.get(unit, unit)
+
+
+def _result(level: Placed, value: int, bound: int) -> LevelResult:
+    status = LevelStatus.OPTIMAL if value == bound else LevelStatus.FEASIBLE
+    return LevelResult(level.name, level.unit, level.sense, value, bound, status)
+
+
+# --- what stays idle -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Withheld:
+    """Gangs that would fit what is idle and wait for what their queue deserves.
+
+    Attributes
+    ----------
+    reasons
+        By gang key, why nothing is lent to it.
+    amounts
+        (resource, amount) that they would take together.
+
+    """
+
+    reasons: Mapping[str, str]
+    amounts: tuple[tuple[str, int], ...]
+
+    @property
+    def sentence(self) -> str:
+        """Which rule keeps how much idle."""
+        told = ", ".join(amount_text(name, amount) for name, amount in self.amounts)
+        why = "; ".join(sorted(set(self.reasons.values())))
+        return f"proportion keeps {told} idle, which gangs that wait could use: {why}"
+
+    def explain(self, key: str, reason: Reason) -> Reason:
+        """The reason of a gang with why it may not borrow."""
+        why = self.reasons.get(key)
+        if why is None:
+            return reason
+        return replace(reason, message=f"{reason.message}; it fits what is idle, but {why}")
+
+
+def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
+    """Find gangs that only what their queue deserves keeps off idle capacity.
+
+    Places them greedily where nothing is capped. Returns None where no gang would start.
+    """
+    shares = find_shares(decided.rules)
+    if shares is None:
+        return None
+    problem, gangs = decided.problem, decided.problem.snapshot.gangs
+    waiting = _find_waiting(decided)
+    kept_out = [g for g in waiting.tolist() if _waits_for_share(pending, gangs[g].key)]
+    waiting = np.array(kept_out, np.int64)
+    waiting = waiting[_could_fit(problem, Outcome(problem, decided.decisions).idle, waiting)]
+    if not len(waiting):
+        return None
+    node_of = _place(decided, waiting, (), None).node_of
+    tasks = np.flatnonzero(node_of >= 0)
+    if not len(tasks):
+        return None
+    taken = problem.classes.request[problem.task_class[tasks]].sum(axis=0)
+    named = {r: int(a) for r, a in zip(problem.resources, taken, strict=True) if a and r != PODS}
+    reasons = {}
+    for gang in (gangs[g] for g in np.unique(problem.gang_of[tasks]).tolist()):
+        firmness = find_firmness(gang, problem.snapshot) if shares.lends else ""
+        reasons[gang.key] = firmness or _OFF
+    return Withheld(reasons, tuple(sorted(named.items())))
+
+
+def _waits_for_share(pending: Mapping[str, Reason], key: str) -> bool:
+    reason = pending.get(key)
+    return reason is not None and reason.code is ReasonCode.DESERVED

@@ -1,0 +1,337 @@
+"""Idle capacity is lent beyond what queues deserve, and comes back when a queue claims it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from optsched.domain.cluster import Budget, Gang, GangPhase, Queue, Snapshot
+from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate, Plan
+from optsched.domain.eviction import leaving
+from optsched.domain.selectors import LabelSelector, Operator, Requirement
+from optsched.domain.task import TaskStatus
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import parse_policy
+from optsched.rules.verify import verify_actions
+from optsched.session.session import Report, Surroundings, run_session
+from tests.support.small import cluster, gang, node, running, shape
+
+MODEL = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: test
+meaning: For tests.
+actions: ACTIONS
+tiers:
+- rules: [{name: priority}, {name: gang, enablePreemptable: false}, {name: conformance}]
+- rules:
+  - {name: predicates}
+  - {name: proportion, arguments: {proportion.lendIdle: LENDS}}
+  - {name: nodeorder}
+levels: [guarantee, admission, fair-share, tasks, node-score]
+solver: {engine: ENGINE, budget: 400ms}
+"""
+ALL = "[enqueue, allocate, preempt, reclaim, backfill]"
+EXACT = Limits(budget_ms=None, num_workers=1)
+TWO = [Queue("train", weight=4), Queue("dev", weight=1)]
+"""Of 32 GPUs that both ask for, train deserves 26 and dev 6."""
+
+
+def policy(lends: str = "true", actions: str = ALL, engine: str = "cpsat"):
+    text = MODEL.replace("LENDS", lends).replace("ACTIONS", actions).replace("ENGINE", engine)
+    return parse_policy(text, "test.yaml")
+
+
+def session(snapshot: Snapshot, *, solver: bool = True, **fields: str) -> Report:
+    around = Surroundings(solver=InProcess() if solver else None, limits=EXACT)
+    return run_session(snapshot, policy(**fields), around)
+
+
+def decide(snapshot: Snapshot, *, solver: bool = True, **fields: str) -> Plan:
+    report = session(snapshot, solver=solver, **fields)
+    assert report.trace.violations == ()
+    return report.plan
+
+
+def nodes(number: int = 4):
+    return [node(f"n{i}", cpu=64, gpu=8) for i in range(number)]
+
+
+def waits(name: str, queue: str, number: int = 1, gpu: int = 8, **fields: object) -> Gang:
+    return gang(name, ("w", number, shape(1, gpu)), queue=queue, **fields)
+
+
+def runs(which: Gang, *where: str) -> Gang:
+    tasks = tuple(running(t, n) for t, n in zip(which.tasks, where, strict=True))
+    return replace(which, tasks=tasks, phase=GangPhase.RUNNING)
+
+
+def busy(number: int = 3) -> Gang:
+    return runs(waits("r", "train", number), *(f"n{i}" for i in range(number)))
+
+
+def idle_case(*more: Gang, queues: list[Queue] = TWO) -> Snapshot:
+    """Three nodes of four run train's gang; `big` waits for two and `exp` for the last one."""
+    gangs = [busy(), waits("big", "train", 2), *(more or [waits("exp", "dev")])]
+    return cluster(nodes(), gangs, queues)
+
+
+def started(plan: Plan) -> list[str]:
+    return sorted({a.gang.removeprefix("ns/") for a in plan.actions if isinstance(a, Allocate)})
+
+
+def evicted(plan: Plan) -> list[str]:
+    return sorted(a.task.removeprefix("ns/") for a in plan.actions if isinstance(a, Evict))
+
+
+def lent(plan: Plan) -> list[tuple[int, int | None, LevelStatus]]:
+    levels = [r for r in plan.certificate.levels if r.name.startswith("lent, ")]
+    return [(r.value, r.bound, r.status) for r in levels]
+
+
+def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The snapshot once victims have left and what was bound or promised runs."""
+    gone = {a.task for a in plan.actions if isinstance(a, Evict)}
+    come = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
+    gangs = []
+    for each in snapshot.gangs:
+        tasks = tuple(
+            replace(t, status=TaskStatus.PENDING, node="")
+            if t.key in gone
+            else running(t, come[t.key])
+            if t.key in come
+            else t
+            for t in each.tasks
+        )
+        stands = any(t.status is TaskStatus.RUNNING for t in tasks)
+        phase = GangPhase.RUNNING if stands else GangPhase.INQUEUE
+        gangs.append(replace(each, tasks=tasks, phase=phase))
+    bare = [replace(n, residents=()) for n in snapshot.nodes]
+    return cluster(bare, gangs, [q for q in snapshot.queues if q.name not in ("default", "root")])
+
+
+# --- what is lent --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "greedy"])
+def test_idle_devices_are_lent(solver: bool) -> None:
+    plan = decide(idle_case(), solver=solver)
+    assert started(plan) == ["exp"]
+    assert evicted(plan) == []
+    assert lent(plan) == [(8, 8, LevelStatus.OPTIMAL)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"lends": "false"},
+        {"actions": "[enqueue, allocate, preempt, backfill]"},
+        {"engine": "none"},
+    ],
+    ids=["not asked for", "without reclaim", "the pipeline alone"],
+)
+def test_nothing_is_lent_that_could_not_come_back_and_the_plan_says_so(
+    fields: dict[str, str],
+) -> None:
+    plan = decide(idle_case(), **fields)
+    assert started(plan) == []
+    assert lent(plan) == []
+    needs = "proportion.lendIdle, the action reclaim and a solver"
+    why = f"proportion lends nothing: that takes {needs}"
+    assert plan.certificate.kept_idle == (
+        f"proportion keeps 1 cpu, 8 nvidia.com/gpu idle, which gangs that wait could use: {why}",
+    )
+    reasons = {key: (r.code.value, r.message) for key, r in plan.pending.items()}
+    code, message = reasons["ns/exp"]
+    assert code == "QueueDeservedExceeded"
+    assert message.endswith(f"it fits what is idle, but {why}")
+    assert "idle" not in reasons["ns/big"][1]
+
+
+NOT_RECLAIMABLE = [TWO[0], replace(TWO[1], reclaimable=False)]
+PROTECTING = Budget(
+    "ns/pdb", LabelSelector((Requirement("app", Operator.IN, ("exp",)),)), allowed=1
+)
+
+
+@pytest.mark.parametrize(
+    ("firm", "queues", "why"),
+    [
+        (waits("exp", "dev"), NOT_RECLAIMABLE, "queue dev is not reclaimable"),
+        (
+            replace(
+                waits("exp", "dev"),
+                tasks=tuple(replace(t, preemptable=False) for t in waits("exp", "dev").tasks),
+            ),
+            TWO,
+            "its pods are not preemptable",
+        ),
+        (
+            replace(
+                waits("exp", "dev"),
+                tasks=tuple(replace(t, cooldown_ms=1) for t in waits("exp", "dev").tasks),
+            ),
+            TWO,
+            "its pods have a cooldown before eviction",
+        ),
+    ],
+)
+def test_what_reclaim_can_not_evict_does_not_borrow(
+    firm: Gang, queues: list[Queue], why: str
+) -> None:
+    plan = decide(idle_case(firm, queues=queues))
+    assert started(plan) == []
+    assert plan.pending["ns/exp"].message.endswith(f"it fits what is idle, but {why}")
+    assert plan.certificate.kept_idle[0].endswith(why)
+
+
+def test_a_disruption_budget_keeps_a_gang_from_borrowing() -> None:
+    snapshot = replace(idle_case(waits("exp", "dev", labels={"app": "exp"})), budgets=(PROTECTING,))
+    plan = decide(snapshot)
+    assert started(plan) == []
+    assert plan.certificate.kept_idle[0].endswith("a disruption budget protects its pods")
+
+
+def test_a_capability_and_the_guarantees_of_others_bind_loans() -> None:
+    capped = [TWO[0], replace(TWO[1], capability=(("nvidia.com/gpu", 7),))]
+    assert started(decide(idle_case(queues=capped))) == []
+    kept = [*TWO, Queue("kept", guarantee=(("nvidia.com/gpu", 1),))]
+    plan = decide(idle_case(queues=kept))
+    assert started(plan) == []
+    assert plan.pending["ns/exp"].code.value == "ReservedForGuarantees"
+
+
+def test_what_queues_deserve_comes_before_loans() -> None:
+    # dev deserves 6: two gangs of 2 start by right; the third and none of 8 is lent to.
+    own = [waits(f"own{i}", "dev", gpu=2) for i in range(2)]
+    plan = decide(idle_case(waits("exp", "dev"), *own))
+    assert started(plan) == ["own0", "own1"]
+    assert lent(plan)[0][0] == 0
+    small = waits("small", "dev", gpu=4)
+    assert started(decide(idle_case(small, *own))) == ["own0", "own1", "small"]
+
+
+def test_growth_of_a_running_gang_is_lent_to() -> None:
+    grown = gang("exp", ("w", 4, shape(1, 4)), least=1, queue="dev")
+    first = running(grown.tasks[0], "n3")
+    grown = replace(grown, tasks=(first, *grown.tasks[1:]), phase=GangPhase.RUNNING)
+    plan = decide(idle_case(grown))
+    assert len(plan.binds) == 1
+    assert lent(plan)[0][0] == 4
+
+
+def test_the_more_important_gang_borrows_first() -> None:
+    gangs = [waits("low", "dev"), waits("high", "dev", priority=5)]
+    plan = decide(idle_case(*gangs))
+    assert started(plan) == ["high"]
+
+
+# --- what comes back -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "greedy"])
+def test_an_entitled_gang_reclaims_what_was_lent_and_it_is_not_lent_again(solver: bool) -> None:
+    queues = [Queue("train", weight=1), Queue("dev", weight=1)]
+    exp = [waits(f"exp{i}", "dev") for i in range(3)]
+    snapshot = cluster(nodes(), [busy(1), *exp], queues)
+    plan = decide(snapshot, solver=solver)
+    assert started(plan) == ["exp0", "exp1", "exp2"]
+    snapshot = carried_out(snapshot, plan)
+    claim = waits("claim", "train")
+    arrived = cluster(
+        [replace(n, residents=()) for n in snapshot.nodes], [*snapshot.gangs, claim], queues
+    )
+    plan = decide(arrived, solver=solver)
+    [gone] = evicted(plan)
+    assert [a.gang for a in plan.actions if isinstance(a, Nominate)] == ["ns/claim"]
+    assert started(plan) == []
+    # While the victim terminates, its gang waits again and gets nothing of what is promised.
+    waiting = leaving(arrived, {f"ns/{gone}"})
+    later = decide(waiting, solver=solver)
+    assert started(later) == []
+    assert [a.gang for a in later.actions if isinstance(a, Nominate)] in ([], ["ns/claim"])
+    assert evicted(later) == []
+    snapshot = carried_out(arrived, plan)
+    # Two and two: nobody claims anything any more, in ten sessions.
+    for _ in range(10):
+        plan = decide(snapshot, solver=solver)
+        assert (started(plan), evicted(plan)) == ([], [])
+        snapshot = carried_out(snapshot, plan)
+
+
+# --- the verifier --------------------------------------------------------------------------------
+
+
+def test_the_verifier_takes_loans_of_gangs_only_that_reclaim_can_evict() -> None:
+    lending, keeping = policy("true").rules, policy("false").rules
+    loan = [Allocate("ns/exp-w-0", "n3", "ns/exp")]
+    assert verify_actions(idle_case(), loan, lending) == []
+    [broken] = verify_actions(idle_case(), loan, keeping)
+    assert (broken.rule, broken.where) == ("proportion", "queue dev")
+    for snapshot in (
+        idle_case(queues=NOT_RECLAIMABLE),
+        replace(idle_case(waits("exp", "dev", labels={"app": "exp"})), budgets=(PROTECTING,)),
+    ):
+        assert {v.rule for v in verify_actions(snapshot, loan, lending)} == {"proportion"}
+    # What is promised is not idle.
+    promise = [Nominate("ns/exp-w-0", "n3", "ns/exp")]
+    assert "proportion" in {v.rule for v in verify_actions(idle_case(), promise, lending)}
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_plan_with_loans_is_refused_and_none_is_worse_by_them(seed: int) -> None:
+    snapshot = random_shares(np.random.default_rng(seed))
+    reports = session(snapshot), session(snapshot, lends="false")
+    assert reports[0].trace.violations == reports[1].trace.violations
+    with_loans, without = (report.plan for report in reports)
+    assert verify_actions(reports[0].problem.snapshot, with_loans.actions, policy().rules) == []
+    mine = {r.name: r.value for r in with_loans.certificate.levels}
+    # Loans change nothing of what is decided before them.
+    assert {r.name: r.value for r in without.certificate.levels}.items() <= mine.items()
+    assert set(started(without)) <= set(started(with_loans))
+    assert evicted(without) == evicted(with_loans)
+    for value, bound, status in lent(with_loans):
+        assert bound is not None
+        assert value <= bound
+        assert (value == bound) is (status is LevelStatus.OPTIMAL)
+
+
+def random_shares(rng: np.random.Generator) -> Snapshot:
+    """Queues by weight, some that keep what they have, with gangs that run and gangs that wait."""
+    queues = [
+        Queue(
+            f"q{i}",
+            weight=int(rng.integers(1, 5)),
+            reclaimable=bool(rng.random() < 0.8),
+            guarantee=(("nvidia.com/gpu", 2),) if rng.random() < 0.2 else (),
+        )
+        for i in range(int(rng.integers(2, 5)))
+    ]
+    room = {f"n{i}": 8 for i in range(int(rng.integers(2, 5)))}
+    gangs = []
+    for i in range(int(rng.integers(4, 10))):
+        number, gpu = int(rng.integers(1, 4)), int(rng.choice([1, 2, 4, 8]))
+        made = gang(
+            f"g{i}",
+            ("w", number, shape(1, gpu)),
+            least=int(rng.integers(1, number + 1)),
+            queue=f"q{int(rng.integers(len(queues)))}",
+            priority=int(rng.integers(2)),
+        )
+        if rng.random() < 0.2:
+            made = replace(made, tasks=tuple(replace(t, preemptable=False) for t in made.tasks))
+        if rng.random() < 0.5:
+            tasks = []
+            for task in made.tasks:
+                where = next((n for n, left in room.items() if left >= gpu), None)
+                if where is not None:
+                    room[where] -= gpu
+                    task = running(task, where)
+                tasks.append(task)
+            if sum(t.status is TaskStatus.RUNNING for t in tasks) >= made.min_member:
+                made = replace(made, tasks=tuple(tasks), phase=GangPhase.RUNNING)
+        gangs.append(made)
+    return cluster(nodes(len(room)), gangs, queues)
