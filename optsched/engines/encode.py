@@ -176,7 +176,7 @@ def _beside_promises(problem: Problem, rules: RuleSet, incumbent: Decisions) -> 
     promised = np.flatnonzero(incumbent.nominated >= 0)
     if len(promised):
         for c in range(len(ties)):
-            ties[c] = any(rule.ties_nodes(problem, c) for rule in rules.hard)
+            ties[c] = rules.ties_nodes(problem, c)
     nodes = np.zeros(problem.num_nodes, np.bool_)
     nodes[incumbent.nominated[promised[ties[problem.task_class[promised]]]]] = True
     found: Bool = ties[:, None] & nodes

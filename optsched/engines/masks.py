@@ -31,7 +31,7 @@ def allowed_nodes(problem: Problem, rules: RuleSet) -> Bool:
     """(C, N) ready nodes that no rule excludes, class by class."""
     allowed = np.ones((len(problem.classes.shapes), problem.num_nodes), np.bool_)
     for task_class in range(len(allowed)):
-        mask = static_mask(problem, rules.masking, task_class)
+        mask = static_mask(problem, rules.filters, task_class)
         if mask is not None:
             allowed[task_class] = mask
     return allowed

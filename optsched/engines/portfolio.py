@@ -435,7 +435,7 @@ def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
-    for rule in rules.hard:
+    for rule in rules.tying:
         for task_class in range(len(tied)):
             if rule.ties_nodes(problem, task_class):
                 tied[task_class] = True

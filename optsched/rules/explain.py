@@ -71,7 +71,8 @@ class Explainer:
 
         `gang` is an index on axis G of a gang that can be decided on.
         """
-        told = [r for rule in self._rules.hard if (r := rule.explain(self._outcome, gang))]
+        explaining = self._rules.explaining
+        told = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
         told.sort(key=by_code)
         never = self.find_never(gang, told)
         if never is not None or told:

@@ -22,6 +22,8 @@ from optsched.rules.victims import Victims
 from optsched.rules.well_formed import WellFormed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from optsched.problem.arrays import Bool
     from optsched.problem.problem import Problem
     from optsched.rules.contained import Faults
@@ -154,6 +156,35 @@ class RuleSet:
         """Rules by which nodes are ranked: those whose scores count, and those that always hold."""
         return (*_ALWAYS, *self.scoring)
 
+    @cached_property
+    def filters(self) -> tuple[Rule, ...]:
+        """The rules of `masking` that have a mask: the others exclude no node of any class."""
+        return _overriding(self.masking, "mask")
+
+    @cached_property
+    def scorers(self) -> tuple[Rule, ...]:
+        """The rules of `ranking` that give scores."""
+        return _overriding(self.ranking, "scorer", "class_score")
+
+    @cached_property
+    def level_scorers(self) -> tuple[Rule, ...]:
+        """The rules of `scoring` that give scores."""
+        return _overriding(self.scoring, "scorer", "class_score")
+
+    @cached_property
+    def tying(self) -> tuple[Rule, ...]:
+        """Hard rules that may tie classes to what else stands on nodes."""
+        return _overriding(self.hard, "ties_nodes")
+
+    @cached_property
+    def explaining(self) -> tuple[Rule, ...]:
+        """Hard rules that explain why a gang waits, whatever room nodes have."""
+        return _overriding(self.hard, "explain")
+
+    def ties_nodes(self, problem: Problem, task_class: int) -> bool:
+        """Whether some hard rule ties a class to what else stands on nodes."""
+        return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
+
     def find(self, name: str) -> ActiveRule | None:
         """The rule of a name, if it is on at all."""
         return next((a for a in self.active if a.rule.name == name), None)
@@ -175,6 +206,15 @@ class RuleSet:
         """Whether a rule is on with a face."""
         found = self.find(name)
         return found is not None and face in found.faces
+
+
+def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
+    """The rules with a form of their own of some method: sessions ask no others of each class."""
+    return tuple(
+        rule
+        for rule in rules
+        if any(getattr(type(rule), method) is not getattr(Rule, method) for method in methods)
+    )
 
 
 _MODELLED_BY = ("mask", "excludes", "encode", "encode_nodes", "spares", "open")

@@ -108,8 +108,8 @@ class Book:
 
     def __init__(self, problem: Problem, rules: RuleSet, idle: I64) -> None:
         self._problem = problem
-        self._masking = rules.masking
-        self._scoring = rules.ranking
+        self._masking = rules.filters
+        self._scoring = rules.scorers
         self.idle = idle.copy()
         self.used = problem.used.copy()
         self.spare, self._spare_request = spare_room(problem, rules)

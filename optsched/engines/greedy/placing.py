@@ -101,7 +101,6 @@ class Placing:
         self._releasing = problem.releasing.copy()
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
-        self._hard = rules.hard
         self._rules = rules
         self._cursors: dict[int, Cursor] = {}
         self._steps: list[_Step] = []
@@ -388,7 +387,7 @@ class Placing:
 
     def _is_tied(self, task_class: int) -> bool:
         if task_class not in self._tied:
-            tied = any(r.ties_nodes(self.problem, task_class) for r in self._hard)
+            tied = self._rules.ties_nodes(self.problem, task_class)
             self._tied[task_class] = tied
         return self._tied[task_class]
 

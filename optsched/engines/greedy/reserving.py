@@ -161,7 +161,7 @@ class _Planner:
         shape, start = shapes.shapes[number], int(shapes.start[number])
         need = max(shape.need, sum(n for _, n in shape.need_role), 1)
         classes = [int(shapes.class_of[start + e]) for e in range(len(shape.entries))]
-        masks = [static_mask(problem, self._rules.masking, c) for c in classes]
+        masks = [static_mask(problem, self._rules.filters, c) for c in classes]
         counts = [entry.count for entry in shape.entries]
 
         def has_room(moment: _Moment) -> bool:
