@@ -339,7 +339,7 @@ def main(arguments: Sequence[str]) -> None:
         cpu = []
         for size in sizes:
             snapshot = scenario.snapshot(size)
-            profile = cProfile.Profile()
+            profile = cProfile.Profile(time.process_time)
             with profile if options.profile else nullcontext():
                 measured = measure(snapshot, worker)
             cpu.append(measured.cpu_s)

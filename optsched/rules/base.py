@@ -395,6 +395,28 @@ class Rule:
         """
         return None
 
+    def block_scores(
+        self, problem: Problem, task_class: I64, used: I64, offered: I64
+    ) -> F64 | None:
+        """What `scorer` gives for many classes at once; None where it is asked class by class.
+
+        Parameters
+        ----------
+        problem
+            The session's arrays.
+        task_class
+            Classes, of any shape that broadcasts with the leading axes of `used`.
+        used, offered
+            (..., R) what is taken on nodes and what these offer.
+
+        Returns
+        -------
+        F64 | None
+            Scores of the broadcast shape, to the last bit those of `scorer`.
+
+        """
+        return None
+
     def encode(self, form: Formulation) -> None:
         """Write the rule's rows into the aggregated model."""
 

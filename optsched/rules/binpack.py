@@ -66,3 +66,23 @@ class Binpack(Rule):
             return np.where(fits, total, 0.0)
 
         return score
+
+    def block_scores(
+        self, problem: Problem, task_class: I64, used: I64, offered: I64
+    ) -> F64 | None:
+        """See `Rule`."""
+        request, weights = problem.classes.request, self.resources
+        weighed = [(r, w) for r, name in enumerate(problem.resources) if (w := weights.get(name))]
+        counted = np.zeros(len(request), np.int64)
+        for r, weight in weighed:
+            counted += weight * (request[:, r] > 0)
+        top = TOP * self.weight / np.maximum(counted, 1)
+        total = np.zeros(np.broadcast_shapes(task_class.shape, used.shape[:-1]))
+        fits = np.ones(total.shape, np.bool_)
+        for r, weight in weighed:
+            asked = request[task_class, r]
+            busy = used[..., r] + asked
+            fits &= (busy <= offered[..., r]) | (asked == 0)
+            factor = np.where(asked > 0, top[task_class] * weight, 0.0)
+            total += busy * factor / np.maximum(offered[..., r], 1)
+        return np.where(fits, total, 0.0)

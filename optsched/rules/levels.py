@@ -9,13 +9,13 @@ import numpy as np
 
 from optsched.domain.decisions import Sense
 from optsched.rules.admission import admission_levels, task_levels
-from optsched.rules.base import NodeLevel
+from optsched.rules.base import NodeLevel, Rule
 from optsched.rules.over_time import OverTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.rules.base import AnyLevel
@@ -103,6 +103,10 @@ _KINDS = (
 LEVELS = {kind.name: kind for kind in _KINDS}
 
 
+MOST_PAIRS = 200_000
+"""Pairs of class and node whose scores are worked out together: more do not stay in caches."""
+
+
 @dataclass(frozen=True, eq=False)
 class NodeScore:
     """Scores of the nodes that tasks are put on, as they stand when the session opens."""
@@ -115,9 +119,8 @@ class NodeScore:
     def node_values(self, problem: Problem) -> I64:
         """See `NodeLevel`; rounded down to whole points."""
         values = np.empty((len(problem.classes.shapes), problem.num_nodes), np.int64)
-        every = np.arange(problem.num_nodes)
-        for c in range(len(values)):
-            values[c] = self._of_class(problem, c, every)
+        for classes in self._chunks(problem):
+            values[classes] = self._block(problem, classes)
         return values
 
     def value(self, outcome: Outcome) -> int:
@@ -127,13 +130,10 @@ class NodeScore:
         pairs = problem.task_class[seated] * problem.num_nodes + outcome.seat_of[seated]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
-        classes, start = np.unique(task_class, return_index=True)
-        ends = np.append(start, len(pairs))[1:]
-        total = 0
-        for c, begin, end in zip(classes.tolist(), start.tolist(), ends.tolist(), strict=True):
-            values = self._of_class(problem, c, nodes[begin:end])
-            total += int((values * number[begin:end]).sum())
-        return total
+        values = self._scores(
+            problem, task_class, (problem.used[nodes], problem.allocatable[nodes]), nodes
+        )
+        return int((np.floor(values).astype(np.int64) * number).sum())
 
     def ideal(self, problem: Problem) -> int:
         """See `Level`: every task on its best node."""
@@ -142,26 +142,61 @@ class NodeScore:
     def _best(self, problem: Problem) -> int:
         if not problem.num_nodes:
             return 0
-        every, pending = np.arange(problem.num_nodes), problem.classes.num_pending.tolist()
-        best = (
-            number * max(int(self._of_class(problem, c, every).max()), 0)
-            for c, number in enumerate(pending)
-            if number
-        )
-        return sum(best)
+        pending, total = problem.classes.num_pending, 0
+        for classes in self._chunks(problem):
+            best = np.maximum(self._block(problem, classes).max(axis=1), 0)
+            total += int((best * pending[classes]).sum())
+        return total
 
-    def _of_class(self, problem: Problem, task_class: int, nodes: I64) -> I64:
-        """(m,) whole points of one task of a class on nodes (m,)."""
-        used, offered = problem.used[nodes], problem.allocatable[nodes]
-        values = np.zeros(len(nodes))
-        for rule in self.rules.scoring:
-            scorer = rule.scorer(problem, task_class)
-            if scorer is not None:
-                values += scorer(used, offered)
-            base = rule.class_score(problem, task_class)
-            if base is not None:
-                values += base[nodes]
-        return np.floor(values).astype(np.int64)
+    def _chunks(self, problem: Problem) -> Iterator[I64]:
+        """All classes, as many at a time as keep tables small."""
+        size = max(MOST_PAIRS // max(problem.num_nodes, 1), 1)
+        number = len(problem.classes.shapes)
+        for first in range(0, number, size):
+            yield np.arange(first, min(first + size, number))
+
+    def _block(self, problem: Problem, classes: I64) -> I64:
+        """(k, N) whole points of one task of some classes (k,) on every node."""
+        nodes = problem.used, problem.allocatable
+        values = self._scores(problem, classes[:, None], nodes, None)
+        points: I64 = np.floor(values).astype(np.int64)
+        return points
+
+    def _scores(
+        self, problem: Problem, classes: I64, loads: tuple[I64, I64], nodes: I64 | None
+    ) -> F64:
+        """Scores of classes: of pairs (m,) with nodes (m,), or of (k, 1) with every node.
+
+        `loads` are what is taken on these nodes and what they offer.
+        """
+        used, offered = loads
+        values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
+        for rule in self.rules.level_scorers:
+            scores = rule.block_scores(problem, classes, used, offered)
+            if scores is not None:
+                values += scores
+                if type(rule).class_score is Rule.class_score:
+                    continue
+            for c, at in _by_class(classes):
+                scorer = None if scores is not None else rule.scorer(problem, c)
+                if scorer is not None:
+                    where = at if nodes is not None else slice(None)
+                    values[at] += scorer(used[where], offered[where])
+                base = rule.class_score(problem, c)
+                if base is not None:
+                    values[at] += base if nodes is None else base[nodes[at]]
+        return values
+
+
+def _by_class(classes: I64) -> Iterator[tuple[int, slice | int]]:
+    """Each class with where it stands: rows of (k, 1), or slices of ascending pairs (m,)."""
+    if classes.ndim > 1:
+        yield from ((c, row) for row, c in enumerate(classes[:, 0].tolist()))
+        return
+    found, start = np.unique(classes, return_index=True)
+    ends = np.append(start, len(classes))[1:]
+    for c, begin, end in zip(found.tolist(), start.tolist(), ends.tolist(), strict=True):
+        yield c, slice(begin, end)
 
 
 def build_levels(

@@ -59,27 +59,51 @@ class NodeOrder(Rule):
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`: load of CPU and memory once the task has come, and how even it is."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
-        asked = problem.classes.request[task_class].tolist()
-        least, most, even = self.least_requested, self.most_requested, self.balanced_resource
+        asked = problem.classes.request[task_class]
+        asks = int(asked[cpu]), int(asked[memory])
 
         def score(used: I64, offered: I64) -> F64:
-            cpus, bytes_ = np.maximum(offered[:, cpu], 1), np.maximum(offered[:, memory], 1)
-            busy_cpu = np.minimum(used[:, cpu] + asked[cpu], cpus)
-            busy_memory = np.minimum(used[:, memory] + asked[memory], bytes_)
-            total = np.zeros(len(used))
-            if least:
-                free = (cpus - busy_cpu) * _TOP // cpus
-                free += (bytes_ - busy_memory) * _TOP // bytes_
-                total += least * (free // 2)
-            if most:
-                busy = busy_cpu * _TOP // cpus + busy_memory * _TOP // bytes_
-                total += most * (busy // 2)
-            if even:
-                apart = np.abs(busy_cpu / cpus - busy_memory / bytes_)
-                total += even * np.floor(TOP - apart * (TOP / 2))  # half the distance deviates
-            return total
+            cpus = used[:, cpu], offered[:, cpu]
+            return self._load(asks, cpus, (used[:, memory], offered[:, memory]))
 
         return score
+
+    def block_scores(
+        self, problem: Problem, task_class: I64, used: I64, offered: I64
+    ) -> F64 | None:
+        """See `Rule`."""
+        cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
+        request = problem.classes.request
+        asks = request[task_class, cpu], request[task_class, memory]
+        cpus = used[..., cpu], offered[..., cpu]
+        return self._load(asks, cpus, (used[..., memory], offered[..., memory]))
+
+    def _load(
+        self,
+        asks: tuple[int, int] | tuple[I64, I64],
+        cpus: tuple[I64, I64],
+        memory: tuple[I64, I64],
+    ) -> F64:
+        """Scores of nodes once a task has come that asks for CPU and memory.
+
+        `cpus` and `memory` are what is taken and what is offered.
+        """
+        least, most, even = self.least_requested, self.most_requested, self.balanced_resource
+        all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
+        busy_cpu = np.minimum(cpus[0] + asks[0], all_cpus)
+        busy_memory = np.minimum(memory[0] + asks[1], all_bytes)
+        total = np.zeros(busy_cpu.shape)
+        if least:
+            free = (all_cpus - busy_cpu) * _TOP // all_cpus
+            free += (all_bytes - busy_memory) * _TOP // all_bytes
+            total += least * (free // 2)
+        if most:
+            busy = busy_cpu * _TOP // all_cpus + busy_memory * _TOP // all_bytes
+            total += most * (busy // 2)
+        if even:
+            apart = np.abs(busy_cpu / all_cpus - busy_memory / all_bytes)
+            total += even * np.floor(TOP - apart * (TOP / 2))  # half the distance deviates
+        return total
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`: preferred affinity, soft taints, images and soft spread, best node 100."""

@@ -56,7 +56,7 @@ def compiled(number: int, cpus: int = 8) -> Problem:
 
 @pytest.fixture
 def scored_nodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many nodes each call of a scorer has looked at."""
+    """How many pairs of class and node each call of a scorer has looked at."""
     seen: list[int] = []
     scorer = NodeOrder.scorer
 
@@ -70,7 +70,18 @@ def scored_nodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return counted
 
+    block_scores = NodeOrder.block_scores
+
+    def counting_pairs(
+        rule: NodeOrder, problem: Problem, task_class: I64, used: I64, offered: I64
+    ) -> F64 | None:
+        scores = block_scores(rule, problem, task_class, used, offered)
+        assert scores is not None
+        seen.append(scores.size)
+        return scores
+
     monkeypatch.setattr(NodeOrder, "scorer", counting)
+    monkeypatch.setattr(NodeOrder, "block_scores", counting_pairs)
     return seen
 
 
@@ -138,8 +149,17 @@ def test_node_score_looks_at_the_nodes_that_are_taken(scored_nodes: list[int]) -
     placed = replace(nothing, node_of=node_of)
     outcome = Outcome(problem, placed)
     value = level.value(outcome)
-    assert sum(scored_nodes) == 40
+    assert scored_nodes == [40]
     table = level.node_values(problem)
+    by_class = [
+        sum(
+            score(problem.used, problem.allocatable)
+            for rule in RULES.level_scorers
+            if (score := rule.scorer(problem, c)) is not None
+        )
+        for c in range(40)
+    ]
+    assert (table == np.floor(by_class)).all()
     assert value == int(table[problem.task_class, node_of].sum())
     assert level.ideal(problem) == int((table.max(axis=1) * problem.classes.num_pending).sum())
     assert level.value(Outcome(problem, nothing)) == 0
