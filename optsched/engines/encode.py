@@ -244,7 +244,7 @@ def encode_configurations(
     useful = useful_capacity(problem.idle, problem.classes.request)
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     class_of, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    fits = (capacity[first][:, None, :] >= request[None, :, :]).all(axis=2)
+    fits = _fitting(capacity[first], request)
     by_class = np.argsort(class_of, kind="stable")
     size = np.bincount(class_of, minlength=len(first)).astype(np.int64)
     start = _configurations_in_use(incumbent, class_of, copies.of_tasks(form, incumbent.node_of))
@@ -267,6 +267,15 @@ def encode_configurations(
     model = _finish(form, objectives, incumbent_values(form, incumbent), nodes)
     ends = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
     return ByConfigurations(form, model, chosen, by_class, ends, copies)
+
+
+def _fitting(capacity: I64, request: I64) -> Bool:
+    """(K, C) whether one task of a class fits a node class; a resource counts where it is asked."""
+    fits = np.ones((len(capacity), len(request)), np.bool_)
+    for r in np.flatnonzero(request.any(axis=0)).tolist():
+        asking = np.flatnonzero(request[:, r])
+        fits[:, asking] &= capacity[:, r, None] >= request[asking, r]
+    return fits
 
 
 def _configurations_in_use(

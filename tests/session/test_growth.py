@@ -11,21 +11,26 @@ import pytest
 
 from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.engines.cpsat import levels
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.pricing import Pricer, TooManyRooms
+from optsched.engines.cpsat.solver import InProcess
 from optsched.engines.greedy.book import Book
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
-from optsched.problem.queues import queue_arrays
 from optsched.problem.relations import Relations
 from optsched.rules.ledger import Ledger
 from optsched.rules.levels import NodeScore
 from optsched.rules.nodeorder import NodeOrder
 from optsched.rules.outcome import Outcome
 from optsched.rules.pod_affinity import PodAffinity
+from optsched.session.session import Report, Surroundings, run_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from optsched.engines.cpsat.exact import Effort, Result
     from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
 
@@ -171,9 +176,8 @@ def test_sums_over_subtrees_follow_the_tree() -> None:
         names = sorted(["root", *(f"q{i:02d}" for i in range(number))])
         # Some parents do not exist and some queues stand in a circle.
         queues = [Queue(name, parent=str(rng.choice([*names, "none"]))) for name in names]
+        arrays = compile_problem(replace(different_pods(2), queues=tuple(queues))).queues
         amounts = rng.integers(0, 100, (len(queues), 2))
-        has_gangs = np.ones(len(queues), np.bool_)
-        arrays = queue_arrays(queues, ("cpu", "pods"), amounts, amounts, has_gangs)
         assert (arrays.summed_up(amounts) == arrays.subtree.astype(np.int64) @ amounts).all()
 
 
@@ -193,3 +197,71 @@ def test_the_ledger_holds_sums_over_subtrees_as_pods_come_and_go() -> None:
     assert ledger.queue_used[1] == [2, 2007, 2000]
     ledger.evict(0, [1, 1003, 1000], 1)
     assert ledger.subtree_used[0] == ledger.subtree_used[1] == [1, 1004, 1000]
+
+
+def waiting_by_priority(number: int, fitting: int) -> Snapshot:
+    """Gangs of one pod, each with a priority of its own, on a node that holds some of them."""
+    gangs = []
+    for g in range(number):
+        task = Task(
+            f"ns/g-{g:03d}-0", TaskShape((("cpu", 1000),)), TaskStatus.PENDING, gang=f"ns/g-{g:03d}"
+        )
+        gangs.append(
+            Gang(
+                f"ns/g-{g:03d}",
+                min_member=1,
+                priority=g,
+                tasks=(task,),
+                phase=GangPhase.INQUEUE,
+            )
+        )
+    node = Node("n", (("cpu", 1000 * fitting), ("memory", 1), ("pods", 500)))
+    return Snapshot(0, (node,), tuple(gangs), (Queue("default"), Queue("root")))
+
+
+@pytest.fixture
+def solved(monkeypatch: pytest.MonkeyPatch) -> list[levels.Task]:
+    """The models that CP-SAT was given."""
+    seen: list[levels.Task] = []
+    maximize = levels.maximize
+
+    def counting(task: levels.Task, effort: Effort, watch: object = None) -> Result:
+        seen.append(task)
+        return maximize(task, effort, None)
+
+    monkeypatch.setattr(levels, "maximize", counting)
+    return seen
+
+
+def session_with(snapshot: Snapshot, limits: Limits) -> Report:
+    policy = load_policy("volcano-default", Path.read_text)
+    return run_session(snapshot, policy, Surroundings(solver=InProcess(), limits=limits))
+
+
+def test_levels_whose_variables_can_give_no_more_are_not_solved(
+    solved: list[levels.Task],
+) -> None:
+    report = session_with(waiting_by_priority(60, 40), Limits(budget_ms=None, num_workers=1))
+    assert len(report.plan.binds) == 40
+    admission = [r for r in report.plan.certificate.levels if r.name.startswith("admission")]
+    assert len(admission) == 60
+    assert all(r.value == r.bound for r in admission)
+    assert [r.value for r in admission] == [1000] * 40 + [0] * 20
+    assert len(solved) <= 30
+
+
+def test_levels_that_are_left_when_time_is_over_are_not_solved(
+    solved: list[levels.Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(levels.Clock, "is_over", property(lambda _: True))
+    report = session_with(waiting_by_priority(60, 40), Limits(budget_ms=400, num_workers=1))
+    assert len(report.plan.binds) == 40
+    assert report.plan.certificate.stopped == levels.OUT_OF_TIME
+    assert solved == []
+
+
+def test_rooms_that_are_too_many_are_refused_before_a_table_is_made() -> None:
+    request = np.arange(1, 20_001).reshape(-1, 1)
+    capacity = np.array([[4_000_000]])
+    with pytest.raises(TooManyRooms):  # a table of all sums and classes would take 600 GB
+        Pricer(capacity, request, np.ones((1, 20_000), np.bool_))

@@ -37,6 +37,9 @@ MOST_STEPS = 50_000
 
 WHOLE = 1e-6
 
+_LARGE = 2.0**60
+"""Sums from here on may leave 64 bits."""
+
 LEAST_RELAXED = 100
 """Free variables below which CP-SAT is done before a relaxation would be of use."""
 
@@ -158,8 +161,18 @@ class _Levels:
         """All levels in order; returns why no more could be done."""
         done = []
         for level, objective in enumerate(self.model.objectives):
-            update = yield from self.steps(level, objective)
-            self._hold(objective, update.value)
+            value = self.incumbent(objective)
+            if self.clock.is_over:
+                # Levels that are left cost next to nothing: there may be thousands.
+                bound = self.told_bound(objective)
+                self._is_cut |= not self.limits.suffices(value, bound)
+                update = self.found(level, objective, value, bound)
+            elif self.limits.suffices(value, bound := self.known_bound(objective)):
+                self.hold(objective, value)
+                update = self.found(level, objective, value, bound)
+            else:
+                update = yield from self.steps(level, objective)
+            self._compare(objective, update.value)
             self.told(update)
             done.append(update)
             yield update
@@ -177,14 +190,21 @@ class _Levels:
     def _is_open(self, update: LevelUpdate) -> bool:
         return not self.limits.suffices(update.value, update.bound)
 
-    def _hold(self, objective: Objective, value: int | None) -> None:
+    def _compare(self, objective: Objective, value: int | None) -> None:
         """Note whether what is known of the levels below still holds for them."""
         least = objective.at_least
         sign = 1 if objective.sense is Sense.MAX else -1
         self._is_held &= None not in (value, least) and sign * (value or 0) >= sign * (least or 0)
 
     def known_bound(self, objective: Objective) -> int | None:
-        """What is known not to be beaten, in terms of what is maximised; None when nothing is."""
+        """What is known not to be beaten, in terms of what is maximised; None when nothing is.
+
+        The bounds of variables count too: where the incumbent reaches them nothing is solved.
+        """
+        return _lower(largest_value(to_maximise(objective), self.model), self.told_bound(objective))
+
+    def told_bound(self, objective: Objective) -> int | None:
+        """What an earlier search has proved, in terms of what is maximised; None where none has."""
         if objective.at_most is None or not self._is_held:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
@@ -237,6 +257,16 @@ class _Levels:
         """One level, with those above it held."""
         raise NotImplementedError
 
+    def hold(self, objective: Objective, value: int | None) -> None:
+        """Let no later solution be worse on a level than a value; None holds nothing."""
+        raise NotImplementedError
+
+    def found(
+        self, level: int, objective: Objective, value: int | None, bound: int | None
+    ) -> LevelUpdate:
+        """What to report of a level for which nothing was solved."""
+        return self.update(level, objective, value, bound)
+
     def incumbent(self, objective: Objective) -> int | None:
         """The incumbent's value, in terms of what is maximised; None when unknown."""
         if self.best.solution is not None:
@@ -274,6 +304,16 @@ class _Levels:
         )
 
 
+def largest_value(goal: Expression, model: LevelModel) -> int | None:
+    """What an expression is worth at most within the bounds of variables; None if too large."""
+    lower, upper = model.lower[goal.variables], model.upper[goal.variables]
+    ends = np.where(goal.coefficients > 0, upper, lower)
+    size = np.abs(goal.coefficients.astype(np.float64)) * np.abs(ends.astype(np.float64))
+    if size.sum() >= _LARGE:
+        return None
+    return int((goal.coefficients * ends).sum()) + goal.constant
+
+
 def to_maximise(objective: Objective) -> Expression:
     """The objective as something to be maximised."""
     form = objective.expression
@@ -288,6 +328,7 @@ class _Direct(_Levels):
     def __post_init__(self) -> None:
         super().__post_init__()
         model = self.model
+        self._held: list[tuple[Expression, int]] = []
         self._rows = model.rows
         self._hint = model.hint
         self._relaxation: Relaxation | None = None
@@ -296,7 +337,6 @@ class _Direct(_Levels):
             self._relaxation = Relaxation(model.lower, model.upper, model.rows)
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
-        goal = to_maximise(objective)
         value, bound = self.incumbent(objective), self.known_bound(objective)
         values, self._ends_s = None, self._end_of(level)
         if not self._is_done(value, bound):
@@ -311,11 +351,17 @@ class _Direct(_Levels):
             if value != before:
                 # The solver may be ended before this level is.
                 yield self.update(level, objective, value, bound)
-        if value is not None:
-            self._rows = with_row(self._rows, goal, value)
-            if self._relaxation is not None:
-                self._relaxation.hold(goal, value)
+        self.hold(objective, value)
         return self.update(level, objective, value, bound)
+
+    def hold(self, objective: Objective, value: int | None) -> None:
+        """See `_Levels`."""
+        if value is None:
+            return
+        goal = to_maximise(objective)
+        self._held.append((goal, value))
+        if self._relaxation is not None:
+            self._relaxation.hold(goal, value)
 
     def _parts(
         self, level: int, values: F64 | None, complete: I64
@@ -448,6 +494,8 @@ class _Direct(_Levels):
         goal = to_maximise(objective)
         value, bound = known
         upper, share, work = within
+        self._rows = with_rows(self._rows, self._held)
+        self._held = []
 
         def seen(sight: Sight) -> LevelUpdate | None:
             nonlocal value, bound
@@ -505,15 +553,15 @@ def _lower(bound: int | None, other: int | None) -> int | None:
     return min((b for b in (bound, other) if b is not None), default=None)
 
 
-def with_row(rows: Rows, goal: Expression, value: int) -> Rows:
-    """The rows and one more: goal ≥ value."""
-    at = np.full(len(goal.variables), len(rows.lower), np.int64)
+def with_rows(rows: Rows, held: Sequence[tuple[Expression, int]]) -> Rows:
+    """The rows and more: goal ≥ value for each goal that is held at a value."""
+    at = [np.full(len(goal.variables), len(rows.lower) + i) for i, (goal, _) in enumerate(held)]
     return Rows(
-        np.concatenate([rows.row, at]),
-        np.concatenate([rows.variable, goal.variables]),
-        np.concatenate([rows.coefficient, goal.coefficients]),
-        np.append(rows.lower, value - goal.constant),
-        np.append(rows.upper, UNLIMITED),
+        np.concatenate([rows.row, *at]).astype(np.int64),
+        np.concatenate([rows.variable, *(goal.variables for goal, _ in held)]),
+        np.concatenate([rows.coefficient, *(goal.coefficients for goal, _ in held)]),
+        np.append(rows.lower, [value - goal.constant for goal, value in held]).astype(np.int64),
+        np.append(rows.upper, np.full(len(held), UNLIMITED)),
     )
 
 
@@ -529,6 +577,7 @@ class _ByConfigurations(_Levels):
         assert model.configurations is not None  # noqa: S101  the caller asks only then
         self._nodes = nodes = model.configurations
         self._bound: int | None = None
+        self._written: tuple[_Best, tuple[I64, I64, I64]] | None = None
         self._pricer = Pricer(nodes.capacity, nodes.request, nodes.allowed)
         self._master = Master(model, nodes)
         for node_class, tasks in zip(nodes.start_class.tolist(), nodes.start_tasks, strict=True):
@@ -538,24 +587,45 @@ class _ByConfigurations(_Levels):
         goal = to_maximise(objective)
         value = self.incumbent(objective)
         self._at, self._bound = (level, objective), self.known_bound(objective)
-        if not self.limits.suffices(value, self._bound):
-            proof, relaxed = self._generate(goal, value)
-            if proof is not None and relaxed is not None:
-                value = self._round(goal, value, (proof, relaxed))
+        proof, relaxed = self._generate(goal, value)
+        if proof is not None and relaxed is not None:
+            value = self._round(goal, value, (proof, relaxed))
+        self.hold(objective, value)
+        return self.found(level, objective, value, self._bound)
+
+    def hold(self, objective: Objective, value: int | None) -> None:
+        """See `_Levels`."""
         if value is not None:
+            goal = to_maximise(objective)
             held = value - goal.constant
             self._master.add_row(goal.variables, goal.coefficients, held, int(UNLIMITED))
-        return self._report(self.update(level, objective, value, self._bound), self.best)
+
+    def found(
+        self, level: int, objective: Objective, value: int | None, bound: int | None
+    ) -> LevelUpdate:
+        """See `_Levels`."""
+        return self._report(self.update(level, objective, value, bound), self.best)
 
     def _report(self, update: LevelUpdate, best: _Best) -> LevelUpdate:
-        used = np.flatnonzero(best.uses)
-        tasks = [self._master.column_tasks[p] for p in used.tolist()]
+        if self._written is None or self._written[0] is not best:
+            self._written = best, self._in_use(best)
+        use_class, use_tasks, uses = self._written[1]
         return replace(
             update,
             solution=best.solution,
-            use_class=np.array(self._master.column_class, np.int64)[used],
-            use_tasks=np.array(tasks, np.int64).reshape(len(used), self._nodes.request.shape[0]),
-            uses=best.uses[used],
+            use_class=use_class,
+            use_tasks=use_tasks,
+            uses=uses,
+        )
+
+    def _in_use(self, best: _Best) -> tuple[I64, I64, I64]:
+        """Node class, tasks and number of nodes of each configuration that a solution uses."""
+        used = np.flatnonzero(best.uses)
+        tasks = [self._master.column_tasks[p] for p in used.tolist()]
+        return (
+            np.array(self._master.column_class, np.int64)[used],
+            np.array(tasks, np.int64).reshape(len(used), self._nodes.request.shape[0]),
+            best.uses[used],
         )
 
     def _bounded(self, bound: int, value: int | None) -> None:

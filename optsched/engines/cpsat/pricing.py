@@ -84,7 +84,14 @@ def _sums(request: I64, most: int) -> I64:
 
 
 def _axis(request: I64, capacity: I64) -> _Axis:
-    levels = _sums(request[request > 0], int(capacity.max(initial=0)))
+    # Each distinct request is a level: what is too large is refused before anything is made of it.
+    most = int(capacity.max(initial=0))
+    distinct = np.unique(request[(request > 0) & (request <= most)])
+    if (len(distinct) + 1) * len(request) > MOST_CELLS:
+        raise TooManyRooms
+    levels = _sums(request[request > 0], most)
+    if len(levels) * len(request) > MOST_CELLS:
+        raise TooManyRooms
     left = levels[None, :] - request[:, None]
     down = np.searchsorted(levels, left, side="right") - 1
     return _Axis(levels, down, np.searchsorted(levels, capacity, side="right") - 1)
@@ -241,14 +248,18 @@ class Pricer:
 
         """
         self._num_classes = len(request)
-        self._groups = list(_groups(capacity, request, allowed))
+        self._groups: list[_Group] = []
+        cells = 0
+        for group in _groups(capacity, request, allowed):
+            self._groups.append(group)
+            cells += group.num_cells
+            if cells > MOST_CELLS:
+                raise TooManyRooms
         self._group_of = np.full(len(capacity), -1, np.int64)
         self._place_of = np.zeros(len(capacity), np.int64)
         for number, group in enumerate(self._groups):
             self._group_of[group.node_classes] = number
             self._place_of[group.node_classes] = np.arange(len(group.node_classes))
-        if sum(g.num_cells for g in self._groups) > MOST_CELLS:
-            raise TooManyRooms
 
     def price(self, prices: I64) -> Priced:
         """The best configuration of each node class at the prices (C,) of tasks."""

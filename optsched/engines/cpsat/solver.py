@@ -209,11 +209,11 @@ def hand_over(answers: Generator[Any, None, str], take: Callable[[Any], None]) -
 
 
 def _take(
-    message: LevelUpdate | Step, updates: list[LevelUpdate], steps: list[Step], tell: Tell
+    message: list[LevelUpdate] | Step, updates: list[LevelUpdate], steps: list[Step], tell: Tell
 ) -> None:
-    """Sort a message: a level that is done, or something new on the way."""
+    """Sort a message: levels that are done, or something new on the way."""
     if not isinstance(message, Step):
-        updates.append(message)
+        updates.extend(message)
         return
     if message.update.solution is not None:
         steps.append(message)

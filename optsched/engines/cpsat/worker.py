@@ -13,11 +13,17 @@ import sys
 import threading
 import time
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from optsched.engines.cpsat.run import run_levels
 from optsched.engines.cpsat.solver import DONE
 
+if TYPE_CHECKING:
+    from optsched.engines.cpsat.model import LevelUpdate
+
 PARENT_CHECK_SECONDS = 1.0
+MOST_KEPT = 100
+"""Updates after which they are sent although nothing in their solution is new."""
 
 
 def serve(connection: Connection) -> None:
@@ -32,10 +38,41 @@ def serve(connection: Connection) -> None:
             continue
         if isinstance(message, tuple):
             model, limits, is_watched = message
-            tell = connection.send if is_watched else None
-            connection.send(run_levels(model, limits, connection.send, tell))
+            mail = _Mail(connection)
+            tell = mail.send if is_watched else None
+            mail.send(run_levels(model, limits, mail.post, tell))
         else:
             connection.send(message.run(connection.send))
+
+
+class _Mail:
+    """Updates on their way out: those with the same solution go together, which is sent once.
+
+    A model may have thousands of levels, most of which leave the solution as it is.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._kept: list[LevelUpdate] = []
+        self._sent: LevelUpdate | None = None
+
+    def post(self, update: LevelUpdate) -> None:
+        """Send an update with a new solution at once, another one with the next message."""
+        last = self._kept[-1] if self._kept else self._sent
+        self._kept.append(update)
+        if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:
+            self._flush()
+
+    def send(self, message: object) -> None:
+        """Send a message after all updates."""
+        self._flush()
+        self._connection.send(message)
+
+    def _flush(self) -> None:
+        if self._kept:
+            self._connection.send(self._kept)
+            self._sent = self._kept[-1]
+            self._kept = []
 
 
 def exit_with_parent(parent: int) -> None:
