@@ -18,7 +18,7 @@ from optsched.domain.decisions import Allocate
 from optsched.domain.task import TaskStatus
 from optsched.problem.arrays import row_groups
 from optsched.problem.relations import TermKind
-from optsched.rules.minimum_packing import Goal, Packing
+from optsched.rules.minimum_packing import MOST_STEPS, Effort, Goal, Packing
 from optsched.rules.world import World
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ class Lack:
     chosen
         Pods of each item that make up the cheapest minimum.
     missing
-        How many of them find no place.
+        How many of them find no place, at least.
+    is_exact
+        Whether that is the number.
     resources
         Resources of which more on every node would help, on axis R; none where that helps nothing.
     rules
@@ -76,6 +78,7 @@ class Lack:
 
     chosen: tuple[int, ...]
     missing: int
+    is_exact: bool
     resources: tuple[int, ...]
     rules: tuple[str, ...]
     closed: tuple[int, ...]
@@ -98,6 +101,7 @@ class EmptyCluster:
         self._problem = outcome.problem
         self._masking = rules.masking
         self._checks_left = MOST_CHECKS
+        self.effort = Effort(MOST_STEPS)
         self._open: dict[int, Bool] = {}
         self._room: dict[int, I64] = {}
         self._ties: dict[int, tuple[str, ...]] = {}
@@ -163,8 +167,8 @@ class EmptyCluster:
             return None
         nodes = _Nodes(self, gang, minimum, rules)
         try:
-            missing, _ = nodes.packing().fewest_missing()
-            return nodes.explain(missing) if missing else None
+            missing, is_exact = nodes.packing().fewest_missing()
+            return nodes.explain(missing, is_exact=is_exact) if missing else None
         except _TooManyChecksError:
             return None
 
@@ -286,6 +290,7 @@ class _Nodes:
             is_open=self._is_open,
             admits=self._admits if self._rules else None,
             cliques=self._cliques(),
+            effort=self._cluster.effort,
         )
 
     def _goals(self) -> tuple[Goal, ...]:
@@ -354,26 +359,39 @@ class _Nodes:
 
     # --- what is short ---------------------------------------------------------------------------
 
-    def explain(self, missing: int) -> Lack:
+    def explain(self, missing: int, *, is_exact: bool) -> Lack:
         """Return which resources or rules keep pods of the minimum out."""
         asked = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
         self.refusing = {}
         if self._missing(tuple(asked)):
-            return Lack(chosen, missing, (), tuple(self.refusing), closed)
-        lifted: list[int] = []
-        while True:
-            left = {r: self._missing((*lifted, r)) for r in asked if r not in lifted}
-            best = min(left, key=lambda r: (left[r], self._slack(r), r))
+            return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
+        lifted, left = list[int](), missing
+        while left:
+            others = [r for r in asked if r not in lifted]
+            best = self._most_helpful(lifted, others)
+            now = self._missing((*lifted, best))
+            if now >= left and len(others) > 1:
+                exact = {r: self._missing((*lifted, r)) for r in others}
+                best = min(others, key=lambda r: (exact[r], self._slack(r), r))
+                now = exact[best]
             lifted.append(best)
-            if not left[best]:
-                break
+            left = now
         for r in list(lifted):
-            others = tuple(x for x in lifted if x != r)
-            if others and not self._missing(others):
+            rest = tuple(x for x in lifted if x != r)
+            if rest and not self._missing(rest):
                 lifted.remove(r)
-        return Lack(chosen, missing, tuple(lifted), self._refused_alone(), closed)
+        return Lack(chosen, missing, is_exact, tuple(lifted), self._refused_alone(), closed)
+
+    def _most_helpful(self, lifted: list[int], others: list[int]) -> int:
+        """The resource of which more would leave least missing, as bounds have it."""
+
+        def missing(r: int) -> tuple[int, bool, float, int]:
+            bound, is_exact = self.packing((*lifted, r)).estimate_missing()
+            return bound, not is_exact, self._slack(r), r
+
+        return min(others, key=missing)
 
     def _refused_alone(self) -> tuple[str, ...]:
         """The rules that refuse pods now, where resources alone would do."""

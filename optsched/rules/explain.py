@@ -350,7 +350,10 @@ class _Impossible:
         short = [f"too little {' and '.join(map(_named, names))}"] if names else []
         short += [f"refused by {', '.join(sorted(lack.rules))}"] if lack.rules else []
         besides = _besides([r for ask in asks for r in ask.view.lasting])
-        room = f"even with the cluster empty there is room for {whole - lack.missing} only"
+        most = (
+            f"{whole - lack.missing} only" if lack.is_exact else f"at most {whole - lack.missing}"
+        )
+        room = f"even with the cluster empty there is room for {most}"
         return Reason(
             ReasonCode.IMPOSSIBLE,
             f"{' and '.join(ask.what for ask in asks)}: {room}: {', '.join(short)}{besides}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -21,11 +21,28 @@ MOST_PARTIAL: Final = 1_500
 MOST_ROWS: Final = 150_000
 """Sums of partial packings and configurations that one exact search forms."""
 
+MOST_STEPS: Final = 2_000
+"""Steps of all exact searches of one session together."""
+
 MOST_ITEMS: Final = 12
 """Kinds of pods beyond which the exact search is not begun."""
 
 MOST_PACKED: Final = 256
 """Kinds of pods beyond which no packing is tried out."""
+
+
+class Effort:
+    """Steps that exact searches may still take together.
+
+    Attributes
+    ----------
+    steps_left
+        A step adds one node to all partial packings.
+
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps_left = steps
 
 
 class Goal(NamedTuple):
@@ -56,6 +73,8 @@ class Packing:
         where nothing but resources counts. What it refuses it refuses with more pods, too.
     cliques
         Items (I,) of which no more than a number of pods fit all nodes together.
+    effort
+        What exact searches may take.
 
     """
 
@@ -69,10 +88,7 @@ class Packing:
     is_open: Bool
     admits: Callable[[int, tuple[int, ...]], bool] | None = None
     cliques: tuple[tuple[Bool, int], ...] = ()
-
-    def with_capacity(self, capacity: I64) -> Packing:
-        """Return the same pods for other nodes."""
-        return replace(self, capacity=capacity)
+    effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
         """(P,) pods that the minimum still lacks, of packings (P, I)."""
@@ -204,15 +220,20 @@ class Packing:
             idle -= taken[:, None] * self.request[i]
         return True
 
-    def fewest_missing(self) -> tuple[int, bool]:
-        """Pods that the minimum lacks, and whether that number is exact; else it is a bound."""
+    def estimate_missing(self) -> tuple[int, bool]:
+        """Pods that the minimum lacks at least, and whether no search would find it to be more."""
         singles = self.singles()
         bound = self.lower_bound(singles)
         if len(self.count) == 1 and not self.cliques:
             return bound, True
-        if not bound and self.fits_greedily(singles):
-            return 0, True
-        found = self._search(singles)
+        return bound, not bound and self.fits_greedily(singles)
+
+    def fewest_missing(self) -> tuple[int, bool]:
+        """Pods that the minimum lacks, and whether that number is exact; else it is a bound."""
+        bound, is_exact = self.estimate_missing()
+        if is_exact:
+            return bound, True
+        found = self._search(self.singles())
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search(self, singles: I64) -> int | None:
@@ -233,8 +254,9 @@ class Packing:
                 return None
             for _ in range(min(int(self.number[k]), int(self.count.sum()))):
                 rows += len(packed) * len(configurations)
-                if rows > MOST_ROWS:
+                if rows > MOST_ROWS or not self.effort.steps_left:
                     return None
+                self.effort.steps_left -= 1
                 sums = (packed[:, None] + configurations[None]).reshape(-1, len(self.count))
                 found = _maximal(np.minimum(sums, self.count))
                 best = int(self.missing(found).min())

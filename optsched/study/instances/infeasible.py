@@ -116,7 +116,7 @@ CASES: Final = {
     "apart": _Case(
         Order(),
         lambda n: [Role(n + 1, share(1, 10), more=_apart(n), labels={"app": ASKED})],
-        ReasonCode.RELATIONS,
+        ReasonCode.IMPOSSIBLE,
     ),
     "pairs": _Case(
         Order(),
