@@ -56,7 +56,8 @@ def opened(
     pending: why each gang that has tasks left waits, by its key.
     """
     problem = outcome.problem
-    gated = [g for g, row in enumerate(problem.rows) if row.is_gated]
+    refused = outcome.decisions.refused
+    gated = [g for g, row in enumerate(problem.rows) if row.is_gated and not refused[g]]
     if not gated:
         return ()
     rooms = _Rooms(outcome, rules)

@@ -166,7 +166,7 @@ def test_pods_of_a_group_that_spread_share_no_card() -> None:
     assert placed(cluster([made], [many(vgpu(memory=100))])) == 7
     full = cluster([host("n", *cards(1000))], [many(apart, 2)])
     said = reason(replace(full, gangs=(replace(full.gangs[0], min_member=2),)), RULES, "g")
-    assert "deviceshare: room for 1 of its 2 pods at once" in said
+    assert "room for 1 only: refused by deviceshare" in said
 
 
 # --- engines against the verifier ----------------------------------------------------------------
