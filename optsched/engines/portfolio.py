@@ -49,6 +49,9 @@ MOST_RELAXED = 20_000
 FEW_ROOMS = 0.25
 """Distinct rooms, as a part of all nodes, up to which configurations come first."""
 
+MOST_KEPT_MS = 50
+"""Of a budget, what is kept for work outside of the engines."""
+
 PROMISES = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
 IDEAL = "every level at its ideal"
@@ -188,7 +191,7 @@ def _searched(
     engines = _engines(part)[: max(limits.num_engines, 1)]
     relay = None if search.watch is None else _Relay(search.watch)
     for engine, quarters in zip(engines, _QUARTERS[len(engines)], strict=True):
-        budget_ms = limits.budget_ms and max(limits.budget_ms * quarters // 4, 1)
+        budget_ms = limits.budget_ms and max(_for_engines(limits.budget_ms) * quarters // 4, 1)
         share = Search(search.solver, replace(limits, budget_ms=budget_ms), relay)
         if best is not incumbent:
             part = _opened(problem, rules, goal, best)
@@ -201,6 +204,11 @@ def _searched(
         if relay is not None:
             relay.hand_on()
     return replace(best, stopped=stopped)
+
+
+def _for_engines(budget_ms: int) -> int:
+    """The budget without what is kept for encoding and for adding gangs greedily."""
+    return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 
 def _filled(
