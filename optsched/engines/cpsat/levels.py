@@ -43,7 +43,7 @@ _LARGE = 2.0**60
 LEAST_RELAXED = 100
 """Free variables below which CP-SAT is done before a relaxation would be of use."""
 
-NEAR_SHARE = 0.5
+NEAR_SHARE = 0.7
 """Part of a level's time for the search near the relaxation."""
 
 NEAR_WORK = 0.2
