@@ -168,6 +168,7 @@ class _Reclaiming:
         self._evict, self._reclaim = columns
         self._reclaims = reclaims
         self._within: dict[tuple[int, int], int] = {}
+        self._lines: dict[int, I64] = {}
 
     def add_rows(self, *, is_exact: bool) -> list[Pair]:
         """Add all rows; returns the pairs."""
@@ -176,9 +177,10 @@ class _Reclaiming:
         lenders = np.unique(groups.queue[self._reclaim >= 0]).tolist()
         claims = is_exact or len(kinds) * len(lenders) <= MOST_PAIRS
         found: list[Pair] = []
+        due_lines = self._due_lines(kinds)
         for lender in lenders:
             mine = np.flatnonzero((self._reclaim >= 0) & (groups.queue == lender))
-            able = [kind for kind in kinds if self._is_due(kind, lender)]
+            able = self._find_due(kinds, due_lines, lender)
             pairs = model.add_variables(0, np.ones(len(able) if claims else 1, np.int64))
             if claims:
                 mates = [
@@ -189,8 +191,9 @@ class _Reclaiming:
                     _bound_by_gain(self._form, pair.variable, pair.kind.classes)
                     self._add_claim_rows(pair, is_exact=is_exact)
             else:
-                nobody = np.zeros(len(self._form.start), np.bool_)
-                some = np.logical_or.reduce([nobody, *(kind.classes for kind in able)])
+                some = np.zeros(len(self._form.start), np.bool_)
+                for kind in able:
+                    some |= kind.classes
                 _bound_by_gain(self._form, int(pairs[0]), some)
             rows = np.arange(len(mine))
             model.add_rows(
@@ -226,13 +229,34 @@ class _Reclaiming:
 
     def _apart(self, queue: int, other: int) -> I64:
         """A queue and its ancestors up to where the other queue is below them."""
-        above = self._facts.above
-        return np.flatnonzero(above[queue] & ~above[other])
+        line = self._line(queue)
+        apart: I64 = line[~self._facts.above[other, line]]
+        return apart
 
-    def _is_due(self, kind: Kind, lender: int) -> bool:
-        apart = self._apart(kind.queue, lender)
-        is_other = kind.queue != lender
-        return is_other and bool((self._due[apart][:, kind.sometimes] > 0).any())
+    def _line(self, queue: int) -> I64:
+        """A queue and its ancestors, in ascending order: few, however many queues there are."""
+        if queue not in self._lines:
+            self._lines[queue] = np.flatnonzero(self._facts.above[queue])
+        return self._lines[queue]
+
+    def _due_lines(self, kinds: Sequence[Kind]) -> tuple[I64, I64]:
+        """Kinds, and queues above each that are due something that the kind asks for."""
+        pairs = [
+            (i, a)
+            for i, kind in enumerate(kinds)
+            for a in self._line(kind.queue).tolist()
+            if (self._due[a, kind.sometimes] > 0).any()
+        ]
+        number, queue = np.array(pairs, np.int64).reshape(-1, 2).T
+        return number, queue
+
+    def _find_due(
+        self, kinds: Sequence[Kind], due_lines: tuple[I64, I64], lender: int
+    ) -> list[Kind]:
+        """Kinds that are due something below the first queue above both them and a lender."""
+        number, queue = due_lines
+        found = np.unique(number[~self._facts.above[lender, queue]])
+        return [kinds[i] for i in found.tolist() if kinds[i].queue != lender]
 
     def _add_claim_rows(self, pair: Pair, *, is_exact: bool) -> None:
         """The claiming side ends within its due of everything that it asks for."""
@@ -278,14 +302,14 @@ class _Reclaiming:
 
         `pair` is the variable of the only kind, None for a bound.
         """
-        apart = set(self._apart(lender, able[0].queue).tolist())
-        for kind in able[1:]:
-            apart &= set(self._apart(lender, kind.queue).tolist())
+        line = self._line(lender)
+        shared = self._facts.above[[kind.queue for kind in able]][:, line].any(axis=0)
+        any_asks = np.logical_or.reduce([kind.sometimes for kind in able])
+        all_ask = np.logical_and.reduce([kind.always for kind in able])
         queues, groups = self._form.problem.queues, self._groups
-        for a in sorted(apart):
+        for a in line[~shared].tolist():
             due = self._due[a] > 0
-            some = np.logical_or.reduce([kind.sometimes for kind in able]) & due
-            every = np.logical_and.reduce([kind.always for kind in able]) & due
+            some, every = any_asks & due, all_ask & due
             if pair is not None:
                 every = some
             kept = mine[(groups.request[mine] * every).any(axis=1)]
