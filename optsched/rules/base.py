@@ -330,6 +330,12 @@ class Rule:
     pods_may_help: ClassVar[bool] = False
     """Whether a pod may be allowed on a node only because of other pods there."""
 
+    returns_by_use: ClassVar[bool] = False
+    """Whether a pod may be reclaimed for any resource that it uses and its queue deserves.
+
+    Else for those that the claim asks for.
+    """
+
     def connected(self, outside: Outside) -> Rule:
         """The rule for one session, with somebody whom it may ask."""
         return self

@@ -34,6 +34,7 @@ class Capacity(Rule):
     """Queues far below what they deserve come first."""
 
     name = "capacity"
+    returns_by_use = True
 
     def __init__(self, ancestor_level: int = 0) -> None:
         """`ancestor_level`: up to how many queues above a leaf count when room is reclaimed."""
@@ -142,7 +143,7 @@ class _Order(Greedy):
         return [sum(column) for column in zip(*rows, strict=True)]
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Tasks of queues above what they deserve of what is asked for; floors are kept."""
+        """Tasks of queues above what they deserve of what the tasks use; floors are kept."""
         running = running_tasks(self._problem)
         asked = self._asked(self._ledger.request[task_class])
         left: dict[int, list[int]] = {}
@@ -150,28 +151,28 @@ class _Order(Greedy):
         for v in victims.tolist():
             queue, request = int(running.queue_of[v]), running.request[v].tolist()
             held = left.setdefault(queue, list(self._ledger.queue_used[queue]))
-            shared = [r for r in asked if request[r]]
-            if not shared:
+            if not any(request[r] for r in asked):
                 continue
             rest = [a - b for a, b in zip(held, request, strict=True)]
             if any(a < floor for a, floor in zip(rest, self._guarantee[queue], strict=True)):
                 continue
             taken = [a - b for a, b in zip(self._ledger.queue_used[queue], held, strict=True)]
-            if self._lends(queue, int(self._problem.queue_of[gang]), shared, taken):
+            used = [r for r, amount in enumerate(request) if amount]
+            if self._lends(queue, int(self._problem.queue_of[gang]), used, taken):
                 left[queue] = rest
                 chosen.append(v)
         return np.array(chosen, np.int64)
 
-    def _lends(self, queue: int, claimer: int, shared: list[int], taken: list[int]) -> bool:
+    def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
         """Whether a queue, less what was taken of it, is above what is due to it, and those above.
 
-        Only what the victim holds of what is asked for counts; nothing keeps a queue that deserves
-        nothing of it.
+        Only resources that the victim uses and the queue deserves count (volcano#4918); nothing
+        keeps a victim that uses none of them.
         """
         subtree = self._problem.queues.subtree
         for at in self._upwards(queue):
             due, held = self._kept[at], self._held(at)
-            named = [r for r in shared if due[r]]
+            named = [r for r in used if due[r]]
             if subtree[at, claimer] or not named:
                 continue
             if not any(held[r] - taken[r] > due[r] for r in named):

@@ -17,6 +17,7 @@ from optsched.rules.base import Rule, Violation
 from optsched.rules.consolidation import CONSOLIDATE
 from optsched.rules.wording import amount_text
 from optsched.rules.world import add_into, summed, taken_by
+from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,7 +95,7 @@ class Entitled(Rule):
                 loses.setdefault(task.gang, eviction.preemptor)
         for key in sorted({e.preemptor for e in world.evictions} & loses.keys()):
             detail = f"has pods evicted, and loses some to {loses[key]}"
-            yield Violation(self.name, f"gang {key}", detail)
+            yield Violation(self.name, f"gang {key}", detail, key)
 
     def _verify_shares(
         self, world: World, reclaims: Mapping[tuple[str, str], _Reclaim]
@@ -102,11 +103,11 @@ class Entitled(Rule):
         """What claiming queues hold in the end, and lenders before and after each reclaim."""
         if not reclaims:
             return
-        due = self._due(world)
+        due, by_use = self._due(world)
         if due is None:
             yield Violation(self.name, "reclaim", "no rule of the policy says what queues deserve")
             return
-        shares = _Shares(world, due)
+        shares = _Shares(world, due, by_use=by_use)
         for (preemptor, lender), reclaim in sorted(reclaims.items(), key=lambda e: e[1].last):
             asked = sorted(summed(taken_by(t) for t in world.placed_of.get(preemptor, [])))
             borrower = world.snapshot.gang_by_key[preemptor].queue
@@ -118,10 +119,17 @@ class Entitled(Rule):
             ):
                 found = f"{detail}, reclaim for {preemptor}"
                 yield Violation(self.name, f"queue {where}", found, preemptor)
+            for where, detail in shares.unrelated(asked, reclaim.tasks):
+                found = f"{detail}, reclaim for {preemptor}"
+                yield Violation(self.name, f"task {where}", found, preemptor)
 
-    def _due(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
-        found = (a.rule.deserved_by_name(world) for a in self._rules.active)
-        return next((due for due in found if due is not None), None)
+    def _due(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
+        """What queues deserve, and whether their pods return what they use of it."""
+        for active in self._rules.active:
+            due = active.rule.deserved_by_name(world)
+            if due is not None:
+                return due, active.rule.returns_by_use
+        return None, False
 
 
 @dataclass(slots=True)
@@ -138,9 +146,10 @@ class _Shares:
     Evictions are replayed in the order of the plan. What the plan places counts from the start.
     """
 
-    def __init__(self, world: World, due: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
         self._world = world
         self._due = due
+        self._by_use = by_use
         self._replayed = 0
         self._gone: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
         self._gone_at_last: dict[str, dict[str, int]] = {q.name: {} for q in world.snapshot.queues}
@@ -196,20 +205,42 @@ class _Shares:
     def overreturns(
         self, name: str, borrower: str, asked: Sequence[str], tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Where a queue was not above its due of anything asked for before its last victim.
+        """Where a queue was not above its due before its last victim that uses some of it.
 
-        What holds nothing of that is not kept back.
+        What counts is what the claim asks for, or what the victims use; pods that use none of that
+        are not kept back.
         """
         for queue in self._apart(name, borrower):
             held = self._held(queue, self._gone)
-            named = self._named(queue, asked)
-            if queue.tolerance is not None:
-                named = {r: queue.tolerance.kept(r, due) for r, due in named.items()}
-            kept = [taken_by(t) for t in tasks if named.keys() & taken_by(t).keys()]
-            largest = {r: max((t.get(r, 0) for t in kept), default=0) for r in named}
-            above = [held.get(r, 0) + largest[r] > due for r, due in named.items()]
-            if kept and not any(above):
-                yield queue.name, "gives back more than it holds above what it deserves"
+            due = self._due.get(queue.name, {})
+            for kind, kept in self._kinds(queue, asked, tasks).items():
+                keeps = {r: due[r] for r in kind}
+                if queue.tolerance is not None:
+                    keeps = {r: queue.tolerance.kept(r, amount) for r, amount in keeps.items()}
+                largest = {r: max(taken.get(r, 0) for taken in kept) for r in kind}
+                if not any(held.get(r, 0) + largest[r] > keeps[r] for r in kind):
+                    yield queue.name, "gives back more than it holds above what it deserves"
+
+    def _kinds(
+        self, queue: Queue, asked: Sequence[str], tasks: Sequence[Task]
+    ) -> dict[frozenset[str], list[dict[str, int]]]:
+        """What victims take, by the resources of which the queue must hold more than is due."""
+        due = self._due.get(queue.name, {})
+        kinds: dict[frozenset[str], list[dict[str, int]]] = {}
+        for taken in map(taken_by, tasks):
+            counts = {r for r, n in taken.items() if n and due.get(r, 0) > 0}
+            if not self._by_use:
+                counts = set(self._named(queue, asked)) if counts & set(asked) else set()
+            if counts:
+                kinds.setdefault(frozenset(counts), []).append(taken)
+        return kinds
+
+    def unrelated(self, asked: Sequence[str], tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
+        """Pods that use nothing of what is asked for, where queues return what their pods use."""
+        needed = {r for r in asked if r != PODS}
+        for task in tasks if self._by_use else ():
+            if not needed & {r for r, n in taken_by(task).items() if n}:
+                yield task.key, "uses nothing that is asked for"
 
     def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
         """Where a queue would be left with less than is guaranteed to it."""

@@ -114,3 +114,8 @@ def test_as_many_leave_as_the_start_takes(model: str):
 def test_of_two_gangs_each_loses_one_pod_and_none_ends(solver: str):
     plan = decide("gang_destroyed.json", "gang_destroyed.conf", solver)
     assert [key[0] for key in evicted(plan)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "none"])
+def test_a_training_within_its_gpus_stays_for_a_pod_of_cpu(solver: str):
+    assert evicted(decide("gpu.yaml", "gpu.conf.yaml", solver)) == []

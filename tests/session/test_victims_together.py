@@ -178,20 +178,20 @@ def test_a_policy_may_serve_growth_by_preempting():
     assert len(evicted(decide(before, model=MODEL.replace("{name: gang}", GROWING)))) == 4
 
 
-@both_engines
-@pytest.mark.parametrize("least", [1, 20], ids=["minMember 1", "minMember 20"])
-def test_reclaim_serves_every_pod_up_to_what_is_due(least: int, solver: bool):
+@pytest.mark.parametrize(("solver", "size"), [(True, 1), (False, 5)], ids=["cp-sat", "greedy"])
+@pytest.mark.parametrize("least", [1, 4], ids=["minMember 1", "minMember 4"])
+def test_reclaim_serves_every_pod_up_to_what_is_due(least: int, solver: bool, size: int):
     shares = [Queue("a", weight=3), Queue("b", weight=1), Queue("c", weight=1)]
-    first = gang("first", ("w", 100, shape(1)), least=1, queue="b")
-    there = [f"n{i // 10}" for i in range(100)]
-    nodes = [
-        replace(node(f"n{i}", 10), allocatable=((CPU, 10_000), ("pods", 99))) for i in range(10)
-    ]
-    late = [gang(name, ("w", 100, shape(1)), least=least, queue=name) for name in "ac"]
+    number = 20 * size
+    first = gang("first", ("w", number, shape(1)), least=1, queue="b")
+    late = [gang(name, ("w", number, shape(1)), least=least, queue=name) for name in "ac"]
+    nodes = [node(f"n{i}", 10) for i in range(number // 10)]
+    nodes = [replace(n, allocatable=((CPU, 10_000), ("pods", 99))) for n in nodes]
+    there = [f"n{i // 10}" for i in range(number)]
     plan = decide(cluster(nodes, [runs(first, *there), *late], shares), "proportion", solver=solver)
-    assert len(evicted(plan)) == 80
+    assert len(evicted(plan)) == 16 * size
     gangs = [key.partition("-")[0] for key in placed(plan)]
-    assert (gangs.count("a"), gangs.count("c")) == (60, 20)
+    assert (gangs.count("a"), gangs.count("c")) == (12 * size, 4 * size)
 
 
 # --- gangs that leave whole ----------------------------------------------------------------------
@@ -219,6 +219,42 @@ def test_the_certificate_counts_gangs_that_leave_whole():
     assert (level.value, level.unit) == (2, "gangs")
     names = [r.name for r in plan.certificate.levels]
     assert names.index("gangs that leave whole") == names.index("victims") + 1
+
+
+# --- what queues return --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deserved", "gpu", "leaves"),
+    [
+        (((GPU, 8),), 8, False),  # within all that is listed and used
+        (((GPU, 4),), 8, True),  # above what is listed, although GPUs are not asked for
+        (((GPU, 8),), 0, True),  # uses nothing of what is listed
+        (((CPU, 8000), (GPU, 8)), 8, False),
+        (((CPU, 4000), (GPU, 8)), 8, True),
+    ],
+)
+def test_a_pod_returns_what_it_uses_and_its_queue_deserves(
+    deserved: tuple[tuple[str, int], ...], gpu: int, leaves: bool
+):
+    train = runs(gang("train", ("w", 1, shape(8, gpu)), queue="a"), "n0")
+    etl = gang("etl", ("w", 1, shape(1)), queue="b")
+    shares = [Queue("a", deserved=deserved), Queue("b", deserved=((CPU, 4000),))]
+    plan = decide(cluster([node("n0", cpu=8, gpu=8)], [train, etl], shares))
+    assert evicted(plan) == (["train-w-0"] if leaves else [])
+
+
+def test_pods_that_use_nothing_of_what_is_asked_for_stay():
+    gpu_pod = shape(0, 1)
+    train = runs(gang("train", ("cpu", 1, shape(2)), ("gpu", 1, gpu_pod), queue="a"), "n0", "n0")
+    etl = gang("etl", ("w", 1, shape(2)), queue="b")
+    shares = [Queue("a"), Queue("b", deserved=((CPU, 4000),))]
+    before = cluster([node("n0", cpu=2, gpu=8)], [train, etl], shares)
+    assert evicted(decide(before)) == []
+    actions = [Evict(t.key, "n0", "reclaim", "ns/etl") for t in train.tasks]
+    assert broken(before, *actions, Nominate("ns/etl-w-0", "n0", "ns/etl")) == [
+        "task ns/train-gpu-0: uses nothing that is asked for, reclaim for ns/etl"
+    ]
 
 
 # --- the verifier --------------------------------------------------------------------------------

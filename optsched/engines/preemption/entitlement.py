@@ -317,6 +317,9 @@ class _Reclaiming:
             if pair is not None:
                 below = queues.subtree[a][groups.queue]
                 counted = np.flatnonzero((self._reclaim >= 0) & below)
+            if self._facts.returns_by_use:
+                some = due
+                kept = mine[(groups.request[mine] * due).any(axis=1)]
             if len(kept):
                 self._add_return_rows(a, (kept, mine, counted), np.flatnonzero(some), pair)
             for r in np.flatnonzero(queues.guarantee[a]).tolist():

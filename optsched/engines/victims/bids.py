@@ -13,6 +13,7 @@ from optsched.engines.victims.facts import Facts
 from optsched.engines.victims.groups import Grouping
 from optsched.engines.victims.limits import Limits
 from optsched.rules.shards import preferred_nodes
+from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -258,11 +259,15 @@ class Bidding:
             asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
             least = self._least(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
-            for lender in np.unique(running.queue_of[free & ~own]).tolist():
+            lent = free & ~own
+            if self.facts.returns_by_use:
+                shared = asked[asked != problem.index(PODS)]
+                lent &= (running.request[:, shared] > 0).any(axis=1)
+            for lender in np.unique(running.queue_of[lent]).tolist():
                 rows = self._claim(queue, lender, state, asked)
                 # What is preempted in the gang's own queue makes room for its claim, too.
                 if self.facts.reclaimable[lender] and rows and self._within(rows, least - gone):
-                    reclaimed |= free & (running.queue_of == lender)
+                    reclaimed |= lent & (running.queue_of == lender)
                     claims |= {(a, r): most for a, r, most in rows}
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
         return _Candidates(found | reclaimed, reclaimed, rows)

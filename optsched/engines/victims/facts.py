@@ -33,6 +33,8 @@ class Facts:
         (V,) millionths of the cluster that each holds.
     due, kept
         (Q, R) what queues may claim back, and what they keep beyond it; None where no rule says.
+    returns_by_use
+        Whether queues return what their pods use and they deserve, not what is asked for.
     reclaimable, returns_first
         (Q,) queues that give back, and those that do so before others.
     above
@@ -51,9 +53,9 @@ class Facts:
         self.spared = rules.spared(problem)
         self.lost = lost_steps(problem)
         self.size = sizes(problem)
-        self.due = next(
-            (d for a in rules.active if (d := a.rule.deserved(problem)) is not None), None
-        )
+        known = ((a.rule.deserved(problem), a.rule.returns_by_use) for a in rules.active)
+        nothing: tuple[I64 | None, bool] = (None, False)
+        self.due, self.returns_by_use = next((k for k in known if k[0] is not None), nothing)
         self.kept = None if self.due is None else kept_amounts(problem, self.due)
         self.returns_first = np.array(returns_first(problem), np.bool_)
         queues, gangs = problem.snapshot.queues, problem.snapshot.gangs

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from optsched.engines.victims.bid import Groups, State
     from optsched.engines.victims.facts import Facts
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
 
 
 class Limits:
@@ -104,26 +104,40 @@ class Limits:
         if self._facts.due is None or self._facts.kept is None:
             return []
         mine = self._facts.above[int(self._problem.queue_of[gang])]
-        asked = np.flatnonzero(request.any(axis=0)).tolist()
+        asked = request.any(axis=0)
         found = []
         for lender in np.unique(groups.queue[groups.reclaimed]).tolist():
             theirs = np.flatnonzero(groups.reclaimed & (groups.queue == lender))
             for a in np.flatnonzero(self._facts.above[lender] & ~mine).tolist():
-                named = [r for r in asked if self._facts.due[a, r] > 0]
-                below = np.flatnonzero(self._problem.queues.subtree[a][groups.queue])
-                kept = theirs[groups.request[theirs][:, named].any(axis=1)]
-                options = tuple(
-                    (
-                        r,
-                        size,
-                        below,
-                        self._facts.used(a, r, state) - int(self._facts.kept[a, r]) - 1 + size,
-                    )
-                    for r in named
-                    for size in np.unique(groups.request[kept, r]).tolist()
-                    if size > 0
-                )
-                if options:
-                    due = tuple((r, int(self._facts.kept[a, r])) for r in named)
-                    found.append(Lending(a, due, kept, options))
+                due = self._facts.due[a] > 0
+                if not self._facts.returns_by_use:
+                    due &= asked
+                    kept = theirs[groups.request[theirs][:, due].any(axis=1)]
+                    parts = [(due, kept)]
+                else:
+                    parts = _by_use(groups, theirs, due)
+                for named, kept in parts:
+                    lending = self._lending(a, np.flatnonzero(named), kept, groups, state)
+                    found += [lending] if lending.options else []
         return found
+
+    def _lending(self, queue: int, named: I64, kept: I64, groups: Groups, state: State) -> Lending:
+        """What a queue gives back of some resources by some groups."""
+        assert self._facts.kept is not None  # noqa: S101  the caller has looked
+        keeps = self._facts.kept[queue]
+        below = np.flatnonzero(self._problem.queues.subtree[queue][groups.queue])
+        options = tuple(
+            (r, size, below, self._facts.used(queue, r, state) - int(keeps[r]) - 1 + size)
+            for r in named.tolist()
+            for size in np.unique(groups.request[kept, r]).tolist()
+            if size > 0
+        )
+        return Lending(queue, tuple((r, int(keeps[r])) for r in named.tolist()), kept, options)
+
+
+def _by_use(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:
+    """Groups by the resources that they use of those that are due, none that use none of them."""
+    uses = (groups.request[some] > 0) & due
+    kinds, kind_of = np.unique(uses, axis=0, return_inverse=True)
+    parts = ((kind, some[kind_of.reshape(-1) == i]) for i, kind in enumerate(kinds))
+    return [(kind, members) for kind, members in parts if kind.any()]
