@@ -21,6 +21,7 @@ from optsched.domain.decisions import (
     LevelResult,
     LevelStatus,
     Plan,
+    Sense,
 )
 from optsched.domain.eviction import leaving
 from optsched.domain.moves import is_successor, kept_places
@@ -41,6 +42,7 @@ from optsched.engines.portfolio import (
     judge,
 )
 from optsched.engines.preemption.bound import bound_with_evictions
+from optsched.engines.preemption.solution import make_room_jointly
 from optsched.engines.shuffle import once_moved, shuffle
 from optsched.engines.victims.stage import Clearing, Means, count_victims, make_room
 from optsched.engines.victims.trial import has_foreign
@@ -49,6 +51,8 @@ from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
+from optsched.rules.admission import Started
+from optsched.rules.base import NodeLevel
 from optsched.rules.conformance import SYSTEM_PRIORITY, system_first
 from optsched.rules.consolidation import CONSOLIDATE, Consolidation
 from optsched.rules.contained import Fault, Faults, PluginFailure
@@ -368,7 +372,7 @@ class _Session:
             yield Candidate(first, first.answers[0])
             return
         rounds = [*self._making_room(first), first]
-        for each in rounds:
+        for each in (*rounds, *self._choosing_jointly(first, rounds[0])):
             # Where the solver has kept the pipeline's decisions they compete once.
             distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
             yield from (Candidate(each, answer) for answer in reversed(distinct.values()))
@@ -660,6 +664,26 @@ class _Session:
                 passed_over=means.passed_over | (unseated - fresh),
             )
 
+    def _choosing_jointly(self, first: Round, known: Round) -> Iterator[Round]:
+        """The round in which victims were chosen for all gangs together, if it is an improvement.
+
+        It has to start more important gangs than the best round known, or to be worse on no level
+        over gangs: victims that only trade shares of queues for others are left to bids.
+        """
+        decisions, reach = first.answers[0].decisions, _reach(self._policy)
+        is_waiting = ((decisions.node_of < 0) & (decisions.nominated < 0)).any()
+        if not is_waiting or not can_evict(first.problem, self._rules, reach):
+            return
+        means = Means(self._around.solver, self._left_ms, self._limits)
+        goal = (first.tiers, first.levels)
+        with self._watch("victims"):
+            found = make_room_jointly(first.problem, self._rules, goal, decisions, reach, means)
+        gone = {eviction.task for eviction in known.clearing.evictions}
+        if found is not None and {eviction.task for eviction in found.evictions} != gone:
+            again = self._round(found.carried_out(self._start), found, first.problem)
+            if _improves(again, known):
+                yield again
+
     def _left_ms(self) -> int | None:
         if self._limits.budget_ms is None or self._around.clock is None:
             return None
@@ -860,6 +884,25 @@ class _Session:
 def _last_decisions(chosen: Candidate) -> Decisions:
     """The decisions of a candidate and what is lent after them."""
     return chosen.answer.decisions if chosen.lending is None else chosen.lending.decisions
+
+
+def _improves(again: Round, known: Round) -> bool:
+    """Whether a round starts more important gangs than another, or is worse on no level."""
+    mine, theirs = _signed_values(again), _signed_values(known)
+    for level in again.levels:
+        if isinstance(level, Started) and mine[level.name] != theirs.get(level.name, 0):
+            return mine[level.name] > theirs.get(level.name, 0)
+    return all(value >= theirs.get(name, 0) for name, value in mine.items())
+
+
+def _signed_values(each: Round) -> dict[str, int]:
+    """What a round reaches on its levels over gangs, larger is better."""
+    pairs = zip(each.levels, each.answers[0].results, strict=True)
+    return {
+        level.name: result.value if level.sense is Sense.MAX else -result.value
+        for level, result in pairs
+        if not isinstance(level, NodeLevel)
+    }
 
 
 def _without(snapshot: Snapshot, barred: Mapping[str, Reason]) -> Snapshot:

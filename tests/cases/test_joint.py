@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from optsched.domain.cluster import GangPhase, Queue
+from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
 from optsched.formats.instances import read_instance
 from optsched.policy.load import load_policy
+from optsched.session.session import Surroundings, run_session
 from tests.support.evictions import bounds_of
 from tests.support.shared import shared
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
@@ -39,6 +43,24 @@ def test_one_victim_is_enough_for_two_gangs_of_the_case() -> None:
     _, bounds = bounds_of(snapshot, load_policy("volcano-default", Path.read_text), known)
     assert bounds is not None
     assert bounds.victims == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "model", "number"),
+    [
+        ("h2_joint_victims", "volcano-default", 2),
+        ("min_FALSEPROOF_norej_volcano-default", "volcano-default", 1),
+        ("min_FALSEPROOF_norej_crater", "crater", 3),
+        ("h1b_joint_admission", "crater", 2),
+    ],
+)
+def test_one_victim_lets_the_gangs_of_the_case_start(case: str, model: str, number: int) -> None:
+    snapshot = read_instance(shared("cases", "decisions", f"{case}.yaml")).snapshot
+    around = Surroundings(solver=InProcess(), limits=Limits(None, num_workers=1))
+    report = run_session(snapshot, load_policy(model, Path.read_text), around)
+    assert report.trace.violations == ()
+    assert len([a for a in report.plan.actions if isinstance(a, Evict)]) == 1
+    assert len([a for a in report.plan.actions if isinstance(a, Allocate | Nominate)]) == number
 
 
 def test_one_victim_is_enough_for_two_gangs() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from optsched.problem.arrays import row_groups
+from optsched.problem.linear import Expression
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from optsched.engines.victims.facts import Facts
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
-    from optsched.problem.linear import Expression
 
 MOST_PAIRS = 2_000
 """Pairs of a kind of reclaimer and a lender beyond which what queues claim is left out."""
 
 _LOWEST = -(2**62)
+_NOTHING = Expression.of([], [])
 
 
 def add_entitlement_rows(
@@ -324,7 +325,9 @@ class _Reclaiming:
                 self._add_return_rows(a, (kept, mine, counted), np.flatnonzero(some), pair)
             for r in np.flatnonzero(queues.guarantee[a]).tolist():
                 left = int(queues.allocated[queues.subtree[a], r].sum() - queues.guarantee[a, r])
-                gain, leaves = self._gain(a, r), mine if pair is None else counted
+                gain, leaves = self._gain(a, r), mine
+                if pair is not None:
+                    gain, leaves = _NOTHING, counted
                 self._form.model.add_rows(
                     0,
                     np.append(self._reclaim[leaves], gain.variables),
@@ -349,7 +352,9 @@ class _Reclaiming:
         picks: list[int] = []
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
-            weights, gain = groups.request[counted, r], self._gain(queue, r)
+            # Queues that all grow by what they take from each other would only change places.
+            gain = self._gain(queue, r) if pair is None else _NOTHING
+            weights = groups.request[counted, r]
             largest = int(weights @ groups.count[counted])
             for size in np.unique(groups.request[mine, r]).tolist():
                 if not size:

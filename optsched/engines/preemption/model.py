@@ -165,6 +165,8 @@ def encode_joint(
         _add_loser_rows(form, groups, gang_of[at], evict)
     who = [mask[at] for mask in candidates]
     reclaim, pairs = add_entitlement_rows(form, facts, groups, evict, who, able)
+    if able is not None:
+        _add_presence_rows(form, _Leavers(groups, evict, None), supplied, node_set, able)
     return Joint(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs)
 
 
@@ -189,6 +191,31 @@ def find_able(form: Formulation, rules: RuleSet) -> Able:
     np.logical_and.at(able, gangs.gang_class_of, preempts[gangs.class_of])
     lacking = np.logical_or(form.start >= 0, rules.preempts_for_growth)
     return Able(able & lacking, able)
+
+
+def _add_presence_rows(
+    form: Formulation, who: _Leavers, supplied: I64, node_set: I64, able: Able
+) -> None:
+    """Tasks leave only where a gang comes that may have them evicted.
+
+    Otherwise a gang that sits elsewhere could clear nodes for queues which hold what is due to
+    them. A gang of victims that leaves whole needs that on one of its nodes. Whether a gang may
+    have a task evicted is told by its class of tasks alone here.
+    """
+    groups, gangs, model = who.groups, form.gangs, form.model
+    priority = form.problem.priority[gangs.members[gangs.member_start[:-1]]]
+    for k in range(len(groups)):
+        own = gangs.queue_of == groups.queue[k]
+        may = (own & able.preempt & (priority > groups.priority[k])) | (
+            able.reclaim & ~own & bool(groups.reclaimed[k])
+        )
+        classes = np.unique(gangs.class_of[may[gangs.gang_class_of]])
+        mine = groups.gang == groups.gang[k] if groups.gang[k] >= 0 else np.arange(len(groups)) == k
+        sets = np.unique(node_set[groups.node[mine]])
+        come = supplied[np.ix_(classes, sets[sets >= 0])]
+        come = come[come >= 0]
+        factors = np.append(np.full(len(come), -groups.count[k]), 1)
+        model.add_rows(0, np.append(come, who.evict[k]), factors, upper=0)
 
 
 def _add_loser_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optsched.domain.cluster import Entitlement
-from optsched.domain.decisions import Evict, LevelResult, LevelStatus, Nominate, Sense
+from optsched.domain.decisions import Evict, Nominate, Sense
 from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.engines.deal import deal
 from optsched.engines.encode import incumbent_values
 from optsched.engines.preemption.model import encode_joint, find_able
 from optsched.engines.sound import solve_soundly
-from optsched.engines.victims.encode import VICTIMS
-from optsched.engines.victims.stage import Clearing
+from optsched.engines.victims.stage import Clearing, count_victims
 from optsched.problem.decisions import Decisions
 from optsched.problem.linear import Expression
 from optsched.rules.admission import Placed, Started
@@ -130,53 +129,37 @@ def _level_model(joint: Joint, levels: Sequence[AnyLevel], decisions: Decisions)
     return LevelModel(lower, upper, form.model.rows, tuple(objectives), hint, kin)
 
 
-class _Choice(NamedTuple):
-    """(V',) running tasks that leave, which of them are reclaimed, and seats by gang."""
-
-    victims: I64
-    reclaimed: Bool
-    seats: dict[int, Seats]
-
-
 def _read(joint: Joint, rules: RuleSet, tiers: Tiers, solution: I64) -> Clearing | None:
     """The evictions and seats of a solution; None where the verifier refuses them."""
     problem = joint.form.problem
-    placed = _deal(joint, solution)
-    if not placed:
-        return None
-    choice = _Choice(*_choose_victims(joint, solution), placed)
-    pairs = [pair for pair in joint.pairs if solution[pair.variable]]
-    able = find_able(joint.form, rules).preempt
-    evictions = _name_preemptors(joint, tiers, choice, (able, pairs))
-    if evictions is None:
-        return None
-    actions: list[Action] = [*evictions]
-    for gang, seats in placed.items():
-        actions += nominate_seats(problem, gang, seats)
-    if verify_actions(problem.snapshot, actions, rules):
-        return None
-    order = sorted(placed, key=lambda g: (int(tiers.of[g]), int(problem.created_ms[g]), g))
-    number = len(evictions)
-    result = LevelResult(VICTIMS, "tasks", Sense.MIN, number, 0, LevelStatus.FEASIBLE)
-    return Clearing(
-        tuple(evictions),
-        {g: placed[g] for g in order},
-        (result,),
-        entitlements=_entitle(joint, evictions),
-    )
-
-
-def _deal(joint: Joint, solution: I64) -> dict[int, Seats]:
-    """Seats by gang."""
-    form, problem = joint.form, joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
     slots = []
     for row in joint.supplied:
         at = np.flatnonzero(row >= 0)
         slots.append(np.repeat(node[at], solution[row[at]]))
-    node_of = deal(form, solution, slots, Decisions.nothing(problem)).node_of
+    node_of = deal(joint.form, solution, slots, Decisions.nothing(problem)).node_of
+    victims, reclaimed = _choose_victims(joint, solution)
+    able = find_able(joint.form, rules).preempt
+    pairs = [pair for pair in joint.pairs if solution[pair.variable]]
+    namer = _Preemptors(joint, tiers, node_of, able)
+    evictions = namer.name(victims, reclaimed, pairs)
+    if evictions is None:
+        return None
+    seats = _find_seats(problem, namer.node_of, namer.order)
+    actions: list[Action] = [*evictions]
+    for gang, mine in seats.items():
+        actions += nominate_seats(problem, gang, mine)
+    if verify_actions(problem.snapshot, actions, rules):
+        return None
+    results = count_victims(problem.snapshot, evictions)
+    entitlements = _entitle(joint, evictions)
+    return Clearing(tuple(evictions), seats, results, entitlements=entitlements)
+
+
+def _find_seats(problem: Problem, node_of: I64, gangs: Sequence[int]) -> dict[int, Seats]:
+    """Seats of some gangs, in their order."""
     found: dict[int, Seats] = {}
-    for gang in np.unique(problem.gang_of[node_of >= 0]).tolist():
+    for gang in gangs:
         first = int(problem.shapes.start[problem.shape_of[gang]])
         last = int(problem.shapes.start[problem.shape_of[gang] + 1])
         begin, end = int(problem.task_start[gang]), int(problem.task_start[gang + 1])
@@ -203,51 +186,74 @@ def _choose_victims(joint: Joint, solution: I64) -> tuple[I64, Bool]:
     return np.array(chosen, np.int64), np.array(reclaimed, np.bool_)
 
 
-def _name_preemptors(
-    joint: Joint, tiers: Tiers, choice: _Choice, able: tuple[Bool, Sequence[Pair]]
-) -> list[Evict] | None:
-    """Evictions with a gang for each that is entitled to it: reclaims first, queue by queue.
+class _Preemptors:
+    """Names a gang for each victim that is entitled to it and comes to one of its gang's nodes.
 
-    One gang reclaims from a queue, so that the queue's last victim is the last of that gang. `able`
-    are (H,) gang classes that may preempt, and who reclaims from which queue.
+    Equal tasks may change places for that: no row tells them apart.
     """
-    preempts, pairs = able
-    form, problem, running = joint.form, joint.form.problem, joint.facts.running
-    gangs = form.gangs
-    class_of = np.full(problem.num_gangs, -1, np.int64)
-    class_of[gangs.members] = np.repeat(np.arange(len(gangs.shape_of)), gangs.multiplicity)
-    order = sorted(choice.seats, key=lambda g: (int(tiers.of[g]), int(problem.created_ms[g]), g))
-    nodes = {g: {node for _, node, _ in seats} for g, seats in choice.seats.items()}
 
-    def evict(victim: int, gang: int, action: str) -> Evict:
-        task = running.tasks[victim]
-        return Evict(task.key, task.node, action, problem.snapshot.gangs[gang].key)
+    def __init__(self, joint: Joint, tiers: Tiers, node_of: I64, preempts: Bool) -> None:
+        problem, gangs = joint.form.problem, joint.form.gangs
+        self._problem, self._running = problem, joint.facts.running
+        self._preempts = preempts
+        self.node_of = node_of.copy()
+        served = np.unique(problem.gang_of[node_of >= 0]).tolist()
+        age = problem.created_ms
+        self.order: list[int] = sorted(served, key=lambda g: (int(tiers.of[g]), int(age[g]), g))
+        self._class_of = np.full(problem.num_gangs, -1, np.int64)
+        classes = np.arange(len(gangs.shape_of))
+        self._class_of[gangs.members] = np.repeat(classes, gangs.multiplicity)
 
-    found: list[Evict] = []
-    for pair in pairs:
-        lent = running.queue_of[choice.victims] == pair.lender
-        mine = choice.victims[choice.reclaimed & lent]
-        askers = [g for g in order if pair.kind.classes[class_of[g]]]
-        if len(mine) and not askers:
-            return None
-        if len(mine):
-            at = set(running.node_of[mine].tolist())
-            reclaimer = max(askers, key=lambda g: len(at & nodes[g]))
-            found += [evict(v, reclaimer, RECLAIM) for v in mine.tolist()]
-    for v in choice.victims[~choice.reclaimed].tolist():
-        lost = int(running.gang_of[v])
-        askers = [
-            g
-            for g in order
-            if preempts[class_of[g]]
-            and problem.queue_of[g] == problem.queue_of[lost]
-            and problem.priority[g] > problem.priority[lost]
-        ]
-        if not askers:
-            return None
-        preemptor = max(askers, key=lambda g: int(running.node_of[v]) in nodes[g])
-        found.append(evict(v, preemptor, PREEMPT))
-    return found
+    def name(self, victims: I64, reclaimed: Bool, pairs: Sequence[Pair]) -> list[Evict] | None:
+        """Evictions, reclaims first; None where some victim finds no gang.
+
+        One gang reclaims from a queue, so that the queue's last victim is the last of that gang.
+        """
+        problem, running, found = self._problem, self._running, []
+        for pair in pairs:
+            mine = victims[reclaimed & (running.queue_of[victims] == pair.lender)]
+            askers = [g for g in self.order if pair.kind.classes[self._class_of[g]]]
+            gang = self._bring(askers, running.node_of[mine]) if len(mine) else -1
+            if gang is None:
+                return None
+            found += [self._evict(v, gang, RECLAIM) for v in mine.tolist()]
+        preempted = victims[~reclaimed]
+        for lost in np.unique(running.gang_of[preempted]).tolist():
+            mine = preempted[running.gang_of[preempted] == lost]
+            askers = [
+                g
+                for g in self.order
+                if self._preempts[self._class_of[g]]
+                and problem.queue_of[g] == problem.queue_of[lost]
+                and problem.priority[g] > problem.priority[lost]
+            ]
+            gang = self._bring(askers, running.node_of[mine])
+            if gang is None:
+                return None
+            found += [self._evict(v, gang, PREEMPT) for v in mine.tolist()]
+        return found
+
+    def _evict(self, victim: int, gang: int, action: str) -> Evict:
+        task = self._running.tasks[victim]
+        return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
+
+    def _bring(self, askers: Sequence[int], nodes: I64) -> int | None:
+        """The first of some gangs that is on one of some nodes, or that can change to one."""
+        problem = self._problem
+        here = np.isin(self.node_of, nodes)
+        there = np.bincount(problem.gang_of[here], minlength=problem.num_gangs)
+        standing = [g for g in askers if there[g]]
+        if standing:
+            return standing[0]
+        for gang in askers:
+            mine = np.flatnonzero((problem.gang_of == gang) & (self.node_of >= 0))
+            for task in mine.tolist():
+                same = np.flatnonzero(here & (problem.task_class == problem.task_class[task]))
+                if len(same):
+                    other = int(same[-1])
+                    self.node_of[[task, other]] = self.node_of[[other, task]]
+                    return gang
+        return None
 
 
 def nominate_seats(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
