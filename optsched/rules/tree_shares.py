@@ -6,7 +6,7 @@ from before; what queues would hold in the ideal follows by `tree_filling`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,10 +30,16 @@ Path: TypeAlias = "tuple[tuple[str, float], ...]"
 """Names and weights from the top to a queue."""
 
 _FINE = 1_000_000
-"""Parts of the cluster in which amounts are told that are due."""
+"""Parts of the cluster that a unit of what is due has at most."""
 
-_NEARLY = 0.00137
-"""A share this little of a part above one counts as that; no share that occurs ends just there."""
+_GRID = 1000
+"""Parts of a unit in which remainders are compared."""
+
+_NEARLY = 0.000137
+"""A share this little of a unit below one counts as that; no share that occurs ends just there."""
+
+_SERVED = 1e-9
+"""A share this little of a request below it is all that is requested."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +52,12 @@ class Contest:
         (Q,) where each queue stands.
     past
         (Q, R) what counts as held by each besides.
+    resources
+        (R,) names.
     queue_of, asked
         (G,) and (G, R): whose a gang is, and what it holds and asks for.
+    claimed
+        (Q, R) what each queue holds.
     total, free
         (R,) what the cluster has, and what strangers leave of it.
     subtree, capability, guarantee
@@ -59,8 +69,10 @@ class Contest:
 
     paths: Sequence[Path]
     past: F64
+    resources: tuple[str, ...]
     queue_of: I64
     asked: I64
+    claimed: I64
     total: I64
     free: I64
     subtree: Bool
@@ -80,8 +92,31 @@ class Contest:
     def ideal(self) -> F64:
         """(Q, R) what each queue would hold of each resource, in base units.
 
-        The number of pods is as if gangs of the same proportions had as many as one of them.
+        The number of pods is as if gangs of the same proportions had as many as one of them. It is
+        the same in whatever order resources come, to the last bit.
         """
+        order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
+        found = np.zeros(self.guarantee.shape)
+        found[:, order] = self._in_order(order).filled()
+        return found
+
+    def _in_order(self, order: list[int]) -> Contest:
+        """The same contest with other places of resources."""
+        return replace(
+            self,
+            past=self.past[:, order],
+            resources=tuple(self.resources[r] for r in order),
+            asked=self.asked[:, order],
+            claimed=self.claimed[:, order],
+            total=self.total[order],
+            free=self.free[order],
+            capability=self.capability[:, order],
+            guarantee=self.guarantee[:, order],
+            pods=order.index(self.pods) if self.pods >= 0 else -1,
+        )
+
+    def filled(self) -> F64:
+        """`ideal`, for resources in order of their names."""
         share = (self.asked * self.scale).max(axis=1, initial=0.0)
         competing = np.flatnonzero(share > 0)
         held = np.zeros(self.guarantee.shape)
@@ -109,14 +144,25 @@ class Contest:
         marks: F64 = np.where(limited, rest, mix * self.scale)
         return marks
 
+    @cached_property
+    def _requested(self) -> I64:
+        """(Q, R) what the gangs of each queue hold and ask for."""
+        requested = np.zeros(self.guarantee.shape, np.int64)
+        np.add.at(requested, self.queue_of, self.asked)
+        return requested
+
     def _floors(self) -> F64:
-        """(Q,) the part of what it asks for that a queue is guaranteed."""
-        asked = np.zeros(self.guarantee.shape)
-        np.add.at(asked, self.queue_of, self.asked)
+        """(Q,) the part of what it asks for that a queue is guaranteed, and that fits."""
+        asked = self._requested
         named = (self.guarantee > 0) & (asked > 0)
         parts = np.where(named, self.guarantee / np.maximum(asked, 1), np.inf)
         least = parts.min(axis=1, initial=np.inf)
-        return np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
+        floors = np.where(np.isfinite(least), np.minimum(least, 1.0), 0.0)
+        use = floors @ asked
+        counted = (use > self.free) & (np.arange(len(use)) != self.pods)
+        fits = np.where(counted, self.free / np.maximum(use, 1.0), 1.0)
+        scaled: F64 = floors * np.where(asked > 0, fits, 1.0).min(axis=1, initial=1.0)
+        return scaled
 
     def _limits(self, queue: I64, amounts: F64, most: F64) -> dict[str, F64]:
         """The rows of limits that can be met: resources, and ceilings of queues."""
@@ -129,15 +175,32 @@ class Contest:
         binds = use @ most > limit
         return {"use": use[binds], "limit": limit[binds]}
 
-    @property
+    @cached_property
     def due(self) -> I64:
-        """(Q, R) the ideal in whole units: millionths of the cluster where those are larger."""
-        unit = np.maximum(self.total // _FINE, 1)
-        found: I64 = np.ceil(self.ideal / unit - _NEARLY).astype(np.int64) * unit
-        found = np.maximum(found, 0)
-        if self.pods >= 0:
-            found[:, self.pods] = 0
+        """(Q, R) the ideal in whole units by largest remainder; none of pods.
+
+        A unit is a millionth of the cluster where that is more than a base unit. Who would hold
+        all that it requests is due just that. What is due sums to no more than there is.
+        """
+        found = np.zeros(self.guarantee.shape, np.int64)
+        for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
+            if r != self.pods:
+                found[:, r] = self._due(r)
         return found
+
+    def _due(self, r: int) -> I64:
+        ideal, requested = self.ideal[:, r], self._requested[:, r]
+        unit = max(int(self.total[r]) // _FINE, 1)
+        is_served = ideal >= requested * (1 - _SERVED)
+        scaled = np.where(is_served, 0.0, ideal / unit) + _NEARLY
+        parts = np.floor(scaled).astype(np.int64)
+        remainders = np.floor((scaled - parts) * _GRID).astype(np.int64)
+        due: I64 = np.where(is_served, requested, parts * unit)
+        there = min(float(self.free[r]), float(ideal.sum())) - float(due.sum())
+        order = np.lexsort((self.claimed[:, r] <= due, -remainders))
+        order = order[remainders[order] > 0]
+        due[order[: max(int(there / unit + _NEARLY), 0)]] += unit
+        return due
 
 
 def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
@@ -185,12 +248,14 @@ def contest_of(
     known = np.flatnonzero(problem.queue_of >= 0)
     rows = [problem.rows[g] for g in known.tolist()]
     shut = [int(q) in queues.closed for q in problem.queue_of[known].tolist()]
-    asked = [r.allocated if s else r.requested for r, s in zip(rows, shut, strict=True)]
+    asked = [r.claimed if s else r.requested for r, s in zip(rows, shut, strict=True)]
     return Contest(
         paths=paths,
         past=past,
+        resources=problem.resources,
         queue_of=problem.queue_of[known],
         asked=_table(asked, problem.resources),
+        claimed=queues.claimed,
         total=problem.total,
         free=np.maximum(problem.total - problem.foreign[problem.ready].sum(axis=0), 0),
         subtree=queues.subtree,
@@ -232,8 +297,7 @@ def contest_in(
     gangs = [g for g in snapshot.gangs if g.queue in number]
     rows = [gang_row(g) for g in gangs]
     asked = [
-        r.allocated if world.shut(g.queue) else r.requested
-        for g, r in zip(gangs, rows, strict=True)
+        r.claimed if world.shut(g.queue) else r.requested for g, r in zip(gangs, rows, strict=True)
     ]
     strangers = [t for n in snapshot.nodes if n.ready for t in n.residents if not t.gang]
     foreign = summed(taken_by(t) for t in strangers)
@@ -245,13 +309,18 @@ def contest_in(
     subtree = np.zeros((len(number), len(number)), np.bool_)
     for q, queue in enumerate(snapshot.queues):
         subtree[[number[name] for name in _line(world, queue)], q] = True
+    queue_of = np.array([number[g.queue] for g in gangs], np.int64)
+    claimed = np.zeros((len(number), len(resources)), np.int64)
+    np.add.at(claimed, queue_of, _table([r.claimed for r in rows], resources))
     contest = Contest(
         paths=paths,
         past=np.array([[p.get(r, 0.0) for r in resources] for p in past]).reshape(
             len(past), len(resources)
         ),
-        queue_of=np.array([number[g.queue] for g in gangs], np.int64),
+        resources=resources,
+        queue_of=queue_of,
         asked=_table(asked, resources),
+        claimed=claimed,
         total=total,
         free=np.maximum(total - _table([foreign], resources)[0], 0),
         subtree=subtree,

@@ -14,15 +14,18 @@ from optsched.problem.compile import compile_problem
 from optsched.rules.capability import Capability
 from optsched.rules.drf import Drf
 from optsched.rules.fairness import ideal_parts, queue_shares
-from optsched.rules.hdrf import HierarchicalDrf
+from optsched.rules.hdrf import HierarchicalDrf, hierarchy
 from optsched.rules.outcome import Outcome
 from optsched.rules.ruleset import RuleSet
+from optsched.rules.tree_shares import contest_of
 from optsched.rules.world import World
 from tests.rules.test_contract import examples
 from tests.rules.test_fairness import contests_of_queues
 from tests.support.contests import contests
+from tests.support.effort import EFFORT
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, cluster, gang, node, shape
+from tests.support.trees import Tree
 
 
 def queue(name: str, path: str, weights: str = "", **fields: object) -> Queue:
@@ -152,6 +155,34 @@ def test_no_limit_is_broken_and_nobody_gets_more_than_is_asked(snapshot):
         assert (ideal.sum(axis=0) <= free * (1 + 1e-9) + 1e-6)[kept].all()
         below = queues.subtree.astype(float) @ ideal
         assert (below <= queues.capability * (1 + 1e-9) + 1e-6).all()
+
+
+def _nothing(problem) -> np.ndarray:
+    return np.zeros(problem.queues.guarantee.shape)
+
+
+@pytest.mark.parametrize("seed", range(60 * EFFORT))
+def test_what_is_due_sums_to_no_more_than_there_is(seed):
+    problem = compile_problem(Tree(seed).snapshot())
+    contest = contest_of(
+        problem, [hierarchy(q) for q in problem.snapshot.queues], _nothing(problem)
+    )
+    due = contest.due
+    assert (due.sum(axis=0) <= contest.free).all()
+    assert (due <= problem.queues.requested).all()
+    assert (np.abs(due - contest.ideal) <= np.maximum(problem.total // 1_000_000, 1) + 1)[
+        :, np.arange(len(problem.resources)) != problem.index("pods")
+    ].all()
+
+
+def test_whole_gpus_are_due_by_largest_remainder():
+    queues = [Queue(name) for name in "abc"]
+    gangs = [wants(name, name, 16, shape(0, 1)) for name in "abc"]
+    snapshot = cluster([node("n", gpu=16)], gangs, queues)
+    due = HierarchicalDrf().deserved(compile_problem(snapshot))
+    assert due is not None
+    gpu = compile_problem(snapshot).index(GPU)
+    assert due[:3, gpu].tolist() == [6, 5, 5]
 
 
 def test_certificates_tell_the_ideal_of_the_tree():
