@@ -257,16 +257,19 @@ class Bidding:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
+            # Which tasks come is open: what entitles them is what all of them ask for.
+            always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0))
             least = self._least(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
             lent = free & ~own
             if self.facts.returns_by_use:
-                shared = asked[asked != problem.index(PODS)]
+                shared = always[always != problem.index(PODS)]
                 lent &= (running.request[:, shared] > 0).any(axis=1)
             for lender in np.unique(running.queue_of[lent]).tolist():
                 rows = self._claim(queue, lender, state, asked)
+                is_due = bool(self._claim(queue, lender, state, always))
                 # What is preempted in the gang's own queue makes room for its claim, too.
-                if self.facts.reclaimable[lender] and rows and self._within(rows, least - gone):
+                if self.facts.reclaimable[lender] and is_due and self._within(rows, least - gone):
                     reclaimed |= lent & (running.queue_of == lender)
                     claims |= {(a, r): most for a, r, most in rows}
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]

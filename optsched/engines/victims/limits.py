@@ -111,18 +111,17 @@ class Limits:
             for a in np.flatnonzero(self._facts.above[lender] & ~mine).tolist():
                 due = self._facts.due[a] > 0
                 if not self._facts.returns_by_use:
-                    due &= asked
-                    kept = theirs[groups.request[theirs][:, due].any(axis=1)]
-                    parts = [(due, kept)]
+                    kept = theirs[groups.request[theirs][:, due & asked].any(axis=1)]
+                    # Which tasks come is open: the queue is above its due of what all ask for.
+                    parts = [(due & (request > 0).all(axis=0), kept)] if len(kept) else []
                 else:
                     parts = _by_use(groups, theirs, due)
                 for named, kept in parts:
-                    lending = self._lending(a, np.flatnonzero(named), kept, groups, state)
-                    found += [lending] if lending.options else []
+                    found.append(self._lending(a, np.flatnonzero(named), kept, groups, state))
         return found
 
     def _lending(self, queue: int, named: I64, kept: I64, groups: Groups, state: State) -> Lending:
-        """What a queue gives back of some resources by some groups."""
+        """What a queue gives back of some resources by some groups; nothing without options."""
         assert self._facts.kept is not None  # noqa: S101  the caller has looked
         keeps = self._facts.kept[queue]
         below = np.flatnonzero(self._problem.queues.subtree[queue][groups.queue])
