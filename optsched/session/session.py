@@ -378,7 +378,7 @@ class _Session:
             yield from (Candidate(each, answer) for answer in reversed(distinct.values()))
         is_open = can_evict(first.problem, self._rules, self._reach_of_plans)
         self._scope = EvictionScope(first, is_open)
-        if not self._is_all_placed(rounds[0]) and self._has_time:
+        if not self._is_best(rounds[0], can_evict=is_open) and self._has_time:
             best = Candidate(rounds[0], rounds[0].answers[0])
             yield from self._by_pipeline(first, best)
 
@@ -419,10 +419,23 @@ class _Session:
         spent_ms = int((spent_s + self._watch.running_s) * 1000)
         return max(2 * self._limits.budget_ms - spent_ms, 0)
 
-    def _is_all_placed(self, best: Round) -> bool:
-        """Whether every level over gangs is at its ideal already."""
-        sections = Candidate(best, best.answers[0]).sections
-        return all(r.status is LevelStatus.OPTIMAL for r in sections[0])
+    def _is_best(self, found: Round, *, can_evict: bool) -> bool:
+        """Whether no other candidate can be better on a level over gangs.
+
+        The bounds of a round know nothing of evictions beyond its own: where the policy allows
+        some, only ideals count.
+        """
+        answer = found.answers[0]
+        if can_evict:
+            if found.clearing.evictions:
+                return False
+            answer = judge(found.problem, answer.decisions, found.levels, "")
+        pairs = zip(found.levels, answer.results, strict=False)
+        return all(
+            result.status is LevelStatus.OPTIMAL
+            for level, result in pairs
+            if not isinstance(level, NodeLevel)
+        )
 
     @property
     def _has_time(self) -> bool:

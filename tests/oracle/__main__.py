@@ -11,7 +11,7 @@ from random import Random
 
 from tests.oracle.runner import Case, Tally, keep_finding, run_case, run_cases
 
-_CHUNK = 25
+_CHUNK = 6
 
 
 def _parsed() -> argparse.Namespace:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from optsched.domain.decisions import Allocate, Certificate, Evict, Nominate, Plan
 from tests.oracle.chains import carry_out
+from tests.oracle.checks import check_session
 from tests.oracle.clusters import FAMILIES, draw_cluster
 from tests.oracle.known import KNOWN
 from tests.oracle.manifests import Cluster
 from tests.oracle.minimise import minimised
 from tests.oracle.proofs import model_of, worker
 from tests.oracle.runner import run_cases
-from tests.oracle.sessions import Worth, first_loss
+from tests.oracle.sessions import Worth, decide, first_loss, policy_of, snapshot_of
 from tests.support.effort import EFFORT
 
 SEED, COUNT = 15, 60
@@ -54,6 +55,21 @@ class TestTheJointModel:
         )
         assert [task for task, _, _ in found["evict"]] == ["ml/low-0"]
         assert len(found["nominate"]) == 3
+
+
+def test_gangs_of_several_priorities_in_one_tier_are_each_asked():
+    cluster = Cluster()
+    cluster.priority_class("low", 10)
+    cluster.queue("q0")
+    running = cluster.gang("running", "q0", 1, ("", 0))
+    for i in range(2):
+        cluster.node(f"n{i}", {"cpu": 2})
+        cluster.pod(running, f"running-{i}", {"cpu": 2}, f"n{i}")
+    for name, priority in (("more", ("low", 10)), ("less", ("", 0))):
+        cluster.pod(cluster.gang(name, "q0", 1, priority), f"{name}-0", {"cpu": 2})
+    assert list(check_session(cluster, "max-throughput")) == []
+    plan = decide(snapshot_of(cluster), policy_of("max-throughput")).plan
+    assert [a.gang for a in plan.actions if isinstance(a, Nominate)] == ["ml/more"]
 
 
 def test_a_plan_that_is_better_on_a_level_is_told():

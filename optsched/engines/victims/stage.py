@@ -254,6 +254,8 @@ class _Stage:
             int(problem.shape_of[gang]),
             int(problem.queue_of[gang]),
             int(self._tiers.of[gang]),
+            # A tier by weight has gangs of several priorities, which decide who may be evicted.
+            int(problem.priority[gang]),
             # Who looks at others may have had nobody near until now.
             gang if self._looks(gang) else -1,
         )
