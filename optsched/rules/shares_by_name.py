@@ -173,7 +173,7 @@ def _own_stakes(world: World) -> dict[str, _Stake]:
             part = {r: amount * number for r, amount in stake.claimed}
             add_into(claimed.setdefault(stake.queue, {}), part)
     for gang in world.snapshot.gangs:
-        if wanted_by(gang) and not world.shut(gang.queue):
+        if gang.derived(wanted_by) and not world.shut(gang.queue):
             oldest[gang.queue] = min(gang.created_ms, oldest.get(gang.queue, _NEVER_MS))
     return {
         name: _Stake(part, has_gangs=True, oldest_ms=oldest.get(name, _NEVER_MS))

@@ -8,7 +8,7 @@ again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cmp_to_key
+from functools import cached_property, cmp_to_key
 from typing import TYPE_CHECKING
 
 from optsched.domain.decisions import Allocate, Evict, Nominate, Sense
@@ -73,13 +73,14 @@ class Candidate:
     dropped: tuple[str, ...] = ()
     lending: Lending | None = None
 
-    @property
+    @cached_property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:
         """Levels over gangs, levels over victims, levels over nodes: in order of importance."""
-        pairs = list(zip(self.round.levels, self.answer.results, strict=False))
-        over_gangs = tuple(r for level, r in pairs if not isinstance(level, NodeLevel))
-        over_nodes = tuple(r for level, r in pairs if isinstance(level, NodeLevel))
-        return over_gangs, self.round.clearing.results, over_nodes
+        over_gangs: list[LevelResult] = []
+        over_nodes: list[LevelResult] = []
+        for level, result in zip(self.round.levels, self.answer.results, strict=False):
+            (over_nodes if isinstance(level, NodeLevel) else over_gangs).append(result)
+        return tuple(over_gangs), self.round.clearing.results, tuple(over_nodes)
 
 
 @dataclass(frozen=True, slots=True)

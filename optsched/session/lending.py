@@ -124,9 +124,10 @@ def lend_idle(decided: Decided, search: Search | None) -> Lending | None:
     else:
         decisions, bounds = decided.decisions, tuple(0 for _ in levels)
     fresh = Outcome(problem, replace(decisions, node_of=_only_new(decisions, decided.decisions)))
-    results = []
+    results, is_fixed = [], _is_use_fixed(decided)
+    fits = _fitting_classes(problem, problem.idle)
     for level, bound in zip(levels, bounds, strict=True):
-        most = _relaxed_bound(decided, level)
+        most = _relaxed_bound(decided, level, fits, is_fixed=is_fixed)
         if decided.is_empty and bound is not None:
             most = min(most, bound)
         results.append(_result(level, level.value(fresh), most))
@@ -282,12 +283,13 @@ def _only_new(decisions: Decisions, first: Decisions) -> I64:
     return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
 
 
-def _relaxed_bound(decided: Decided, level: Placed) -> int:
+def _relaxed_bound(decided: Decided, level: Placed, fits: Bool, *, is_fixed: bool) -> int:
     """The most that any plan of the same value on the levels above could lend at a level.
 
     Another plan may start other gangs first and lend to those that start here. So all gangs of the
     tier count that may borrow, and all that is idle before anything is placed. What the first stage
-    takes comes off where it is the same in every such plan.
+    takes comes off where it is the same in every such plan: `is_fixed`. `fits` are (C,) classes
+    that some node has room for before anything is placed.
     """
     problem, snapshot = decided.problem, decided.problem.snapshot
     tier = problem.open_gangs[decided.tiers.of[problem.open_gangs] == level.tier]
@@ -296,11 +298,9 @@ def _relaxed_bound(decided: Decided, level: Placed) -> int:
     mine = mine[np.array(may, np.bool_)]
     counted = np.zeros(problem.num_gangs, np.bool_)
     counted[mine] = True
-    fits = _fitting_classes(problem, problem.idle)
     weight = level.weight[problem.task_class]
     tasks = counted[problem.gang_of] & fits[problem.task_class]
     most = int(weight[tasks].sum())
-    is_fixed = _is_use_fixed(decided)
     placed = decided.decisions.node_of >= 0
     if is_fixed and len(mine) == len(tier):
         most -= int(weight[placed & counted[problem.gang_of]].sum())
