@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optsched.domain.cluster import Node
-    from optsched.domain.task import Task
+    from optsched.domain.task import Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.rules.base import Rule
@@ -44,7 +44,7 @@ class Item(NamedTuple):
     task_class: int
     role: str
     number: int
-    tasks: tuple[int, ...]
+    tasks: tuple[Task, ...]
 
 
 class Minimum(NamedTuple):
@@ -124,7 +124,7 @@ class EmptyCluster:
             key = int(problem.shapes.class_of[at]), entry.role
             found.setdefault(key, []).extend(left)
         items = tuple(
-            Item(task_class, role, len(tasks), tuple(tasks))
+            Item(task_class, role, len(tasks), tuple(problem.tasks[t] for t in tasks))
             for (task_class, role), tasks in found.items()
             if tasks
         )
@@ -132,11 +132,36 @@ class EmptyCluster:
             return Minimum(items, 1, ())
         return Minimum(items, max(shape.need, 1), shape.need_role)
 
+    def whole_minimum(self, gang: int) -> Minimum:
+        """Return the same with the pods of a broken gang that run and look like pending ones.
+
+        They hold nodes like all of its pods, and may have to start elsewhere.
+        """
+        minimum = self.minimum(gang)
+        problem = self._problem
+        shape = problem.shapes.shapes[int(problem.shape_of[gang])]
+        if shape.is_started or not problem.num_ready[gang] or not minimum.items:
+            return minimum
+        holding: dict[tuple[str, TaskShape], list[Task]] = {}
+        for task in problem.snapshot.gangs[gang].tasks:
+            if task.status.counts_as_ready and task.status.holds_resources:
+                holding.setdefault((task.role, task.shape), []).append(task)
+        items, roles = [], dict(minimum.roles)
+        whole = minimum.whole
+        for item in minimum.items:
+            more = holding.pop((item.role, item.tasks[0].shape), [])
+            tasks = (*item.tasks, *more)
+            items.append(item._replace(number=len(tasks), tasks=tasks))
+            whole += len(more)
+            if item.role in roles:
+                roles[item.role] += len(more)
+        return Minimum(tuple(items), whole, tuple(roles.items()))
+
     # --- what it lacks ---------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
         """Return what the minimum of a gang lacks; None where it fits, or where that stays open."""
-        minimum = self.minimum(gang)
+        minimum = self.whole_minimum(gang)
         rules = self._tying([item.task_class for item in minimum.items])
         kind = [(item.task_class, item.role, item.number) for item in minimum.items]
         key: tuple[object, ...] = (*kind, minimum.whole, minimum.roles)
@@ -148,7 +173,7 @@ class EmptyCluster:
 
     def _own_claims(self, minimum: Minimum) -> Iterator[object]:
         for item in minimum.items:
-            yield from (self._problem.tasks[t].device_claims for t in item.tasks)
+            yield from (task.device_claims for task in item.tasks)
 
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
         """The rules that say of single nodes which pods fit together."""
@@ -355,7 +380,7 @@ class _Nodes:
 
     def _keys(self, counts: tuple[int, ...]) -> list[str]:
         pairs = zip(self._minimum.items, counts, strict=True)
-        return [self._problem.tasks[t].key for item, n in pairs for t in item.tasks[:n]]
+        return [task.key for item, n in pairs for task in item.tasks[:n]]
 
     # --- what is short ---------------------------------------------------------------------------
 
@@ -424,7 +449,12 @@ class _OneNode:
     def __init__(self, problem: Problem, gang: int, node: Node) -> None:
         snapshot = problem.snapshot
         mine = snapshot.gangs[gang]
-        tasks = tuple(_alone(task) for task in mine.tasks if task.status is TaskStatus.PENDING)
+        waits = TaskStatus.PENDING
+        tasks = tuple(
+            replace(_alone(task), status=waits, node="", gpus=(), cards=())
+            for task in mine.tasks
+            if task.status is waits or task.status.counts_as_ready
+        )
         self._gang = replace(mine, tasks=tasks)
         self._node = node
         own = {key for task in tasks for key in task.device_claims}

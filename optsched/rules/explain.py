@@ -140,7 +140,7 @@ class Explainer:
         lack = self._empty.find_lack(gang)
         if lack is None:
             return None
-        items = zip(self._empty.minimum(gang).items, lack.chosen, strict=True)
+        items = zip(self._empty.whole_minimum(gang).items, lack.chosen, strict=True)
         asks = [self._ask(item.task_class, item.role, number) for item, number in items]
         return _Impossible(self._outcome, asks, lack).reason()
 
