@@ -399,6 +399,9 @@ LEVEL_ORDER = (
 )
 """Levels in the order that they have where a policy does not say."""
 
+VOLUME_SHAPE = "volumebinding.shape"
+"""The argument of `predicates` that makes it score nodes."""
+
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = {
     "guarantee": ("proportion", "capacity"),
     "finish-time": ("finish-time-fair",),
@@ -433,12 +436,17 @@ def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
     """Whether one of the plugins that a level needs is there and switched on for it."""
     if level not in LEVEL_NEEDS:
         return True
-    return any(
-        (p.name in LEVEL_NEEDS[level] or (p.plugin is not None and level == "node-score"))
-        and (level != "node-score" or Face.NODE_ORDER in p.faces)
-        for tier in tiers
-        for p in tier
-    )
+    plugins = [plugin for tier in tiers for plugin in tier]
+    if level == "node-score":
+        return any(Face.NODE_ORDER in p.faces and _has_scores(p) for p in plugins)
+    return any(p.name in LEVEL_NEEDS[level] for p in plugins)
+
+
+def _has_scores(plugin: TierPlugin) -> bool:
+    """Whether a plugin scores nodes: by its name, by its arguments, or perhaps as a custom one."""
+    if plugin.plugin is not None or plugin.name in LEVEL_NEEDS["node-score"]:
+        return True
+    return any(key.startswith(VOLUME_SHAPE) for key, _ in plugin.arguments)
 
 
 # --- solver --------------------------------------------------------------------------------------

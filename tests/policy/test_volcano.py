@@ -164,6 +164,12 @@ def test_the_level_of_scores_knows_all_plugins_that_score() -> None:
     assert sorted(scoring) == sorted(LEVEL_NEEDS["node-score"])
 
 
+def test_a_shape_of_volumes_alone_is_a_score_of_nodes() -> None:
+    shaped = "predicates\n    arguments:\n      volumebinding.shape: [{utilization: 0, score: 10}]"
+    assert "node-score" in load(SHORT.format(shaped)).levels
+    assert "node-score" not in load(SHORT.format("predicates")).levels
+
+
 def test_plugins_bring_their_rules_with_switches_and_tiers() -> None:
     policy = load(
         "actions: allocate\n"
