@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, product
-from math import ceil
+from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.domain.cluster import QueueState
@@ -31,6 +31,53 @@ if TYPE_CHECKING:
 GPU = "nvidia.com/gpu"
 HELD = (TaskStatus.BOUND, TaskStatus.RUNNING)
 NO_LIMIT = 1 << 60
+
+
+class Taker(NamedTuple):
+    """Who shares in a family: floor, ceiling, what it claims already, and its oldest gang."""
+
+    queue: Queue
+    floor: Counter[str]
+    most: Counter[str]
+    claimed: Counter[str]
+    oldest_ms: int
+
+
+def poured(takers: Sequence[Taker], total: int, resource: str) -> list[int]:
+    """Shares of a total by weight between floors and ceilings, whole by largest remainder."""
+    low = [taker.floor[resource] for taker in takers]
+    high = [taker.most[resource] for taker in takers]
+    if sum(high) <= total:
+        return high
+    if sum(low) >= total:
+        low, high = [0] * len(low), low
+    weights = [max(taker.queue.weight, 1) for taker in takers]
+
+    def at(level: Fraction) -> list[Fraction]:
+        rows = zip(weights, low, high, strict=True)
+        return [min(max(level * w, Fraction(n)), Fraction(h)) for w, n, h in rows]
+
+    stops = sorted({Fraction(n, w) for ns in (low, high) for n, w in zip(ns, weights, strict=True)})
+    left = max((s for s in stops if sum(at(s)) <= total), default=Fraction(0))
+    right = min(s for s in stops if sum(at(s)) >= total)
+    rise = sum(at(right)) - sum(at(left))
+    step = (total - sum(at(left))) / rise if rise else Fraction(0)
+    exact = at(left + (right - left) * step)
+    share = [floor(amount) for amount in exact]
+
+    def place(i: int) -> tuple[object, ...]:
+        taker, remainder = takers[i], exact[i] - share[i]
+        holds = taker.claimed[resource] > share[i]
+        return (-remainder, not holds, taker.oldest_ms, taker.queue.name)
+
+    for i in sorted(range(len(takers)), key=place)[: total - sum(share)]:
+        share[i] += 1
+    return share
+
+
+def _capped(amounts: Counter[str], queue: Queue) -> Counter[str]:
+    ceiling = dict(queue.capability or ())
+    return Counter({r: min(n, ceiling.get(r, n)) for r, n in amounts.items()})
 
 
 class Put(NamedTuple):
@@ -317,46 +364,74 @@ class Checker:
         faultless = [g for g in gangs if g.problem is None and self._takes_work(g.queue)]
         return summed([*held, *(t for g in faultless for t in g.tasks if _waits(t))])
 
-    def shares(self) -> dict[str, dict[str, int]]:
-        """What the gangs of each queue itself deserve: level by level."""
-        found = self._below(None, dict(self.total))
-        return {
-            name: {r: ceil(amount - Fraction(1, 1000)) for r, amount in amounts.items()}
-            for name, amounts in found.items()
-        }
+    @cached_property
+    def supply(self) -> Counter[str]:
+        """What ready nodes offer and pods outside every gang leave, node by node."""
+        supply: Counter[str] = Counter()
+        for node in (n for n in self.snapshot.nodes if n.ready):
+            held = summed(
+                p.task for p in self.there if not p.task.gang and p.node.name == node.name
+            )
+            offered = {"pods": NO_LIMIT, **dict(node.allocatable)}
+            supply.update({r: max(n - held[r], 0) for r, n in offered.items()})
+        return supply
 
-    def _below(
-        self, owner: Queue | None, total: Mapping[str, int | Fraction]
-    ) -> dict[str, dict[str, Fraction]]:
+    def shares(self) -> dict[str, dict[str, int]]:
+        """What the gangs of each queue itself deserve: family by family from the root."""
+        root = next((q for q in self.snapshot.queues if q.name == "root"), None)
+        ceiling = dict((root.capability if root else None) or ())
+        return self._below("root", {r: min(n, ceiling.get(r, n)) for r, n in self.supply.items()})
+
+    def _below(self, owner: str, total: Mapping[str, int]) -> dict[str, dict[str, int]]:
         queues = self.snapshot.queues
-        root = next((q for q in queues if q.name == "root"), None)
-        if owner is None:
-            known = {q.name for q in queues}
-            ones = [
-                q for q in queues if q.name != "root" and self._parent(q) not in known - {"root"}
-            ]
-        else:
-            ones = [q for q in queues if q.name != "root" and self._parent(q) == owner.name]
-        himself = owner or root
-        names = [q.name for q in ones]
-        asked = {q.name: self._all_asked(q) for q in ones}
-        least = {q.name: self._floor(q) for q in ones}
-        takers = list(ones)
-        if himself is not None:
-            takers.append(himself)
-            mine = self._floor(himself)
-            asked[himself.name] = self.asked(himself)
-            under = Counter[str]()
-            for name in names:
-                under.update(least[name])
-            least[himself.name] = Counter({r: v - under[r] for r, v in mine.items()})
-        reserved = least if owner is None else {name: Counter[str]() for name in least}
-        share = self._poured(takers, total, asked, (least, reserved))
-        found: dict[str, dict[str, Fraction]] = {}
-        for q in takers:
-            is_leaf = q is himself or not any(self._parent(p) == q.name for p in queues)
-            found |= {q.name: share[q.name]} if is_leaf else self._below(q, share[q.name])
+        takers = [self._taker(q) for q in self._members(owner)]
+        takers += [
+            Taker(q, Counter(), self.asked(q), self.own(q, after=False), self._oldest([q]))
+            for q in queues
+            if q.name == owner
+        ]
+        resources = {*total, *(r for taker in takers for r in taker.most)}
+        share: list[dict[str, int]] = [{} for _ in takers]
+        for r in resources:
+            for mine, amount in zip(share, poured(takers, total.get(r, 0), r), strict=True):
+                mine[r] = amount
+        found: dict[str, dict[str, int]] = {}
+        for taker, mine in zip(takers, share, strict=True):
+            name = taker.queue.name
+            is_leaf = name == owner or not self._members(name)
+            found |= {name: mine} if is_leaf else self._below(name, mine)
         return found
+
+    def _members(self, owner: str) -> list[Queue]:
+        known = {q.name for q in self.snapshot.queues}
+        return [
+            q
+            for q in self.snapshot.queues
+            if q.name != "root"
+            and (self._parent(q) if self._parent(q) in known else "root") == owner
+        ]
+
+    def _taker(self, queue: Queue) -> Taker:
+        """A queue with all below it."""
+        below = self._all_below(queue)
+        claimed: Counter[str] = Counter()
+        for q in below:
+            claimed.update(self.own(q, after=False))
+        return Taker(queue, self._floor(queue), self._most(queue), claimed, self._oldest(below))
+
+    def _all_below(self, queue: Queue) -> list[Queue]:
+        return [queue, *(p for q in self._members(queue.name) for p in self._all_below(q))]
+
+    def _oldest(self, queues: list[Queue]) -> int:
+        names = {q.name for q in queues if self._takes_work(q.name)}
+        return min(
+            (
+                g.created_ms
+                for g in self.snapshot.gangs
+                if g.queue in names and g.problem is None and any(map(_waits, g.tasks))
+            ),
+            default=NO_LIMIT,
+        )
 
     def _parent(self, queue: Queue) -> str:
         """Who is above it; the root for those of a circle."""
@@ -368,54 +443,17 @@ class Checker:
             at = parent.get(at, "")
         return queue.parent or "root"
 
-    def _all_asked(self, queue: Queue) -> Counter[str]:
+    def _most(self, queue: Queue) -> Counter[str]:
         total = Counter(self.asked(queue))
-        for q in self.snapshot.queues:
-            if q.name != "root" and self._parent(q) == queue.name:
-                total.update(self._all_asked(q))
-        return total
+        for q in self._members(queue.name):
+            total.update(self._most(q))
+        return _capped(total | Counter(dict(queue.guarantee)), queue)
 
     def _floor(self, queue: Queue) -> Counter[str]:
         under = Counter[str]()
-        for q in self.snapshot.queues:
-            if q.name != "root" and self._parent(q) == queue.name:
-                under.update(self._floor(q))
-        return under | Counter(dict(queue.guarantee))
-
-    def _poured(
-        self,
-        takers: list[Queue],
-        total: Mapping[str, int | Fraction],
-        asked: dict[str, Counter[str]],
-        floors: tuple[dict[str, Counter[str]], dict[str, Counter[str]]],
-    ) -> dict[str, dict[str, Fraction]]:
-        least, reserved = floors
-        resources = {*self.total, *(r for a in asked.values() for r in a)}
-        share = {q.name: dict.fromkeys(resources, Fraction(0)) for q in takers}
-        rest = {r: Fraction(total.get(r, 0)) for r in resources}
-        unmet = [q for q in takers if asked[q.name]]
-        for _ in range(100):
-            if not unmet or all(left <= 0 for left in rest.values()):
-                break
-            weight = sum(q.weight for q in unmet)
-            before = {q.name: dict(share[q.name]) for q in unmet}
-            for q, r in product(unmet, resources):
-                others = sum(reserved[p][r] for p in reserved if p != q.name)
-                most = max(total.get(r, 0) - others, 0)
-                limit = min(most, dict(q.capability or ()).get(r, most), asked[q.name][r])
-                part = share[q.name][r] + max(rest[r], 0) * Fraction(q.weight, weight)
-                share[q.name][r] = max(
-                    min(part, Fraction(limit)), Fraction(least[q.name].get(r, 0))
-                )
-            for q, r in product(unmet, resources):
-                rest[r] -= share[q.name][r] - before[q.name][r]
-            unmet = [
-                q
-                for q in unmet
-                if any(share[q.name][r] - before[q.name][r] >= _TINY for r in resources)
-                and any(asked[q.name][r] > share[q.name][r] for r in resources)
-            ]
-        return share
+        for q in self._members(queue.name):
+            under.update(self._floor(q))
+        return _capped(under | Counter(dict(queue.guarantee)), queue)
 
     # --- single nodes ----------------------------------------------------------------------------
 
@@ -713,9 +751,6 @@ def _holds(constraint: DeviceConstraint, named: Sequence[tuple[str, PooledDevice
     ]
     number = len(set(values))
     return number == len(values) if constraint.is_distinct else number <= 1
-
-
-_TINY = Fraction(1, 1 << 20)
 
 
 def _reaches_minimum(gang: Gang, tasks: list[Task]) -> bool:
