@@ -1,7 +1,7 @@
 """What queues deserve by weight, from the domain objects alone, for the verifier.
 
-The definition is that of models/formulation/proportion.md, "Shares"; engines fill the same shares
-with code of their own, `weighted_shares`.
+The definition is that of the page `proportion` of the formulation, under "Shares". Engines fill the
+same shares with code of their own, `weighted_shares`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What queues deserve by weight, for the engines: exact, in whole base units.
 
-Mathematics: models/formulation/proportion.md, "Shares". The verifier fills the same shares with
-code of its own, `shares_by_name`.
+Mathematics: the page `proportion` of the formulation, under "Shares". The verifier fills the same
+shares with code of its own, `shares_by_name`.
 """
 
 from __future__ import annotations

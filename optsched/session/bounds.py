@@ -102,6 +102,8 @@ class EvictionScope:
         return with_bound(result, ideal if bound is None else tighter(ideal, bound))
 
     def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
+        if any(eviction.to for eviction in chosen.round.clearing.evictions):
+            return result  # moves, as few as consolidation needs
         known = [self._bound_of(result.name) or 0]
         if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)

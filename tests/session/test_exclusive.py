@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.domain.cards import Card, CardRequest, CardUse
+from optsched.domain.reasons import ReasonCode
 from optsched.domain.task import TaskShape
 from optsched.policy import PolicyError, parse_policy
 from optsched.session.exclusive import with_exclusive
@@ -80,7 +81,9 @@ def test_those_that_run_count_by_their_labels(solver: str) -> None:
 def test_who_waits_is_told_of_it() -> None:
     waiting = replace(pods("g", GOLD, GOLD), min_member=2)
     report = run_session(cluster([host("hami-core")], [waiting]), policy(), Surroundings())
-    assert "deviceshare: room for 1 of its 2 pods at once" in report.plan.pending["ns/g"].message
+    reason = report.plan.pending["ns/g"]
+    assert reason.code is ReasonCode.IMPOSSIBLE
+    assert "there is room for 1 only: refused by deviceshare" in reason.message
 
 
 def test_without_labels_nothing_is_looked_at() -> None:

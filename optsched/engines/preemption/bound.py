@@ -108,14 +108,9 @@ def bound_with_evictions(
 def _express(level: Started | Placed | Shortfall, joint: Joint, tiers: Tiers) -> Expression | None:
     """The level in the joint model, at its best where that can not tell; None where unknown."""
     form = joint.form
-    if isinstance(level, Shortfall):
-        # What is due may fall with what leaves: victims do not lower what a queue holds here.
-        victims, form.victims = form.victims, None
-        expression = level.encode(form)
-        form.victims = victims
-        return expression
+    # Victims still count as demand, so what is due to a queue does not fall with what leaves.
     expression = level.encode(form)
-    if isinstance(level, Placed):
+    if isinstance(level, Placed | Shortfall):
         return expression
     restarts = _find_restarts(joint) & (level.tier_of == level.tier)
     if not restarts.any():
