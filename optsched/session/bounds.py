@@ -13,7 +13,7 @@ import numpy as np
 
 from optsched.domain.decisions import LevelStatus, Sense
 from optsched.engines.preemption.candidates import find_candidates
-from optsched.engines.victims.encode import VICTIMS
+from optsched.engines.victims.encode import ENDED, VICTIMS
 from optsched.engines.victims.facts import Facts
 from optsched.rules.base import NodeLevel
 from optsched.rules.consolidation import CONSOLIDATE
@@ -65,11 +65,13 @@ class EvictionScope:
             return None
         if level == VICTIMS:
             return self.bounds.victims
+        if level == ENDED:
+            return self.bounds.whole_gangs
         names = (each.name for each in self.first.levels)
         return dict(zip(names, self.bounds.levels, strict=True)).get(level)
 
     def values_of(self, chosen: Candidate) -> list[int] | None:
-        """Values of a candidate by level of the first round; None where it lacks a level.
+        """Values by level of the first round, then the victims; None where it lacks a level.
 
         Levels over nodes count 0: no bound over all plans is conditional on them.
         """
@@ -80,7 +82,8 @@ class EvictionScope:
             if value is None:
                 return None
             values.append(value)
-        return values
+        victims = [r.value for r in chosen.round.clearing.results if r.name == VICTIMS]
+        return [*values, *victims]
 
     def certify(self, chosen: Candidate) -> tuple[tuple[LevelResult, ...], ...]:
         """Return the sections of a candidate with bounds that hold over all plans.

@@ -883,12 +883,14 @@ class _Session:
         if unmodelled:
             limitations.append(f"rules that no model has: {', '.join(unmodelled)}")
         outcome = Outcome(each.problem, _last_decisions(chosen))
+        levels = (*over_gangs, *over_victims, *lent, *over_nodes)
+        is_optimal = all(r.status is LevelStatus.OPTIMAL for r in levels)
         return Certificate(
-            levels=(*over_gangs, *over_victims, *lent, *over_nodes),
+            levels=levels,
             engine=answer.engine,
             seconds=self._watch.total,
             stopped=answer.stopped,
-            relaxed=answer.relaxed,
+            relaxed=() if is_optimal else answer.relaxed,
             shares=queue_shares(outcome, self._policy.rules, pending),
             limitations=tuple(limitations),
         )

@@ -10,7 +10,7 @@ import numpy as np
 from optsched.domain.decisions import Sense
 from optsched.engines.cpsat.levels import with_rows
 from optsched.engines.cpsat.model import LevelModel, Objective
-from optsched.engines.preemption.model import encode_joint
+from optsched.engines.preemption.model import count_whole_gangs, encode_joint
 from optsched.engines.sound import solve_soundly
 from optsched.problem.linear import Expression
 from optsched.rules.admission import ADMISSION, Placed, Started
@@ -42,11 +42,14 @@ class EvictionBounds:
         model does not have the level or time was short.
     victims
         The fewest evictions with all levels over gangs at the values given, in the same sense.
+    whole_gangs
+        The fewest gangs that leave whole with that many evictions at most.
 
     """
 
     levels: tuple[int | None, ...]
     victims: int | None = None
+    whole_gangs: int | None = None
 
 
 def bound_with_evictions(
@@ -70,7 +73,7 @@ def bound_with_evictions(
     goal
         Tiers and levels of that problem.
     values
-        (levels,) what the plan at hand reaches on each.
+        (levels,) what the plan at hand reaches on each, and how many tasks it evicts, if known.
     reach
         Actions of the policy that may empty nodes: preempt, reclaim, consolidate.
     solve
@@ -88,7 +91,7 @@ def bound_with_evictions(
         return None
     bounds = _Bounds(joint, solve)
     found: list[int | None] = []
-    for level, value in zip(levels, values, strict=True):
+    for level, value in zip(levels, values[: len(levels)], strict=True):
         expression = None
         if isinstance(level, Started | Placed | Shortfall):
             expression = _express(level, joint, tiers)
@@ -102,7 +105,12 @@ def bound_with_evictions(
         found.append(bound)
         bounds.hold(expression, level.sense, value)
     evicted = Expression.of(joint.evict, np.ones_like(joint.evict))
-    return EvictionBounds(tuple(found), bounds.find(evicted, Sense.MIN, None))
+    victims = bounds.find(evicted, Sense.MIN, None)
+    whole_gangs = None
+    for number in values[len(levels) :]:
+        bounds.hold(evicted, Sense.MIN, number)
+        whole_gangs = bounds.find(count_whole_gangs(joint), Sense.MIN, None)
+    return EvictionBounds(tuple(found), victims, whole_gangs)
 
 
 def _express(level: Started | Placed | Shortfall, joint: Joint, tiers: Tiers) -> Expression | None:

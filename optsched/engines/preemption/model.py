@@ -24,6 +24,7 @@ from optsched.engines.victims.limits import Limits
 from optsched.problem.arrays import frozen, row_groups
 from optsched.problem.formulation import Formulation, Victims, gang_classes
 from optsched.problem.later import without_gangs
+from optsched.problem.linear import Expression
 from optsched.rules.capability import Capability
 from optsched.rules.consolidation import CONSOLIDATE
 from optsched.rules.contained import Contained
@@ -371,3 +372,10 @@ def _add_room_rows(form: Formulation, supplied: I64, node_set: I64, who: _Leaver
             np.concatenate(factors),
             upper=room[:, r],
         )
+
+
+def count_whole_gangs(joint: Joint) -> Expression:
+    """Return the number of gangs that leave whole, gangs of one task included."""
+    alone = joint.groups.gang < 0
+    ends = np.concatenate([joint.evict[alone], joint.whole])
+    return Expression.of(ends, np.ones(len(ends), np.int64))

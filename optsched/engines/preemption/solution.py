@@ -12,7 +12,7 @@ from optsched.domain.decisions import Evict, Nominate, Sense
 from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.engines.deal import deal
 from optsched.engines.encode import incumbent_values
-from optsched.engines.preemption.model import encode_joint, find_able
+from optsched.engines.preemption.model import count_whole_gangs, encode_joint, find_able
 from optsched.engines.sound import solve_soundly
 from optsched.engines.victims.stage import Clearing, count_victims
 from optsched.problem.decisions import Decisions
@@ -99,9 +99,7 @@ def _level_model(joint: Joint, levels: Sequence[AnyLevel], decisions: Decisions)
     ]
     ones = np.ones(len(groups), np.int64)
     objectives.append(Objective(Expression.of(joint.evict, ones), Sense.MIN))
-    alone = groups.gang < 0
-    ends = np.concatenate([joint.evict[alone], joint.whole])
-    objectives.append(Objective(Expression.of(ends, np.ones(len(ends), np.int64)), Sense.MIN))
+    objectives.append(Objective(count_whole_gangs(joint), Sense.MIN))
     costs = (groups.priority - groups.priority.min(initial=0), groups.lost, groups.size)
     objectives += [
         Objective(Expression.of(joint.evict, cost), Sense.MIN)
