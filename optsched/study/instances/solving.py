@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from optsched.domain.decisions import LevelStatus, Sense
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.packing.work import PackingWork, packings
+from optsched.session.lending import LENT
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import ENGINES
 from optsched.study.instances.catalogue import OVER_VICTIMS, Best, gap_of, wrong_with_level
@@ -77,7 +78,13 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
     around = Surroundings(solving.clock, solving.worker, limits=solving.limits)
     plan = run_session(snapshot_of(recipe), model_of(model, solving.folder), around).plan
     plan = replace(plan, certificate=replace(plan.certificate, seconds=0.0))
-    return Found(plan.certificate.levels, plan.certificate.engine, plan_text(plan))
+    levels = tuple(r for r in plan.certificate.levels if not _lends_nothing(r))
+    return Found(levels, plan.certificate.engine, plan_text(plan))
+
+
+def _lends_nothing(level: LevelResult) -> bool:
+    """Whether a level over loans stands for none: then it is no part of what a plan is worth."""
+    return level.name.startswith(LENT) and level.value == 0
 
 
 def _pack(recipe: Recipe, solving: Solving) -> Found:
