@@ -417,7 +417,8 @@ def _without(
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
     # What the gangs that were taken out add to a level is no longer in reach of the model.
-    outcome = Outcome(rest, decisions)
+    nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
+    outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
     # Neither is what was proved of them as a whole.
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
