@@ -58,7 +58,7 @@ def test_a_session_is_counted_and_timed() -> None:
     name = "volcano_action_scheduling_latency_milliseconds_count"
     assert found[name, ("allocate",)] == 2
     phases = {labels[0] for name, labels in found if name == "optsched_session_seconds_count"}
-    assert phases == {"reserve", "compile", "greedy", "solve", "verify", "explain"}
+    assert phases == {"reserve", "compile", "greedy", "solve", "verify", "lend", "explain"}
 
 
 def test_queues_are_as_volcano_tells_them() -> None:
