@@ -30,7 +30,7 @@ def test_a_podgroup_goes_through_its_phases(site: Site) -> None:
     site.scheduler()
     site.group("gang", 2, queue, minResources={"cpu": "100"})
     status = site.await_phase("gang", "Pending")
-    site.await_waits("gang", "ClusterOvercommitted")
+    site.await_waits("gang", "Impossible")
     assert "running" not in status or status["running"] == 0
 
     site.change_group("gang", minResources={"cpu": "3"})

@@ -71,7 +71,7 @@ def test_a_queue_without_tolerance_returns_first(site: Site) -> None:
     site.api.patch(f"{QUEUES}/{guests}", note)
     scheduler = begin(site, conf("crater"))
     for name, queue in (("guests", guests), ("others", others)):
-        site.gang(name, 2, min_member=1, queue=queue)
+        site.gang(name, 2, queue=queue)
     reach(site, {"guests": 2, "others": 2})
     site.gang("due", 2, queue=owner)
     settle(site, scheduler, {"guests": 0, "others": 2, "due": 2})
