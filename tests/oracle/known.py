@@ -11,4 +11,5 @@ KNOWN: dict[str, tuple[int, str]] = {
         2,
         "a pod that waits comes next to a pod that a nominated pod keeps off",
     ),
+    "one more node fair share": (1, "topology-first: the search ends before it on that level"),
 }
