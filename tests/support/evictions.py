@@ -12,8 +12,8 @@ from optsched.domain.decisions import Allocate, Evict, Nominate, Sense
 from optsched.engines.cpsat.model import Limits
 from optsched.engines.cpsat.solver import InProcess
 from optsched.engines.preemption.bound import bound_with_evictions
-from optsched.engines.preemption.solution import make_room_jointly, nominate_seats
-from optsched.engines.victims.stage import Means
+from optsched.engines.preemption.solution import make_room_jointly
+from optsched.engines.victims.stage import Means, nominate_seats
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.cluster import Entitlement
-from optsched.domain.decisions import Evict, Nominate, Sense
+from optsched.domain.decisions import Evict, Sense
 from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.engines.deal import deal
 from optsched.engines.encode import incumbent_values
 from optsched.engines.preemption.model import count_whole_gangs, encode_joint, find_able
 from optsched.engines.sound import solve_soundly
-from optsched.engines.victims.stage import Clearing, count_victims
+from optsched.engines.victims.stage import Clearing, count_victims, nominate_seats
 from optsched.problem.decisions import Decisions
 from optsched.problem.linear import Expression
 from optsched.rules.admission import Placed, Started
@@ -25,7 +25,7 @@ from optsched.rules.shortfall import Shortfall
 from optsched.rules.verify import verify_actions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from optsched.domain.decisions import Action
     from optsched.engines.preemption.entitlement import Pair
@@ -252,18 +252,6 @@ class _Preemptors:
                     self.node_of[[task, other]] = self.node_of[[other, task]]
                     return gang
         return None
-
-
-def nominate_seats(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
-    """The tasks of a gang on its seats."""
-    first = int(problem.shapes.start[problem.shape_of[gang]])
-    taken: dict[int, int] = {}
-    for entry, node, number in seats:
-        start = int(problem.task_start[gang] + problem.shapes.offset[first + entry])
-        start += taken.get(entry, 0)
-        taken[entry] = taken.get(entry, 0) + number
-        for task in problem.tasks[start : start + number]:
-            yield Nominate(task.key, problem.snapshot.nodes[node].name, task.gang)
 
 
 def _entitle(joint: Joint, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:

@@ -374,7 +374,7 @@ class _Stage:
         problem, nodes = self._problem, self._problem.snapshot.nodes
         actions: list[Action] = list(self._evictions)
         for gang, seats in self._seats.items():
-            actions += _nominations(problem, gang, seats)
+            actions += nominate_seats(problem, gang, seats)
         for answer, kind in (
             (self._decisions.node_of, Allocate),
             (self._decisions.nominated, Nominate),
@@ -526,8 +526,8 @@ def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[Level
     return (victims, ended) if number else (victims,)
 
 
-def _nominations(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
-    """The tasks of a gang on its seats."""
+def nominate_seats(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
+    """Yield a nomination for each task of a gang that has a seat, in order of the seats."""
     first = int(problem.shapes.start[problem.shape_of[gang]])
     taken: dict[int, int] = {}
     for entry, node, number in seats:
