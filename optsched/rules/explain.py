@@ -150,16 +150,20 @@ class Explainer:
         shape = int(problem.shape_of[gang])
         if shape >= 0 and not problem.shapes.least[shape].any():
             return None
+        short = []
         for name, least in problem.snapshot.gangs[gang].min_resources:
             r = problem.index(name)
             offered = int(problem.total[r]) if r >= 0 else 0
             if least > offered:
-                return Reason(
-                    ReasonCode.IMPOSSIBLE,
-                    f"minResources asks for {amount_text(name, least)}, all nodes together offer "
-                    f"{amount_text(name, offered)}",
-                )
-        return None
+                short.append((amount_text(name, least), amount_text(name, offered)))
+        if not short:
+            return None
+        asked, offer = ([text for text in column] for column in zip(*short, strict=True))
+        return Reason(
+            ReasonCode.IMPOSSIBLE,
+            f"minResources asks for {', '.join(asked)}, "
+            f"all nodes together offer {', '.join(offer)}",
+        )
 
     def _entries(self, gang: int) -> list[tuple[int, str, int]]:
         """Class, role and number of the pods that a gang must get next.

@@ -42,6 +42,8 @@ from optsched.session.decompile import pending_of
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench
 from tests.support.small import CPU, GPU, HOST, ZONE, cluster, gang
+from tests.support.small import node as small_node
+from tests.support.small import shape as small_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -327,4 +329,17 @@ def raised(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
             replace(n, allocatable=tuple(sorted({**dict(n.allocatable), **more}.items())))
             for n in snapshot.nodes
         ),
+    )
+
+
+def test_min_resources_name_all_that_no_node_offers() -> None:
+    asked = ((CPU, 1000), ("nvidia.com/v100", 8), ("rdma/v100", 2))
+    made = gang("g", ("w", 2, small_shape(1)), min_resources=asked)
+    reason = reason_of(cluster([small_node("n")], [made]))
+    assert reason is not None
+    code, message = reason
+    assert code is ReasonCode.IMPOSSIBLE
+    assert message == (
+        "minResources asks for 8 nvidia.com/v100, 2 rdma/v100, "
+        "all nodes together offer 0 nvidia.com/v100, 0 rdma/v100"
     )
