@@ -24,7 +24,7 @@ from optsched.rules.well_formed import WellFormed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.problem.arrays import Bool
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.rules.contained import Faults
     from optsched.rules.outside import Outside
@@ -126,6 +126,11 @@ class RuleSet:
             if mine is not None:
                 spared |= mine
         return spared
+
+    def deserved(self, problem: Problem) -> I64 | None:
+        """(Q, R) what queues may claim back, in base units; None where no rule says it."""
+        known = (active.rule.deserved(problem) for active in self.active)
+        return next((due for due in known if due is not None), None)
 
     def guarded_by(self, *rules: Rule) -> RuleSet:
         """The same with more rules on evictions."""

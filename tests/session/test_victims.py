@@ -175,6 +175,25 @@ def test_a_queue_takes_back_what_is_due_to_it_and_no_more():
     assert evicted(decide(cluster(nodes(2), [*jobs, more], queues(a=8, b=8)))) == []
 
 
+@pytest.mark.parametrize("engine", ["cpsat", "none"])
+@pytest.mark.parametrize(("lender", "leaving"), [("a", False), ("guest", True)])
+def test_siblings_evict_each_other_only_for_what_is_due_to_one_of_them(
+    engine: str, lender: str, leaving: bool
+):
+    """What is due to the parent of both entitles neither against the other: they would go on."""
+    queues = [Queue("org", deserved=((GPU, 12),))]
+    queues += [Queue("a", parent="org"), Queue("b", parent="org"), Queue("guest")]
+    held = runs(gang("held", ("w", 8, shape(1, 1)), least=1, queue=lender), *["n0"] * 8)
+    claim = gang("claim", ("w", 4, shape(1, 1)), least=1, queue="b")
+    model = MODEL.replace("SHARES", "capacity, arguments: {ancestorReclaimLevel: 1}")
+    model = model.replace("engine: cpsat", f"engine: {engine}")
+    around = Surroundings(solver=InProcess(), limits=LIMITS)
+    snapshot = cluster(nodes(1), [held, claim], queues)
+    report = run_session(snapshot, parse_policy(model, "test.yaml"), around)
+    assert bool(evicted(report.plan)) is leaving
+    assert report.trace.repairs == ()
+
+
 def test_the_lender_keeps_what_is_due_to_it():
     jobs = [runs(gang(f"a{i}", ("w", 1, shape(1, 1)), queue="a"), "n0") for i in range(8)]
     want = gang("b", ("w", 3, shape(1, 1)), queue="b")

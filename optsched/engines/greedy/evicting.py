@@ -82,6 +82,7 @@ class Evicting:
         self._asking = [i for i, name in enumerate(problem.resources) if name != PODS]
         self._idles = ~self.running.request[:, self._asking].any(axis=1)
         self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
+        self._due = rules.deserved(problem)
         self._rules = rules
         self._weighs = weighs
         self._bars: dict[int, list[Bar]] = {}
@@ -241,11 +242,27 @@ class Evicting:
         return mine
 
     def of_other_queues(self, gang: int) -> Bool:
-        """(V,) tasks of other queues that give back."""
+        """(V,) tasks of other queues that give back, and owe the gang's queue something."""
         queue = self.running.queue_of
-        lends = self.free & np.append(self._reclaimable, False)[queue]
-        others: Bool = lends & (queue != self._problem.queue_of[gang])
+        lends = np.append(self._reclaimable & self._owing(gang), False)
+        others: Bool = self.free & lends[queue] & (queue != self._problem.queue_of[gang])
         return others
+
+    def _owing(self, gang: int) -> Bool:
+        """(Q,) queues that owe something: it is due to the gang's queue, or to one above it alone.
+
+        Siblings of which only their parent deserves something owe each other nothing: else they
+        would evict each other in turns.
+        """
+        problem, queue = self._problem, int(self._problem.queue_of[gang])
+        due, subtree = self._due, problem.queues.subtree
+        if due is None:
+            return np.ones(len(subtree), np.bool_)
+        classes = [self.placing.class_of(gang, entry) for entry in self.entries(gang)]
+        asked = problem.classes.request[classes].any(axis=0)
+        claiming = np.flatnonzero(subtree[:, queue] & (due[:, asked] > 0).any(axis=1))
+        owing: Bool = np.logical_not(subtree[claiming].all(axis=0))
+        return owing
 
     # --- one task --------------------------------------------------------------------------------
 
