@@ -20,6 +20,7 @@ from optsched.engines.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, 
 from optsched.engines.masks import rooms
 from optsched.engines.sound import solve_soundly
 from optsched.problem.arrays import UNPLACED, frozen
+from optsched.problem.relations import TermKind, count_coming
 from optsched.rules.base import DomainLevel
 from optsched.rules.gang import excess_resources
 from optsched.rules.outcome import Outcome
@@ -305,9 +306,39 @@ def _opened(
     final[list(incumbent.final)] = True
     if not final.any():
         return _Open(problem, rules, whole, incumbent.decisions)
+    final = _with_dependents(problem, rules, incumbent.decisions, final)
     # What greedy keeps for them nobody may take; whether they could start now stays open.
     rest, decisions, left = _without(problem, incumbent.decisions, whole, final)
     return _Open(rest, rules, left, decisions, (PROMISES,))
+
+
+def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, final: Bool) -> Bool:
+    """(G,) final gangs, and those tied to the same nodes by more than a settled problem tells."""
+    tied = {
+        rule.name: np.array(
+            [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_
+        )
+        for rule in rules.tying
+        if not rule.ties_by_relations
+    }
+    relations, shapes = problem.relations, problem.classes.shapes
+    # Affinity and spreading count only what stands: with pods that come later it is not all told.
+    near = {m for m, term in enumerate(relations.terms) if term.kind is not TermKind.ANTI_AFFINITY}
+    carries = [near.intersection(relations.carried_by(shape)) for shape in shapes]
+    before, final = -1, final.copy()
+    while int(final.sum()) > before:
+        before = int(final.sum())
+        mine = final[problem.gang_of]
+        comes = mine & ((decisions.node_of >= 0) | (decisions.nominated >= 0))
+        present = np.unique(problem.task_class[comes])
+        open_classes = np.zeros(len(shapes), np.bool_)
+        for flags in tied.values():
+            open_classes |= flags & flags[present].any()
+        waiting = np.unique(problem.task_class[mine & (decisions.nominated >= 0)]).tolist()
+        promised = {m for c in waiting for m in problem.classes.relations[c]} & near
+        open_classes |= np.array([not promised.isdisjoint(c) for c in carries], np.bool_)
+        final[problem.gang_of[open_classes[problem.task_class]]] = True
+    return final
 
 
 def _engines(part: _Open) -> tuple[str, ...]:
@@ -480,7 +511,21 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     settled[problem.gang_of[np.concatenate([tasks, promised])]] = 1
     frozen(used, allocated, shape_of, kept, settled)
     queues = replace(problem.queues, allocated=allocated)
-    return replace(problem, used=used, shape_of=shape_of, queues=queues, kept=kept, settled=settled)
+    relations = count_coming(
+        problem.relations,
+        problem.classes,
+        (problem.task_class[tasks], decisions.node_of[tasks]),
+        (problem.task_class[promised], decisions.nominated[promised]),
+    )
+    return replace(
+        problem,
+        used=used,
+        shape_of=shape_of,
+        queues=queues,
+        relations=relations,
+        kept=kept,
+        settled=settled,
+    )
 
 
 def _weigh(

@@ -45,8 +45,8 @@ def once_gone(problem: Problem, gone: Collection[str]) -> Problem:
     )
     devices = problem.snapshot.devices
     devices = devices.without(devices.freed(residents, left))
-    relations = problem.relations
-    relations = build_relations(kept, problem.columns, relations.terms, relations.ports)
+    old = problem.relations
+    relations = build_relations(kept, problem.columns, old.terms, old.ports, old.coming)
     snapshot = replace(problem.snapshot, nodes=kept, devices=devices)
     return replace(problem, snapshot=snapshot, relations=relations)
 
@@ -69,5 +69,6 @@ def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
     if all(minds(task) for node in nodes for task in node.residents):
         return problem
     kept = [replace(n, residents=tuple(filter(minds, n.residents))) for n in nodes]
-    terms, ports = relations.terms, relations.ports
-    return replace(problem, relations=build_relations(kept, problem.columns, terms, ports))
+    terms, ports, coming = relations.terms, relations.ports, relations.coming
+    relations = build_relations(kept, problem.columns, terms, ports, coming)
+    return replace(problem, relations=relations)

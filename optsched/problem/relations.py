@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from optsched.domain.task import HostPort, Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.columns import NodeColumns
+    from optsched.problem.problem import TaskClasses
     from optsched.problem.shapes import Relation
 
 
@@ -71,6 +72,15 @@ class Term:
 
 
 @dataclass(frozen=True, eq=False)
+class Coming:
+    """What tasks that were decided before add to `Relations`, by its axes."""
+
+    selected: I64
+    carried: I64
+    port_taken: Bool
+
+
+@dataclass(frozen=True, eq=False)
 class Relations:
     """All terms that matter to pending tasks, and the residents they are about.
 
@@ -91,6 +101,8 @@ class Relations:
         Distinct host ports of pending tasks (P of them).
     port_taken
         (P, N) whether a resident of the node holds a port that collides.
+    coming
+        What these arrays count beyond residents; None where that is nothing.
 
     """
 
@@ -101,6 +113,7 @@ class Relations:
     carried: I64
     ports: tuple[HostPort, ...]
     port_taken: Bool
+    coming: Coming | None = None
 
     def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
         """Numbers of the terms that tasks of a shape carry."""
@@ -199,8 +212,9 @@ def build_relations(
     columns: NodeColumns,
     terms: tuple[Term, ...],
     ports: tuple[HostPort, ...],
+    coming: Coming | None = None,
 ) -> Relations:
-    """Count, node by node, the residents that the terms and ports are about."""
+    """Count, node by node, the residents that the terms and ports are about, and who comes."""
     matcher = TermMatcher(terms)
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)
@@ -216,6 +230,10 @@ def build_relations(
                 carried[number[key], n] += 1
             for p, port in enumerate(ports):
                 taken[p, n] |= any(port.collides(held) for held in task.shape.host_ports)
+    if coming is not None:
+        selected += coming.selected
+        carried += coming.carried
+        taken |= coming.port_taken
     domains = [columns.domains(t.source.topology_key) for t in terms]
     domain_of = np.array([d for d, _ in domains], np.int64).reshape(len(terms), len(nodes))
     return Relations(
@@ -226,4 +244,64 @@ def build_relations(
         carried,
         ports,
         taken,
+        coming,
     )
+
+
+def count_coming(
+    relations: Relations, classes: TaskClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
+) -> Relations:
+    """Return the relations with tasks that are decided: they stand where they come to.
+
+    Parameters
+    ----------
+    relations, classes
+        Of the problem.
+    tasks, promised
+        Task class and node of each task that is placed, and of each that waits for room. What
+        waits keeps others away and holds its ports; nothing is near it yet.
+
+    """
+    if not (relations.terms or relations.ports):
+        return relations
+    more = Coming(
+        np.zeros_like(relations.selected),
+        np.zeros_like(relations.carried),
+        np.zeros_like(relations.port_taken),
+    )
+    for (task_class, node), stands in ((tasks, True), (promised, False)):
+        for c in np.unique(task_class).tolist():
+            at = node[task_class == c]
+            _count_class(relations, more, (classes.shapes[c], classes.relations[c]), at, stands)
+    known = relations.coming
+    coming = more
+    if known is not None:
+        taken = known.port_taken | more.port_taken
+        coming = Coming(known.selected + more.selected, known.carried + more.carried, taken)
+    return replace(
+        relations,
+        selected=relations.selected + more.selected,
+        carried=relations.carried + more.carried,
+        port_taken=relations.port_taken | more.port_taken,
+        coming=coming,
+    )
+
+
+def _count_class(
+    relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
+) -> None:
+    """Count tasks of one class on nodes; `stands` is False for those that wait for room."""
+    shape, selecting = who
+    carried = relations.carried_by(shape)
+    for m in selecting:
+        kind = relations.terms[m].kind
+        # Spreading counts only those tasks of a plan that ask for it.
+        counts = stands and (kind is not TermKind.SPREAD or m in carried)
+        if counts or kind is TermKind.ANTI_AFFINITY:
+            np.add.at(into.selected[m], at, 1)
+    for m in carried:
+        if relations.terms[m].kind is TermKind.ANTI_AFFINITY:
+            np.add.at(into.carried[m], at, 1)
+    for p, port in enumerate(relations.ports):
+        if any(port.collides(held) for held in shape.host_ports):
+            into.port_taken[p, at] = True

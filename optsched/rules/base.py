@@ -329,6 +329,8 @@ class Rule:
     """Whether the mask is about the pods on nodes, so that it is another one without them."""
     pods_may_help: ClassVar[bool] = False
     """Whether a pod may be allowed on a node only because of other pods there."""
+    ties_by_relations: ClassVar[bool] = False
+    """Whether `problem.relations` hold all that ties its classes to what stands on nodes."""
 
     returns_by_use: ClassVar[bool] = False
     """Whether a pod may be reclaimed for any resource that it uses and its queue deserves.

@@ -32,6 +32,7 @@ class HostPorts(Rule):
     name = "host-ports"
     hard_face = Face.PREDICATE
     mask_sees_pods = True
+    ties_by_relations = True
 
     def verify(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""

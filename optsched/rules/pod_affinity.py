@@ -42,6 +42,7 @@ class PodAffinity(Rule):
     hard_face = Face.PREDICATE
     mask_sees_pods = True
     leaving_hurts = True
+    ties_by_relations = True
 
     # --- verify ----------------------------------------------------------------------------------
 

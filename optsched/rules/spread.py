@@ -40,6 +40,7 @@ class Spread(Rule):
     hard_face = Face.PREDICATE
     pods_may_help = True
     leaving_hurts = True
+    ties_by_relations = True
 
     # --- verify ----------------------------------------------------------------------------------
 

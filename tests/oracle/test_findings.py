@@ -1,0 +1,52 @@
+"""Small clusters on which sessions once were wrong, one a class of findings."""
+
+from __future__ import annotations
+
+import pytest
+
+from optsched.domain.decisions import Allocate
+from tests.oracle.checks import check_session
+from tests.oracle.manifests import Cluster, Manifest
+from tests.oracle.sessions import decide, policy_of, snapshot_of
+
+
+def _apart_from(app: str) -> Manifest:
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"app": app}},
+    }
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+@pytest.mark.parametrize("is_disliked", [True, False])
+def test_a_pod_that_comes_to_its_nominated_node_keeps_others_away(is_disliked: bool):
+    cluster = Cluster()
+    cluster.priority_class("high", 10)
+    cluster.queue("default")
+    cluster.node("n0", {"cpu": 8})
+    shy: Manifest = {"labels": {"app": "b"}, "affinity": _apart_from("a")}
+    plain: Manifest = {"labels": {"app": "a"}}
+    first, second = (plain, shy) if is_disliked else (shy, plain)
+    pod = cluster.pod(
+        cluster.gang("seated", "default", 1, ("", 0)), "seated-0", {"cpu": 1}, **first
+    )
+    pod["status"]["nominatedNodeName"] = "n0"
+    for name in ("shy", "other"):
+        gang = cluster.gang(name, "default", 1, ("high", 10))
+        cluster.pod(gang, f"{name}-0", {"cpu": 2}, **(second if name == "shy" else {}))
+    assert list(check_session(cluster, "volcano-default")) == []
+    plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
+    placed = {a.task for a in plan.actions if isinstance(a, Allocate)}
+    assert placed == {"ml/seated-0", "ml/other-0"}
+
+
+def test_host_ports_of_a_pod_that_comes_to_its_nominated_node_are_taken():
+    cluster = Cluster()
+    cluster.queue("default")
+    cluster.node("n0", {"cpu": 8})
+    for name, size in (("seated", 1), ("large", 3)):
+        gang = cluster.gang(name, "default", 1, ("", 0))
+        pod = cluster.pod(gang, f"{name}-0", {"cpu": size}, ports=(8080,))
+        if name == "seated":
+            pod["status"]["nominatedNodeName"] = "n0"
+    assert list(check_session(cluster, "max-throughput")) == []
