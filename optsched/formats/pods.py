@@ -255,6 +255,13 @@ def is_gone(pod: Mapping[str, Any]) -> bool:
     return not spec.get("nodeName") or _finished(status) is not None
 
 
+def is_standing(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is bound, has not ended and is not terminating."""
+    meta, spec, status = (_part(pod, name) for name in ("metadata", "spec", "status"))
+    is_terminating = meta.get("deletionTimestamp") is not None
+    return bool(spec.get("nodeName")) and not is_terminating and _finished(status) is None
+
+
 def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
     """Keys of the ResourceClaims that a pod names; none once it has ended."""
     spec, status = _part(pod, "spec"), _part(pod, "status")

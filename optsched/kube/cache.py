@@ -280,6 +280,10 @@ class ClusterCache:
         pod = self._pods.get(key)
         return None if pod is None else pod.told
 
+    def pod_version(self, key: str) -> str:
+        """The resource version of a pod as it is known; empty where it is not."""
+        return self._versions[kinds.POD].get(key)
+
     def claim(self, key: str) -> Claim | None:
         """A persistent volume claim as it stands at this moment; None where there is none."""
         obj = self._raw[kinds.PERSISTENT_VOLUME_CLAIM].get(key)

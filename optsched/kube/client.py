@@ -209,10 +209,12 @@ class Client:
         }
         await self._send(_Request("POST", path, body, limits=_BINDING))
 
-    async def evict(self, namespace: str, name: str, uid: str) -> None:
+    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
         """See `Api`."""
         path = object_path(POD, namespace, name, "eviction")
-        only = {"deleteOptions": {"preconditions": {"uid": uid}}} if uid else {}
+        wanted = {"uid": uid, "resourceVersion": version}
+        held = {name: value for name, value in wanted.items() if value}
+        only = {"deleteOptions": {"preconditions": held}} if held else {}
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

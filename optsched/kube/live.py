@@ -58,6 +58,9 @@ DRAIN_S: Final = 20.0
 LAST_WORDS_S: Final = 2.0
 """The same for status and events."""
 
+WRITES: Final = 8
+"""Status patches under way; some may meet a webhook that takes its time."""
+
 TURN_S: Final = 5.0
 """How long events wait behind binds at most."""
 
@@ -125,7 +128,10 @@ class _Live:
         self._binder = self._make_binder()
         self._events = EventRecorder(client, self._clock, self._waiting, self._events_turn)
         self._writes = self._make_outbox()
+        # Evictions wait for nominations, which must not wait for anything else.
+        self._nominations = self._make_outbox()
         self._evictor = self._make_evictor()
+        self.metrics.watch_evictions(self._evictor.waiting)
         self._policies = self._make_policies()
         self._solver = SolverKeeper(WorkerProcess(), self._waiting)
         if self._policies.current().solver is SolverKind.CPSAT:
@@ -156,14 +162,14 @@ class _Live:
     def _make_outbox(self) -> Outbox[Ref, Write]:
         leadership = self._leadership
         write = writer(self._client, lambda: leadership.is_leading)
-        return Outbox(write, self._waiting, on_failure=_report_write)
+        return Outbox(write, self._waiting, at_once=WRITES, on_failure=self._not_written)
 
     def _make_evictor(self) -> Evictor:
         leadership = self._leadership
         return Evictor(
             self._client,
             self._cache,
-            self._writes,
+            self._nominations,
             EvictorSurroundings(
                 listener=self,
                 waiting=self._waiting,
@@ -235,6 +241,7 @@ class _Live:
         yield self._binder.run()
         yield self._evictor.run()
         yield self._writes.run()
+        yield self._nominations.run()
         yield self._events.run()
         if self._elector is not None:
             yield self._elector.run(_report_election)
@@ -259,6 +266,7 @@ class _Live:
         await at_most(DRAIN_S, self._binder.until_idle())
         self._binder.withdraw()
         self._evictor.withdraw()
+        await at_most(LAST_WORDS_S, self._nominations.until_idle())
         await at_most(LAST_WORDS_S, self._writes.until_idle())
         await at_most(LAST_WORDS_S, self._events.until_idle())
 
@@ -301,6 +309,16 @@ class _Live:
         self._events.note(notices.not_evicted(victim, error))
         self.scheduler.wake()
 
+    def spared(self, victim: Victim, why: str) -> None:
+        """See `EvictionListener`."""
+        log.info("%s not evicted: why=%s", victim.eviction.task, why)
+        self.metrics.spared(why)
+        self.scheduler.wake()
+
+    def _not_written(self, ref: Ref, error: KubeError) -> None:
+        log.warning("%s not written: %s", ref, error)
+        self.scheduler.refused(ref)
+
     def _on_verdict(self, problems: str) -> None:
         self.metrics.policy_rejected.set(bool(problems))
         if problems:
@@ -340,10 +358,6 @@ def _node_filter(labels: tuple[tuple[str, str], ...]) -> Callable[[Mapping[str, 
     if not labels:
         return every_node
     return lambda found: any(found.get(label) == value for label, value in labels)
-
-
-def _report_write(ref: Ref, error: KubeError) -> None:
-    log.warning("%s not written: %s", ref, error)
 
 
 def _report_election(error: KubeError) -> None:

@@ -22,7 +22,7 @@ from optsched.rules.proportion import deserved_shares
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from optsched.policy.policy import Policy
     from optsched.problem.arrays import I64
@@ -159,6 +159,19 @@ class _Latest:
         yield from (gap, pending, jobs, wasted)
 
 
+class _Waiting:
+    """Puts out how many evictions wait, by what for."""
+
+    def __init__(self) -> None:
+        self.count: Callable[[], Mapping[str, int]] = dict
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        found = _family("optsched_evictions_waiting", "Evictions without an answer", "for")
+        for reason, number in self.count().items():
+            found.add_metric([reason], number)
+        yield found
+
+
 def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, f"{meaning}.", labels=labels)
 
@@ -201,6 +214,9 @@ class Metrics:
         self._repairs = total("optsched_repairs", "Gangs dropped from plans that broke a rule")
         self._bind_failures = total("optsched_bind_failures", "Failed binds by why", "reason")
         self._evictions = total("optsched_evictions", "Evicted pods", "action", "plugin")
+        self._spared = total("optsched_evictions_spared", "Evictions not sent, by why", "reason")
+        self._waiting = _Waiting()
+        self._registry.register(self._waiting)
         self._wasted = total("optsched_wasted_gpu_seconds", "The same over time", "queue")
         self._counted_s = 0.0
         self._counted: set[str] = set()
@@ -291,6 +307,14 @@ class Metrics:
     def evicted(self, action: str, plugin: str = "") -> None:
         """A pod was evicted by an action, for a plugin where that wanted it elsewhere."""
         self._evictions.labels(action, plugin).inc()
+
+    def spared(self, reason: str) -> None:
+        """A planned eviction was not sent."""
+        self._spared.labels(reason).inc()
+
+    def watch_evictions(self, count: Callable[[], Mapping[str, int]]) -> None:
+        """Ask what evictions wait for whenever somebody reads the metrics."""
+        self._waiting.count = count
 
     def dropped(self, events: int) -> None:
         """So many events have been given up in all."""

@@ -63,8 +63,11 @@ class Api(Protocol):
     async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
         """Merge into an object or a subresource of it (RFC 7386); returns it as it is kept."""
 
-    async def evict(self, namespace: str, name: str, uid: str) -> None:
-        """Evict a pod, if it is that very pod and no disruption budget is against it."""
+    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
+        """Evict a pod, if it is that very pod and no disruption budget is against it.
+
+        version: its resource version; Conflict if it has changed since. Empty for any.
+        """
 
     async def bind(
         self,

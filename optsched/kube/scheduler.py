@@ -167,6 +167,10 @@ class Scheduler:
         """See `server.Probes`: a standby is ready, too."""
         return "" if self._parts.cache.is_synced else "not everything has been listed yet"
 
+    def refused(self, ref: Ref) -> None:
+        """A status was not taken by the server."""
+        self._book.refused(ref, self._parts.clock.now_ms())
+
     def dump(self) -> None:
         """Write the cluster as it is known now into a file, in a thread."""
         snapshot = self._snapshot(self._parts.policies.current(), self._parts.clock.now_ms())

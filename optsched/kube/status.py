@@ -46,6 +46,9 @@ CORRECTED_EVERY_MS: Final = 30_000
 Another scheduler may count its own pods there: neither may make the other write all the time.
 """
 
+AGAIN_MS: Final = 30_000
+"""After this a status is written again that the server has refused."""
+
 _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
 
@@ -272,6 +275,11 @@ class StatusBook:
         self._seen: dict[str, _Seen] = {}
         self._accounts: dict[str, Account] = {}
         self._said: dict[str, _Said] = {}
+        self._refused: dict[Ref, int] = {}
+
+    def refused(self, ref: Ref, now_ms: int) -> None:
+        """A status was not taken by the server; it is written again after a while."""
+        self._refused[ref] = now_ms + AGAIN_MS
 
     def patches(
         self,
@@ -281,6 +289,7 @@ class StatusBook:
     ) -> list[StatusPatch]:
         """The patches after a session; group_of and queues: objects as the server has them."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
+        self._look_again(snapshot.taken_ms)
         looks = (
             _Look(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
             for gang in snapshot.gangs
@@ -288,6 +297,17 @@ class StatusBook:
         found = [p for look in looks if (p := self._gang(look, snapshot.taken_ms)) is not None]
         self._forget(snapshot)
         return [*found, *self._queues(snapshot, queues)]
+
+    def _look_again(self, now_ms: int) -> None:
+        """Forget what was said of objects whose writes were refused, once their time has come."""
+        for ref in [ref for ref, due_ms in self._refused.items() if due_ms <= now_ms]:
+            del self._refused[ref]
+            key = f"{ref.namespace}/{ref.name}"
+            if ref.kind is QUEUE:
+                self._said.pop(ref.name, None)
+            elif key in self._seen:
+                seen = self._seen[key]
+                self._seen[key] = _Seen(None, seen.share, 0)
 
     def _gang(self, look: _Look, now_ms: int) -> StatusPatch | None:
         key = look.gang.key

@@ -31,6 +31,11 @@ class Versions:
         """The objects that exist."""
         return tuple(self._known)
 
+    def get(self, key: str) -> str:
+        """The newest version of an object; empty where it is not known."""
+        known = self._known.get(key, -1)
+        return "" if known < 0 else str(known)
+
     def replace(self, key: str, version: str) -> bool:
         """Take a state from a list; False if it is known already."""
         number = _number(version)

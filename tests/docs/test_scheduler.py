@@ -85,6 +85,8 @@ def metrics() -> Metrics:
     found.not_bound("Conflict")
     found.watch_failed("pods")
     found.evicted("reclaim")
+    found.spared("ended")
+    found.watch_evictions(lambda: {"bind": 1})
     found.plugin_failed("mine")
     return found
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.api import until
+from tests.support.proxy import is_eviction
 
 if TYPE_CHECKING:
     from tests.support.live import Site
@@ -123,3 +124,42 @@ def test_a_disruption_budget_is_kept(site: Site, classes: tuple[str, str]) -> No
     gang(site, "urgent", 1, high, cpus=4)
     site.await_waits("urgent", "NotEnoughResources")
     assert site.story.num_bound("kept") == 1
+
+
+BROKEN = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "status": "Failure",
+    "reason": "InternalError",
+    "message": 'failed calling webhook "broken.example.com"',
+    "code": 500,
+}
+
+
+def test_a_pod_that_ends_before_its_eviction_keeps_its_logs(
+    site: Site, classes: tuple[str, str]
+) -> None:
+    """And a PodGroup that a webhook refuses to have written stops no preemption."""
+    low, high = classes
+    site.nodes(1)
+    proxy = site.proxy()
+    scheduler = site.scheduler("--config", "volcano-default", kubeconfig=proxy.kubeconfig)
+    with proxy.answering(lambda method, path: method == "PATCH" and "/broken" in path, BROKEN):
+        gang(site, "broken", 1, low, cpus=9)
+        gang(site, "ends", 1, low, cpus=4)
+        site.await_bound("ends", 1)
+        site.await_running("ends", 1)
+        gate = proxy.hold(is_eviction)
+        gang(site, "urgent", 1, high, cpus=4)
+        gate.await_held(1)
+        site.complete("ends")
+        proxy.open(gate)
+        site.await_bound("urgent", 1)
+        (pod,) = site.story.pods("ends")
+        assert pod.phase == "Succeeded"
+        scheduler.await_metric(1, "optsched_evictions_spared_total", reason="ended")
+        assert scheduler.metric("optsched_evictions_total") == 0
+        gang(site, "more", 1, site.priority("most", 2000), cpus=4)
+        site.await_bound("more", 1)
+        scheduler.await_metric(1, "optsched_evictions_total", action="preempt")
+    site.story.assert_bound_once()

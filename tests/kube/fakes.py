@@ -143,12 +143,14 @@ class FakeApi:
         self.put({**pod, "spec": {**pod["spec"], "nodeName": node}})
         self._end("bind")
 
-    async def evict(self, namespace: str, name: str, uid: str) -> None:
+    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
         ref = Ref(POD, namespace, name)
         await self._begin("evict", ref)
         pod = self._get(ref)
         if pod["metadata"].get("uid", "") != uid:
             raise Conflict(409, "Conflict", "another uid")
+        if version and pod["metadata"]["resourceVersion"] != version:
+            raise Conflict(409, "Conflict", "the resourceVersion in the precondition")
         self.put(
             {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2025-06-15T15:00:00Z"}}
         )

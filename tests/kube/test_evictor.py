@@ -11,11 +11,19 @@ from optsched.domain.decisions import Allocate, Certificate, Evict, Nominate, Pl
 from optsched.domain.moves import MOVES, read_moves
 from optsched.domain.task import TaskStatus
 from optsched.kube.cache import ClusterCache
-from optsched.kube.errors import Forbidden, NotFound, TooMany, Unreachable
-from optsched.kube.evictor import Evictor, Surroundings
+from optsched.kube.errors import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    ServerFault,
+    TooMany,
+    Unreachable,
+)
+from optsched.kube.evictor import LOOK_S, PATIENCE_S, Evictor, Surroundings
 from optsched.kube.holds import Holds
 from optsched.kube.outbox import Outbox
 from optsched.kube.ports import Ref
+from optsched.kube.status import StatusPatch
 from optsched.kube.writes import writer
 from tests.formats.objects import group, node, pod
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task
     from optsched.kube.errors import KubeError
     from optsched.kube.evictor import Victim
+    from optsched.kube.writes import Write
 
 EVICT = Evict("ns/old-0", "n1", "reclaim", "ns/new")
 NOMINATE = Nominate("ns/new-0", "n1", "ns/new")
@@ -48,6 +57,7 @@ class World:
         self.leads = True
         self.gone: list[str] = []
         self.stays: dict[str, str] = {}
+        self.kept: dict[str, str] = {}
         self.slept: list[float] = []
         ways = waiting(FakeClock(), self.slept)
         self.writes = Outbox(writer(self.api, lambda: self.leads), ways, on_failure=print)
@@ -60,6 +70,9 @@ class World:
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
         self.stays[victim.eviction.task] = str(error)
+
+    def spared(self, victim: Victim, why: str) -> None:
+        self.kept[victim.eviction.task] = why
 
     def begin(self, *actions: Action) -> None:
         snapshot = self.cache.snapshot(0)
@@ -135,11 +148,19 @@ async def test_a_nomination_ends_when_its_gang_has_no_place_any_more() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_pod_that_is_gone_has_gone() -> None:
+async def test_a_pod_that_is_gone_is_not_evicted() -> None:
     world = World()
     world.api.refuse("evict", NotFound(404, "NotFound", ""))
     await world.carry_out(EVICT)
-    assert world.gone == ["ns/old-0"]
+    assert (world.gone, world.kept) == ([], {"ns/old-0": "ended"})
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_gone_after_a_lost_answer_was_evicted() -> None:
+    world = World()
+    world.api.lose("evict", Unreachable("cut"))
+    await world.carry_out(EVICT)
+    assert (world.gone, world.kept) == (["ns/old-0"], {})
 
 
 @pytest.mark.asyncio
@@ -148,7 +169,7 @@ async def test_a_lost_request_is_sent_again() -> None:
     world.api.refuse("evict", Unreachable("cut"))
     await world.carry_out(EVICT)
     assert world.gone == ["ns/old-0"]
-    assert world.slept == [0.5]
+    assert [seconds for seconds in world.slept if seconds != LOOK_S] == [0.5]
 
 
 @pytest.mark.parametrize("error", [BUDGET, Forbidden(403, "Forbidden", "you may not")])
@@ -359,3 +380,150 @@ async def test_nobody_is_held_for_an_eviction_for_a_plugin_that_failed() -> None
     await world.carry_out(ASIDE)
     assert list(world.stays) == ["ns/old-0"]
     assert all(gang.problem is None for gang in world.cache.snapshot(0).gangs)
+
+
+# --- only what was planned, stands, and is still needed ------------------------------------------
+
+
+def change(world: World, name: str, **status: Any) -> None:
+    """Change the status of a pod behind the back of the cache."""
+    known = world.api.objects[Ref(POD, "ns", name)]
+    world.api.put({**known, "status": {**known["status"], **status}})
+
+
+def mark(world: World) -> str | None:
+    """Which pods the server knows to be evicted from the gang `old`."""
+    found: str | None = (
+        world.api.objects[Ref(POD_GROUP, "ns", "old")]["metadata"]
+        .get("annotations", {})
+        .get(EVICTED)
+    )
+    return found
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+@pytest.mark.asyncio
+async def test_a_pod_that_has_ended_is_not_evicted(phase: str, *, is_told: bool) -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    change(world, "old-0", phase=phase)
+    if is_told:
+        world.api.tell(world.cache)
+    await world.carry_out(NOMINATE)
+    assert (world.gone, world.kept) == ([], {"ns/old-0": "ended"})
+    assert ("evict Pod ns/old-0" in world.api.calls) is not is_told
+    assert "deletionTimestamp" not in world.api.objects[Ref(POD, "ns", "old-0")]["metadata"]
+    assert mark(world) is None
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_stands_and_has_changed_is_evicted_as_it_is_now() -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    change(world, "old-0", reason="something else")
+    await world.carry_out(NOMINATE)
+    assert world.gone == ["ns/old-0"]
+    assert world.api.calls[-3:] == [
+        "evict Pod ns/old-0",
+        "read Pod ns/old-0",
+        "evict Pod ns/old-0",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_never_stops_to_change_stays() -> None:
+    world = World()
+    world.api.refuse("evict", *[Conflict(409, "Conflict", "changed")] * 9)
+    await world.carry_out(NOMINATE, EVICT)
+    assert world.stays == {"ns/old-0": "409 Conflict: changed"}
+    assert sum(call.startswith("evict") for call in world.api.calls) == 6
+
+
+@pytest.mark.asyncio
+async def test_a_pod_whose_room_is_not_needed_any_more_stays() -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    await world.carry_out(Allocate("ns/new-0", "n2", "ns/new"))
+    assert (world.gone, world.kept) == ([], {"ns/old-0": "unwanted"})
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
+    assert mark(world) is None
+
+
+@pytest.mark.asyncio
+async def test_a_pod_whose_room_is_still_needed_goes() -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    await world.carry_out(NOMINATE)
+    assert (world.gone, world.kept) == (["ns/old-0"], {})
+
+
+@pytest.mark.parametrize(("minimum", "kept"), [(2, {}), (0, {"ns/old-1": "unwanted"})])
+@pytest.mark.asyncio
+async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
+    minimum: int, kept: dict[str, str]
+) -> None:
+    """The second of two victims is yet to be bound when a plan comes that needs neither."""
+    world = World()
+    world.api.put(group("old", {"minMember": minimum}))
+    world.api.put(member("old-1"))
+    world.api.tell(world.cache)
+    uid = world.cache.assume("ns/old-1", "n1")
+    world.begin(NOMINATE, EVICT, Evict("ns/old-1", "n1", "reclaim", "ns/new"))
+    async with running(world.evictor.run(), world.writes.run()):
+        while not world.gone:
+            await asyncio.sleep(0)
+        assert world.evictor.waiting() == {"bind": 1, "answer": 0}
+        world.begin()
+        await world.api.bind("ns", "old-1", uid, "n1", {})
+        world.api.tell(world.cache)
+        await world.evictor.until_idle()
+    assert world.kept == kept
+    assert world.gone == ["ns/old-0", "ns/old-1"][: 2 - len(kept)]
+
+
+# --- what an eviction waits for ------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_writes_of_others_hold_up_no_eviction() -> None:
+    """A webhook of another namespace refuses a PodGroup, for ever."""
+    world = World()
+    broken = ServerFault(500, "InternalError", "failed calling webhook")
+    other = Ref(POD_GROUP, "other", "g")
+
+    async def write(ref: Ref, what: Write) -> None:
+        if ref == other:
+            raise broken
+        await writer(world.api, lambda: True)(ref, what)
+
+    world.writes = Outbox(write, waiting(FakeClock()), on_failure=lambda *_: None)
+    around = Surroundings(world, waiting(FakeClock()), world.holds, lambda: True)
+    world.evictor = Evictor(world.api, world.cache, world.writes, around)
+    world.writes.put(other, StatusPatch(other, {"status": {}}, ""))
+    world.begin(NOMINATE, EVICT)
+    async with running(world.evictor.run(), world.writes.run()):
+        await world.evictor.until_idle()
+        assert not world.writes.is_written(other)
+    assert world.gone == ["ns/old-0"]
+    assert world.nominated == "n1"
+
+
+@pytest.mark.asyncio
+async def test_an_eviction_waits_for_its_nomination_until_a_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    assert world.evictor.waiting() == {"nomination": 1, "answer": 0}
+    async with running(world.evictor.run()):  # none carries the nominations
+        await world.evictor.until_idle()
+    assert world.gone == ["ns/old-0"]
+    assert world.slept.count(LOOK_S) == round(PATIENCE_S / LOOK_S)
+    waits, goes = (record.getMessage() for record in caplog.records)
+    assert waits == (
+        "eviction of ns/old-0 waits: for=nomination gang=ns/new "
+        "unwritten=Pod ns/new-0, PodGroup ns/old/evicted"
+    )
+    assert "goes out before its nominations are written: gang=ns/new" in goes
+    assert world.evictor.waiting() == {"answer": 0}

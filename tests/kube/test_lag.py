@@ -77,8 +77,8 @@ class Server(FakeApi):
                 self._delete(obj)
                 return
 
-    async def evict(self, namespace: str, name: str, uid: str) -> None:
-        await super().evict(namespace, name, uid)
+    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
+        await super().evict(namespace, name, uid, version)
         (obj,) = (o for o in self.of(POD) if key_of(o) == f"{namespace}/{name}")
         if not obj["spec"].get("nodeName"):
             self._delete(obj)  # what is on no node has nothing to end
@@ -132,6 +132,9 @@ class World:
         """Nothing to do."""
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
+        """Nothing to do."""
+
+    def spared(self, victim: Victim, why: str) -> None:
         """Nothing to do."""
 
     def arrive(self, gang: str, number: int) -> None:

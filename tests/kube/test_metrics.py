@@ -136,6 +136,8 @@ def test_what_happens_is_counted() -> None:
     metrics.broken()
     metrics.watch_failed("pods")
     metrics.evicted("reclaim")
+    metrics.spared("ended")
+    metrics.watch_evictions(lambda: {"nomination": 2})
     metrics.dropped(5)
     metrics.dropped(7)
     metrics.policy_rejected.set(True)
@@ -148,6 +150,8 @@ def test_what_happens_is_counted() -> None:
     assert found["optsched_bind_failures_total", ("Forbidden",)] == 1
     assert found["optsched_watch_failures_total", ("pods",)] == 1
     assert found["optsched_evictions_total", ("reclaim", "")] == 1
+    assert found["optsched_evictions_spared_total", ("ended",)] == 1
+    assert found["optsched_evictions_waiting", ("nomination",)] == 2
     assert found["optsched_events_dropped_total", ()] == 7
     for name in ("sessions_skipped_total", "session_errors_total", "policy_rejected", "leading"):
         assert found[f"optsched_{name}", ()] == 1

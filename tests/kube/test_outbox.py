@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from optsched.kube.errors import Forbidden, KubeError, ServerFault, TooMany, Unreachable
-from optsched.kube.outbox import Outbox
+from optsched.kube.outbox import MOST_FAULTS, Outbox
 from tests.kube.fakes import FakeClock, running, waiting
 
 if TYPE_CHECKING:
@@ -136,3 +137,54 @@ async def test_what_waits_can_be_given_up() -> None:
     desk.outbox.clear()
     await desk.work()
     assert desk.written == []
+
+
+@pytest.mark.asyncio
+async def test_what_fails_holds_up_nothing_else_and_is_given_up_in_the_end() -> None:
+    """More keys that a webhook refuses than requests may be under way."""
+    tried: Counter[str] = Counter()
+    failed, written = list[str](), list[str]()
+
+    async def write(key: str, _: int) -> None:
+        tried[key] += 1
+        await asyncio.sleep(0)
+        if key.startswith("broken"):
+            raise ServerFault(500, "InternalError", "failed calling webhook")
+        written.append(key)
+
+    slept: list[float] = []
+    ways = waiting(FakeClock(), slept)
+    outbox = Outbox(write, ways, at_once=2, on_failure=lambda key, _: failed.append(key))
+    for number in range(6):
+        outbox.put(f"broken-{number}", 0)
+    outbox.put("sound", 0)
+    async with running(outbox.run()):
+        while not written:
+            await asyncio.sleep(0)
+        assert max(tried.values()) <= 2
+        await outbox.until_idle()
+    assert set(tried.values()) == {1, MOST_FAULTS}
+    assert sorted(failed) == [f"broken-{number}" for number in range(6)]
+    assert slept.count(0.5) == 6, "each pauses for itself"
+    assert outbox.is_written("broken-0")
+
+
+@pytest.mark.asyncio
+async def test_what_was_given_up_may_be_tried_as_often_again() -> None:
+    fault = ServerFault(500, "InternalError", "")
+    desk = Desk(*[fault] * MOST_FAULTS, fault)
+    for value in (1, 2):
+        desk.outbox.put("a", value)
+        await desk.work()
+    assert (desk.failed, desk.written) == (["a"], [("a", 2)])
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_is_away_is_not_asked_for_each_key() -> None:
+    desk = Desk(*[Unreachable("refused")] * 40)
+    for key in "abcdefgh":
+        desk.outbox.put(key, 1)
+    await desk.work()
+    assert sorted(desk.written) == [(key, 1) for key in "abcdefgh"]
+    assert sum(desk.slept) > 8 * 15, "it is asked less and less often"
+    assert desk.failed == []

@@ -109,6 +109,9 @@ class Plant:
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
         """See `EvictionListener`."""
 
+    def spared(self, victim: Victim, why: str) -> None:
+        """See `EvictionListener`."""
+
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[Self]:
         """The scheduler works, and has heard of everything."""

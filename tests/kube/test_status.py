@@ -11,7 +11,14 @@ from optsched.api.podgroup import parse_podgroup
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.kube.cache import ClusterCache
 from optsched.kube.ports import Ref
-from optsched.kube.status import CORRECTED_EVERY_MS, MESSAGE_EVERY_MS, READY, Outcome, StatusBook
+from optsched.kube.status import (
+    AGAIN_MS,
+    CORRECTED_EVERY_MS,
+    MESSAGE_EVERY_MS,
+    READY,
+    Outcome,
+    StatusBook,
+)
 from optsched.kube.writes import writer
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi
@@ -217,6 +224,18 @@ def test_a_patch_that_got_lost_is_made_again_when_its_object_changes() -> None:
     assert world.ask(g=NO_ROOM) == []
     world.put(group("g", {"minMember": 3}))
     assert GROUP in [patch.ref for patch in world.ask(g=NO_ROOM)]
+
+
+def test_what_was_refused_is_written_again_after_a_while() -> None:
+    world = World(member("a", at="n1"), member("b", at="n1"))
+    refused = world.ask()
+    assert {patch.ref for patch in refused} == {GROUP, Ref(QUEUE, "", "default")}
+    for patch in refused:
+        world.book.refused(patch.ref, world.now_ms)
+    world.now_ms += AGAIN_MS - 1
+    assert world.ask() == []
+    world.now_ms += 1
+    assert {patch.ref for patch in world.ask()} == {GROUP, Ref(QUEUE, "", "default")}
 
 
 def test_pods_without_a_podgroup_have_nobody_to_tell() -> None:

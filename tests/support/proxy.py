@@ -233,6 +233,11 @@ def is_binding(method: str, path: str) -> bool:
     return method == "POST" and path.endswith("/binding")
 
 
+def is_eviction(method: str, path: str) -> bool:
+    """Whether a request evicts a pod."""
+    return method == "POST" and path.endswith("/eviction")
+
+
 def binding_of(pod: str) -> Matches:
     """Whether a request binds a certain pod."""
     return lambda method, path: is_binding(method, path) and f"/{pod}/" in path
