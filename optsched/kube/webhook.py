@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from optsched.admission.registration import TIMEOUT_S
-from optsched.admission.review import MalformedReview, Response, answer, read_body
+from optsched.admission.review import MalformedReview, Response, TooLarge, answer, read_body
 from optsched.admission.services import review
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class Reviewer:
             return _plain(503, "not ready: the cluster has not been looked at yet"), "unready"
         try:
             request = read_body(body)
+        except TooLarge as e:
+            return _plain(413, f"the review {e}"), "malformed"
         except MalformedReview as e:
             return _plain(400, f"not an AdmissionReview: {e}"), "malformed"
         try:
