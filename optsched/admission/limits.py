@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 MAX_VALUES: Final = 100_000
 """Values in one object: numbers, texts, lists and mappings."""
-MAX_VALUES_OF_REVIEW: Final = 3 * MAX_VALUES
-"""Values in one text: the object, what it was, and the rest of the review."""
+MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
+"""Values in one text as `count_values` counts them: the object and what it was."""
 MAX_DEPTH: Final = 32
 """Lists and mappings inside of one another; no field of a pod is below the twentieth."""
 MAX_FIELD_NAME: Final = 320
@@ -33,9 +33,10 @@ _MANAGED: Final = "managedFields"
 
 
 def count_values(text: bytes) -> int:
-    """Return how many values a JSON text has, as far as it is JSON; at the cost of reading it once.
+    """Return the number of commas and brackets outside of texts, in one pass.
 
-    Values are counted before they are made: a text of 8 MiB can hold four million lists.
+    A JSON text has at most one value more than that, and at least half as many. They are counted
+    before values are made: a text of 8 MiB can hold four million lists.
     """
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     num_quotes = plain.count(b'"')
