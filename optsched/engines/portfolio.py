@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import LevelResult, LevelStatus, Sense
-from optsched.engines.cpsat.pricing import TOO_MANY_ROOMS, TooManyRooms, useful_capacity
+from optsched.engines.cpsat.pricing import useful_capacity
 from optsched.engines.encode import Goal, encode_configurations, encode_direct
 from optsched.engines.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, run_greedy
 from optsched.engines.masks import rooms
@@ -368,10 +368,7 @@ def _improve_with(engine: str, problem: Problem, part: _Open, run: tuple[Answer,
     """What one engine makes of an incumbent."""
     levels = part.goal.levels
     incumbent, search = run
-    try:
-        encoding, relaxed = _encode(engine, part)
-    except TooManyRooms:
-        return replace(incumbent, stopped=TOO_MANY_ROOMS)
+    encoding, relaxed = _encode(engine, part)
     tell = None
     if search.watch is not None:
         tell = _Teller(problem, levels, incumbent, (encoding, relaxed), search.watch)
@@ -504,6 +501,7 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     asked = problem.classes.request[problem.task_class[promised]]
     np.add.at(waiting, decisions.nominated[promised], asked)
     used += np.maximum(waiting - problem.releasing, 0)
+    releasing = np.maximum(problem.releasing - waiting, 0)
     allocated = problem.queues.allocated.copy()
     np.add.at(allocated, problem.queue_of[problem.gang_of[tasks]], request)
     np.add.at(allocated, problem.queue_of[problem.gang_of[promised]], asked)
@@ -512,7 +510,7 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     kept = problem.kept + excess_resources(problem)[problem.shape_of[starting]].sum(axis=0)
     settled = np.where(gangs & (problem.shape_of >= 0), 0, problem.settled)
     settled[problem.gang_of[np.concatenate([tasks, promised])]] = 1
-    frozen(used, allocated, shape_of, kept, settled)
+    frozen(used, releasing, allocated, shape_of, kept, settled)
     queues = replace(problem.queues, allocated=allocated)
     relations = count_coming(
         problem.relations,
@@ -523,6 +521,7 @@ def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
     return replace(
         problem,
         used=used,
+        releasing=releasing,
         shape_of=shape_of,
         queues=queues,
         relations=relations,

@@ -8,13 +8,13 @@ by policies without a solver only.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optsched.domain.topology import sub_group_of
 from optsched.rules.base import Rule, Violation
 from optsched.rules.consolidation import CONSOLIDATE
+from optsched.rules.intact import find_losses, lacks_role
+from optsched.rules.needless import find_needless
 from optsched.rules.wording import amount_text
 from optsched.rules.world import add_into, summed, taken_by
 from optsched.units import PODS
@@ -61,6 +61,9 @@ class Entitled(Rule):
                 reclaim.tasks.append(task)
                 reclaim.last = at
         yield from self._verify_shares(world, reclaims)
+        for victim, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
+            detail = f"leaves for {by}, which does not use its room"
+            yield Violation(self.name, f"task {victim}", detail, by)
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
         """What a gang of victims keeps is its minimum, or nothing."""
@@ -72,10 +75,7 @@ class Entitled(Rule):
             leaves = not any(t.status.holds_resources for t in left)
             if len(left) == len(held) or (leaves and gang.key not in exchanging):
                 continue
-            if len(left) < gang.min_member or lacks_role(gang, left):
-                detail = f"{len(left)} tasks would be left, minMember is {gang.min_member}"
-                yield Violation(self.name, f"gang {gang.key}", detail)
-            for detail in _broken_groups(gang, held, left):
+            for detail in find_losses(gang, held, left):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
@@ -291,31 +291,3 @@ def _unreclaimable(world: World, gang: Gang, preemptor: Gang) -> str:
     if gang.queue not in queues or not queues[gang.queue].reclaimable:
         return f"reclaimed from queue {gang.queue}, which is not reclaimable"
     return ""
-
-
-def _broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Smaller groups that lose a part of what they need, and policies that lack groups then."""
-    before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
-    after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)
-    standing = Counter(
-        sub_group_of(gang.sub_groups, t.labels) for t in left if t.status.holds_resources
-    )
-    whole, lost = Counter[int](), Counter[int]()
-    for group, number in before.items():
-        size = 0 if group is None else gang.sub_groups[group[0]].size
-        if group is None or number < size:
-            continue
-        whole[group[0]] += after[group] >= size
-        lost[group[0]] += after[group] < size
-        if standing[group] and after[group] < size:
-            name = gang.sub_groups[group[0]].name
-            yield f"{after[group]} tasks of a group of {name} would be left, its size is {size}"
-    for policy, rule in enumerate(gang.sub_groups):
-        if lost[policy] and whole[policy] < rule.min_groups:
-            yield f"{whole[policy]} groups of {rule.name} would be left, of {rule.min_groups}"
-
-
-def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
-    """Whether some tasks are too few of a role for their gang."""
-    have = Counter(t.role for t in left)
-    return any(have[role] < n for role, n in gang.role_minimums)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from optsched.rules.base import Violation
-from optsched.rules.entitled import lacks_role
+from optsched.rules.intact import lacks_role
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -735,11 +735,7 @@ class Joint:
             model.add_bool_or([*choices, ~any_bound])
 
     def _uses(self) -> None:
-        """Pods are evicted for a gang only where it comes, and no more than it takes there.
-
-        The verifier accepts more: a gang that needs no victims may be named as the preemptor of
-        pods that make room for others. No such plan is held against a certificate.
-        """
+        """Pods are evicted for a gang only where it comes, and no more than it takes there."""
         inst, model = self.inst, self.model
         by_place: dict[tuple[str, str], list[tuple[_Gang, _Pod, cp_model.IntVar]]]
         by_place = defaultdict(list)

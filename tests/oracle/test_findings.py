@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optsched.domain.decisions import Allocate
+from tests.oracle.chains import check_calm
 from tests.oracle.checks import check_session
 from tests.oracle.manifests import Cluster, Manifest
 from tests.oracle.sessions import decide, policy_of, snapshot_of
@@ -50,3 +51,25 @@ def test_host_ports_of_a_pod_that_comes_to_its_nominated_node_are_taken():
         if name == "seated":
             pod["status"]["nominatedNodeName"] = "n0"
     assert list(check_session(cluster, "max-throughput")) == []
+
+
+def test_a_gang_whose_nominated_node_is_idle_evicts_nobody_for_others():
+    cluster = Cluster()
+    cluster.priority_class("high", 10)
+    cluster.queue("default")
+    for i in range(2):
+        cluster.node(f"n{i}", {"cpu": 2})
+    runs = cluster.gang("runs", "default", 1, ("", 0))
+    cluster.pod(runs, "runs-0", {"cpu": 2}, "n0")
+    seated = cluster.pod(cluster.gang("seated", "default", 1, ("high", 10)), "seated-0", {"cpu": 2})
+    seated["status"]["nominatedNodeName"] = "n1"
+    cluster.pod(cluster.gang("other", "default", 1, ("", 0)), "other-0", {"cpu": 2})
+    plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
+    assert [(a.task, a.node) for a in plan.actions if isinstance(a, Allocate)] == [
+        ("ml/seated-0", "n1")
+    ]
+    assert len(plan.actions) == 1
+    del seated["status"]["nominatedNodeName"]
+    plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
+    assert [type(a) for a in plan.actions] == [Allocate]
+    assert list(check_calm(cluster, "volcano-default")) == []

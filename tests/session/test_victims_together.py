@@ -262,10 +262,12 @@ def test_pods_that_use_nothing_of_what_is_asked_for_stay():
 
 
 def two_lenders() -> tuple[Snapshot, list[Action]]:
-    """Queue a lends two GPUs to b and then two to c; it deserves 4 of its 8."""
+    """Queue a returns two GPUs to b and then two to c, which wants four; it deserves 4 of its 8."""
     lent = [runs(gang(f"a{i}", ("w", 1, shape(1, 2)), queue="a"), "n0") for i in range(4)]
-    want = [gang(name, ("w", 1, shape(1, 2)), queue=name) for name in "bc"]
-    before = cluster([node("n0", cpu=64, gpu=8)], [*lent, *want], due(a=4, b=2, c=2))
+    want = [
+        gang(name, ("w", n, shape(1, 2)), least=1, queue=name) for name, n in (("b", 1), ("c", 2))
+    ]
+    before = cluster([node("n0", cpu=64, gpu=8)], [*lent, *want], due(a=4, b=2, c=4))
     actions: list[Action] = [
         Evict("ns/a0-w-0", "n0", "reclaim", "ns/b"),
         Evict("ns/a1-w-0", "n0", "reclaim", "ns/c"),
@@ -278,8 +280,8 @@ def two_lenders() -> tuple[Snapshot, list[Action]]:
 def test_evictions_are_judged_in_the_order_of_the_plan():
     before, actions = two_lenders()
     assert broken(before, *actions) == []
-    later = Evict("ns/a2-w-0", "n0", "reclaim", "ns/c")
-    assert broken(before, *actions, later) == [
+    later = [Evict("ns/a2-w-0", "n0", "reclaim", "ns/c"), Nominate("ns/c-w-1", "n0", "ns/c")]
+    assert broken(before, *actions, *later) == [
         "queue a: gives back more than it holds above what it deserves, reclaim for ns/c"
     ]
 
@@ -292,8 +294,75 @@ def test_what_a_lender_gains_counts_as_held():
         gangs=tuple(sorted((*before.gangs, more), key=lambda g: g.key)),
         nodes=(*before.nodes, node("n1", cpu=64, gpu=2)),
     )
-    later = Evict("ns/a2-w-0", "n0", "reclaim", "ns/c")
-    assert broken(before, *actions, later, Allocate("ns/more-w-0", "n1", "ns/more")) == []
+    later = [Evict("ns/a2-w-0", "n0", "reclaim", "ns/c"), Nominate("ns/c-w-1", "n0", "ns/c")]
+    assert broken(before, *actions, *later, Allocate("ns/more-w-0", "n1", "ns/more")) == []
+
+
+class TestRoomThatTheGangDoesNotUse:
+    """An eviction makes room for the gang that it is for, not for others in its name."""
+
+    def lenders(self, *wants: Gang) -> Snapshot:
+        """Queue a holds four pods of a GPU each on n0 and deserves one; n1 is idle."""
+        lent = runs(gang("lent", ("w", 4, shape(1, 1)), least=1, queue="a"), *["n0"] * 4)
+        nodes = [node("n0", cpu=4, gpu=4), node("n1", cpu=4, gpu=0)]
+        shares = [Queue(q, deserved=((CPU, n * 1000), (GPU, n))) for q, n in (("a", 1), ("b", 4))]
+        return cluster(nodes, [lent, *wants], [*shares, Queue("c")])
+
+    def evict(self, *tasks: int) -> list[Action]:
+        """Reclaim tasks of `lent` for gang `mine`."""
+        return [Evict(f"ns/lent-w-{i}", "n0", "reclaim", "ns/mine") for i in tasks]
+
+    def test_a_gang_that_sits_elsewhere(self):
+        mine = gang("mine", ("w", 1, shape(1)), queue="b")
+        other = gang("other", ("w", 1, shape(1, 1)), queue="c")
+        taken = [
+            Allocate("ns/mine-w-0", "n1", "ns/mine"),
+            Nominate("ns/other-w-0", "n0", "ns/other"),
+        ]
+        assert broken(self.lenders(mine, other), *self.evict(0), *taken) == [
+            "task ns/lent-w-0: leaves for ns/mine, which does not use its room"
+        ]
+
+    def test_more_than_the_gang_takes(self):
+        mine = gang("mine", ("w", 1, shape(1, 1)), queue="b")
+        before = self.lenders(mine)
+        takes = Nominate("ns/mine-w-0", "n0", "ns/mine")
+        assert broken(before, *self.evict(0), takes) == []
+        assert broken(before, *self.evict(0, 1), takes) == [
+            "task ns/lent-w-1: leaves for ns/mine, which does not use its room"
+        ]
+
+    def test_as_much_as_all_its_tasks_take(self):
+        mine = gang("mine", ("w", 2, shape(1, 1)), queue="b")
+        takes = [Nominate(f"ns/mine-w-{i}", "n0", "ns/mine") for i in range(2)]
+        assert broken(self.lenders(mine), *self.evict(0, 1), *takes) == []
+
+    def test_a_gang_that_leaves_whole_needs_it_on_one_of_its_nodes(self):
+        whole = runs(gang("lent", ("w", 2, shape(1, 1)), queue="a"), "n0", "n1")
+        mine = gang("mine", ("w", 1, shape(4)), queue="b")
+        nodes = [node("n0", cpu=4, gpu=1), node("n1", cpu=4, gpu=1), node("n2", cpu=4)]
+        shares = [Queue("a"), Queue("b", deserved=((CPU, 4000),))]
+        before = cluster(nodes, [whole, mine], shares)
+        evictions = [Evict(f"ns/lent-w-{i}", f"n{i}", "reclaim", "ns/mine") for i in range(2)]
+        assert broken(before, *evictions, Nominate("ns/mine-w-0", "n1", "ns/mine")) == []
+        assert broken(before, *evictions, Allocate("ns/mine-w-0", "n2", "ns/mine")) == [
+            "task ns/lent-w-0: leaves for ns/mine, which does not use its room"
+        ]
+
+    def test_a_quota_of_the_queue_needs_it_on_any_node(self):
+        low = runs(gang("low", ("w", 1, shape(2))), "n0")
+        high = gang("high", ("w", 1, shape(2)), priority=9)
+        nodes = [node("n0", cpu=2), node("n1", cpu=2)]
+        actions = [
+            Evict("ns/low-w-0", "n0", "preempt", "ns/high"),
+            Allocate("ns/high-w-0", "n1", "ns/high"),
+        ]
+        free = cluster(nodes, [low, high], [Queue("default")])
+        full = cluster(nodes, [low, high], [Queue("default", capability=((CPU, 2000),))])
+        assert broken(full, *actions) == []
+        assert broken(free, *actions) == [
+            "task ns/low-w-0: leaves for ns/high, which does not use its room"
+        ]
 
 
 def test_a_gang_that_bids_and_loses_is_refused():

@@ -40,7 +40,8 @@ from optsched.rules.taints import Taints
 if TYPE_CHECKING:
     from optsched.engines.preemption.entitlement import Pair
     from optsched.engines.victims.bid import Groups
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.rules.ruleset import RuleSet
@@ -79,6 +80,8 @@ class Joint:
     reclaim, pairs
         (K,) variable of the tasks of a group that are reclaimed, -1 where none may be, and who
         reclaims from which queue.
+    able
+        Gang classes that may have tasks evicted; None for a bound.
 
     """
 
@@ -91,6 +94,7 @@ class Joint:
     supplied: I64
     reclaim: I64
     pairs: list[Pair]
+    able: Able | None
 
 
 def encode_joint(
@@ -98,8 +102,7 @@ def encode_joint(
     rules: RuleSet,
     tiers: Tiers,
     reach: frozenset[str],
-    *,
-    is_exact: bool = False,
+    asking: Asking | None = None,
 ) -> Joint | None:
     """Write the joint model of a session without its objective.
 
@@ -109,9 +112,9 @@ def encode_joint(
         What is decided before any eviction, under which rules, and who comes first.
     reach
         Which actions of the policy may empty nodes: preempt, reclaim, consolidate.
-    is_exact
-        Whether every solution is to be a plan: what the model can not say exactly is forbidden. A
-        bound leaves it open.
+    asking
+        Who may have tasks evicted, where every solution is to be a plan: what the model can not say
+        exactly is forbidden. None for a bound, which leaves it open.
 
     Returns
     -------
@@ -120,6 +123,7 @@ def encode_joint(
         would have to see more of nodes than their resources.
 
     """
+    is_exact = asking is not None
     if is_exact and is_tied(problem, rules):
         return None
     facts = Facts(problem, rules)
@@ -145,7 +149,7 @@ def encode_joint(
     is_merged = size < int(most.any(axis=0).sum())
     if len(groups) + len(most) * size > MOST_VARIABLES or (is_exact and is_merged):
         return None
-    form = _formulation(problem, rules, tiers, full)
+    form = _formulation(problem, rules, tiers, full, asking)
     evict = form.model.add_variables(0, groups.count)
     form.victims = Victims(evict, groups.count, groups.queue, groups.request)
     for rule in rules.hard:
@@ -161,14 +165,14 @@ def encode_joint(
         form.model.add_rows(0, evict[limit.groups], limit.weights, upper=limit.most)
     at = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
     able = None
-    if is_exact:
-        able = find_able(form, rules)
+    if asking is not None:
+        able = find_able(form, rules, asking)
         _add_loser_rows(form, groups, gang_of[at], evict)
     who = [mask[at] for mask in candidates]
     reclaim, pairs = add_entitlement_rows(form, facts, groups, evict, who, able)
     if able is not None:
         _add_presence_rows(form, _Leavers(groups, evict, None), supplied, node_set, able)
-    return Joint(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs)
+    return Joint(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
@@ -181,8 +185,26 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
     return any(rule.ties_nodes(problem, c) for rule in rules.hard for c in classes)
 
 
-def find_able(form: Formulation, rules: RuleSet) -> Able:
-    """Gang classes for which tasks may be evicted.
+@dataclass(frozen=True, eq=False)
+class Asking:
+    """(G,) gangs with tasks that find no room without evictions, and those that find some."""
+
+    lacks: Bool
+    gets: Bool
+
+
+def find_asking(problem: Problem, decisions: Decisions) -> Asking:
+    """Return who lacks and who gets room in decisions without evictions."""
+    placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
+    lacks, gets = (
+        np.bincount(problem.gang_of[tasks], minlength=problem.num_gangs) > 0
+        for tasks in (~placed, placed)
+    )
+    return Asking(lacks, gets)
+
+
+def find_able(form: Formulation, rules: RuleSet, asking: Asking) -> Able:
+    """Gang classes for which tasks may be evicted: those that lack room without that.
 
     Those that have their minimum preempt only where the policy lets them.
     """
@@ -190,8 +212,10 @@ def find_able(form: Formulation, rules: RuleSet) -> Able:
     preempts = np.array([shape.preempts for shape in form.problem.classes.shapes], np.bool_)
     able = np.ones(len(gangs.shape_of), np.bool_)
     np.logical_and.at(able, gangs.gang_class_of, preempts[gangs.class_of])
-    lacking = np.logical_or(form.start >= 0, rules.preempts_for_growth)
-    return Able(able & lacking, able)
+    first = gangs.members[gangs.member_start[:-1]]
+    able &= asking.lacks[first]
+    lacking = (form.start >= 0) & ~asking.gets[first]
+    return Able(able & (lacking | rules.preempts_for_growth), able)
 
 
 def _add_presence_rows(
@@ -309,10 +333,14 @@ def _node_sets(most: I64) -> I64:
     return found
 
 
-def _formulation(problem: Problem, rules: RuleSet, tiers: Tiers, full: I64) -> Formulation:
+def _formulation(
+    problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, asking: Asking | None
+) -> Formulation:
     """Gang classes, in the problem in which every candidate has left its node."""
     apart = [m for a in rules.active if (m := a.rule.tells_apart(problem)) is not None]
     kinds = [k for r in rules.hard if (k := r.kinds(problem)) is not None]
+    if asking is not None:
+        kinds += [asking.lacks.astype(np.int64), asking.gets.astype(np.int64)]
     alone = np.logical_or.reduce(apart) if apart else None
     used = problem.allocatable - full
     releasing = np.zeros_like(problem.releasing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +13,11 @@ from optsched.domain.decisions import Evict, Sense
 from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.engines.deal import deal
 from optsched.engines.encode import incumbent_values
-from optsched.engines.preemption.model import count_whole_gangs, encode_joint, find_able
+from optsched.engines.portfolio import settle
+from optsched.engines.preemption.model import count_whole_gangs, encode_joint, find_asking
 from optsched.engines.sound import solve_soundly
 from optsched.engines.victims.stage import Clearing, count_victims, nominate_seats
+from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.problem.linear import Expression
 from optsched.rules.admission import Placed, Started
@@ -23,9 +26,10 @@ from optsched.rules.consolidation import CONSOLIDATE
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.shortfall import Shortfall
 from optsched.rules.verify import verify_actions
+from optsched.units import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from optsched.domain.decisions import Action
     from optsched.engines.preemption.entitlement import Pair
@@ -66,6 +70,9 @@ def make_room_jointly(
     means
         Solver and time.
 
+    Gangs that come to nodes nominated to them keep these, and only those have tasks evicted that
+    lack room in `decisions`: otherwise they would make room for others.
+
     Returns
     -------
     Clearing | None
@@ -77,7 +84,15 @@ def make_room_jointly(
     left = means.left_ms()
     if means.solver is None or not reach or (left is not None and left <= 0):
         return None
-    joint = encode_joint(problem, rules, tiers, reach - {CONSOLIDATE}, is_exact=True)
+    seated = _find_seated(problem, decisions)
+    if seated.any():
+        mine = seated[problem.gang_of]
+        problem = settle(problem, decisions, seated)
+        node_of = np.where(mine, UNPLACED, decisions.node_of)
+        nominated = np.where(mine, UNPLACED, decisions.nominated)
+        decisions = replace(decisions, node_of=node_of, nominated=nominated)
+    asking = find_asking(problem, decisions)
+    joint = encode_joint(problem, rules, tiers, reach - {CONSOLIDATE}, asking)
     if joint is None:
         return None
     limits = means.limits
@@ -88,6 +103,17 @@ def make_room_jointly(
     if last is None or last.solution is None or not last.solution[joint.evict].any():
         return None
     return _read(joint, rules, tiers, last.solution)
+
+
+def _find_seated(problem: Problem, decisions: Decisions) -> Bool:
+    """(G,) gangs of which decisions put a task on the node that is nominated to it."""
+    names = [node.name for node in problem.snapshot.nodes]
+    at = np.maximum(decisions.node_of, decisions.nominated)
+    seated = np.zeros(problem.num_gangs, np.bool_)
+    for i, task in enumerate(problem.tasks):
+        if task.nominated_node and at[i] >= 0 and names[int(at[i])] == task.nominated_node:
+            seated[problem.gang_of[i]] = True
+    return seated
 
 
 def _level_model(joint: Joint, levels: Sequence[AnyLevel], decisions: Decisions) -> LevelModel:
@@ -137,9 +163,8 @@ def _read(joint: Joint, rules: RuleSet, tiers: Tiers, solution: I64) -> Clearing
         slots.append(np.repeat(node[at], solution[row[at]]))
     node_of = deal(joint.form, solution, slots, Decisions.nothing(problem)).node_of
     victims, reclaimed = _choose_victims(joint, solution)
-    able = find_able(joint.form, rules).preempt
     pairs = [pair for pair in joint.pairs if solution[pair.variable]]
-    namer = _Preemptors(joint, tiers, node_of, able)
+    namer = _Preemptors(joint, tiers, node_of)
     evictions = namer.name(victims, reclaimed, pairs)
     if evictions is None:
         return None
@@ -185,15 +210,17 @@ def _choose_victims(joint: Joint, solution: I64) -> tuple[I64, Bool]:
 
 
 class _Preemptors:
-    """Names a gang for each victim that is entitled to it and comes to one of its gang's nodes.
+    """Names a gang for each victim that is entitled to it and takes its room.
 
-    Equal tasks may change places for that: no row tells them apart.
+    A gang takes the room of victims on a node as far as its tasks there ask for it; of a gang that
+    leaves whole it takes that of one victim. Equal tasks may change places for that: no row tells
+    them apart.
     """
 
-    def __init__(self, joint: Joint, tiers: Tiers, node_of: I64, preempts: Bool) -> None:
+    def __init__(self, joint: Joint, tiers: Tiers, node_of: I64) -> None:
         problem, gangs = joint.form.problem, joint.form.gangs
         self._problem, self._running = problem, joint.facts.running
-        self._preempts = preempts
+        self._able = joint.able
         self.node_of = node_of.copy()
         served = np.unique(problem.gang_of[node_of >= 0]).tolist()
         age = problem.created_ms
@@ -201,57 +228,133 @@ class _Preemptors:
         self._class_of = np.full(problem.num_gangs, -1, np.int64)
         classes = np.arange(len(gangs.shape_of))
         self._class_of[gangs.members] = np.repeat(classes, gangs.multiplicity)
+        self._given: dict[tuple[int, int], I64] = {}
 
     def name(self, victims: I64, reclaimed: Bool, pairs: Sequence[Pair]) -> list[Evict] | None:
         """Evictions, reclaims first; None where some victim finds no gang.
 
-        One gang reclaims from a queue, so that the queue's last victim is the last of that gang.
+        Of each lender the largest victim leaves last, and with it all victims of the same gang.
         """
         problem, running, found = self._problem, self._running, []
+        blocks = self._find_blocks(victims)
         for pair in pairs:
             mine = victims[reclaimed & (running.queue_of[victims] == pair.lender)]
-            askers = [g for g in self.order if pair.kind.classes[self._class_of[g]]]
-            gang = self._bring(askers, running.node_of[mine]) if len(mine) else -1
-            if gang is None:
-                return None
-            found += [self._evict(v, gang, RECLAIM) for v in mine.tolist()]
-        preempted = victims[~reclaimed]
-        for lost in np.unique(running.gang_of[preempted]).tolist():
-            mine = preempted[running.gang_of[preempted] == lost]
             askers = [
                 g
                 for g in self.order
-                if self._preempts[self._class_of[g]]
+                if pair.kind.classes[self._class_of[g]]
+                and (self._able is None or self._able.reclaim[self._class_of[g]])
+            ]
+            named = self._share(mine, blocks, partial(_same_for_all, askers))
+            if named is None:
+                return None
+            by_gang = self._with_largest_last(mine, named)
+            found += [self._evict(v, gang, RECLAIM) for v, gang in by_gang]
+
+        def preemptors(lost: int) -> list[int]:
+            return [
+                g
+                for g in self.order
+                if (self._able is None or self._able.preempt[self._class_of[g]])
                 and problem.queue_of[g] == problem.queue_of[lost]
                 and problem.priority[g] > problem.priority[lost]
             ]
-            gang = self._bring(askers, running.node_of[mine])
-            if gang is None:
-                return None
-            found += [self._evict(v, gang, PREEMPT) for v in mine.tolist()]
-        return found
+
+        named = self._share(victims[~reclaimed], blocks, preemptors)
+        if named is None:
+            return None
+        return [*found, *(self._evict(v, named[v], PREEMPT) for v in victims[~reclaimed].tolist())]
+
+    def _with_largest_last(self, victims: I64, named: Mapping[int, int]) -> list[tuple[int, int]]:
+        """Victims and their gangs, gang by gang, that of the largest victim last."""
+        by_size = sorted(victims.tolist(), key=lambda v: tuple(self._running.request[v].tolist()))
+        pairs = [(v, named[v]) for v in by_size]
+        return sorted(pairs, key=lambda pair: (pair[1] == pairs[-1][1], pair[1]))
 
     def _evict(self, victim: int, gang: int, action: str) -> Evict:
         task = self._running.tasks[victim]
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
-    def _bring(self, askers: Sequence[int], nodes: I64) -> int | None:
-        """The first of some gangs that is on one of some nodes, or that can change to one."""
-        problem = self._problem
-        here = np.isin(self.node_of, nodes)
-        there = np.bincount(problem.gang_of[here], minlength=problem.num_gangs)
-        standing = [g for g in askers if there[g]]
-        if standing:
-            return standing[0]
+    def _find_blocks(self, victims: I64) -> set[int]:
+        """Gangs that can not keep a single victim of theirs: they leave whole, or in groups."""
+        running, gangs = self._running, self._problem.snapshot.gangs
+        found = set()
+        lost, number = np.unique(running.gang_of[victims], return_counts=True)
+        for g, leaving in zip(lost.tolist(), number.tolist(), strict=True):
+            held = sum(task.status.counts_as_ready for task in gangs[g].tasks)
+            tied = gangs[g].role_minimums or gangs[g].sub_groups
+            if tied or held - leaving + 1 < gangs[g].min_member:
+                found.add(g)
+        return found
+
+    def _share(
+        self, victims: I64, blocks: set[int], askers_of: Callable[[int], Sequence[int]]
+    ) -> dict[int, int] | None:
+        """The gang of each victim, those of gangs that leave whole first; None without one."""
+        running, found = self._running, dict[int, int]()
+        lost_of = running.gang_of
+        for lost in sorted(blocks & set(lost_of[victims].tolist())):
+            mine = victims[lost_of[victims] == lost]
+            gang = self._bring(askers_of(lost), mine)
+            if gang is None:
+                return None
+            for victim in mine.tolist():
+                self._give(gang, victim)
+                found[victim] = gang
+        largest_first = np.argsort(-running.request[victims].sum(axis=1), kind="stable")
+        for victim in victims[largest_first].tolist():
+            if victim not in found:
+                gang = self._bring(askers_of(int(lost_of[victim])), np.array([victim]))
+                if gang is None:
+                    return None
+                self._give(gang, victim)
+                found[victim] = gang
+        return found
+
+    def _give(self, gang: int, victim: int) -> None:
+        request = self._running.request[victim]
+        at = gang, int(self._running.node_of[victim])
+        self._given[at] = self._given.get(at, np.zeros_like(request)) + request
+
+    def _bring(self, askers: Sequence[int], victims: I64) -> int | None:
+        """The first of some gangs that takes the room of a victim, or that can move to do so."""
         for gang in askers:
-            mine = np.flatnonzero((problem.gang_of == gang) & (self.node_of >= 0))
-            for task in mine.tolist():
-                same = np.flatnonzero(here & (problem.task_class == problem.task_class[task]))
-                if len(same):
-                    other = int(same[-1])
-                    self.node_of[[task, other]] = self.node_of[[other, task]]
-                    return gang
+            if any(self._takes(gang, v) for v in victims.tolist()):
+                return gang
+        for gang in askers:
+            if self._swap(gang, np.unique(self._running.node_of[victims])):
+                return gang
         return None
+
+    def _takes(self, gang: int, victim: int) -> bool:
+        """Whether a gang asks for more on a victim's node than other victims there give to it."""
+        problem, node = self._problem, int(self._running.node_of[victim])
+        mine = np.flatnonzero((problem.gang_of == gang) & (self.node_of == node))
+        asked = problem.classes.request[problem.task_class[mine]].sum(axis=0)
+        given = self._given.get((gang, node), np.zeros_like(asked))
+        gives = self._running.request[victim] > 0
+        gives[problem.index(PODS)] = False
+        return bool((gives & (given < asked)).any())
+
+    def _swap(self, gang: int, nodes: I64) -> bool:
+        """Let a task of a gang change places with an equal one that takes no victim's room."""
+        problem = self._problem
+        for task in np.flatnonzero((problem.gang_of == gang) & (self.node_of >= 0)).tolist():
+            here = int(self.node_of[task])
+            if (gang, here) in self._given or here in nodes:
+                continue
+            same = problem.task_class == problem.task_class[task]
+            for other in np.flatnonzero(same & np.isin(self.node_of, nodes)).tolist():
+                at = int(problem.gang_of[other]), int(self.node_of[other])
+                if at not in self._given and at[0] != gang:
+                    self.node_of[[task, other]] = self.node_of[[other, task]]
+                    return True
+        return False
+
+
+def _same_for_all(askers: Sequence[int], lost: int) -> Sequence[int]:
+    """Askers that may have tasks of any gang evicted."""
+    return askers
 
 
 def _entitle(joint: Joint, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:

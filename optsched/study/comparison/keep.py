@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from optsched.study.comparison.grid import Cell
 
 CELLS: Final = "cells"
-_PARTS: Final = {"metrics", "gpu_hours", "jobs"}
+_PARTS: Final = {"metrics", "gpu_hours"}
 
 
 @dataclass(frozen=True, slots=True)
