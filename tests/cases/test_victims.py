@@ -70,6 +70,9 @@ def test_a_job_that_waits_for_its_queue_stops_no_other_queue():
     plan = decide("one_bad_bid_stops_all.yaml", "capacity-hierarchical")
     assert evicted(plan) == ["sweep-0", "train-0"]
     assert placed(plan) == {"hotfix-0": "gpu-2", "job1-0": "gpu-1"}
+    # The second job of the queue changes nothing for the others.
+    alone = decide("one_bad_bid_without_job2.yaml", "capacity-hierarchical")
+    assert (evicted(alone), placed(alone)) == (evicted(plan), placed(plan))
 
 
 def test_a_queue_that_grows_in_a_session_gives_back_in_the_same_one():
