@@ -76,6 +76,35 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
     return filler.spec
 
 
+def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_whole: bool) -> Raw:
+    """Return a changed spec with what the change has taken away filled in again.
+
+    `kubectl apply` sends the list of tasks as the manifest has it, without what was filled in.
+    `is_whole`: the manifest says nothing of `minAvailable`, so all pods are needed as before.
+    """
+    filler = Filler(fill_in(new, settings, findings), findings)
+    _keep_claims(filler, old.get("volumes"))
+    before, total = old.get("minAvailable"), _total_minimum(filler.spec.get("tasks"))
+    is_default = before == filler.spec.get("minAvailable") == _total_minimum(old.get("tasks"))
+    if is_whole and is_default and before != total:
+        filler.set(("minAvailable",), total)
+    return filler.spec
+
+
+def _keep_claims(filler: Filler, before: object) -> None:
+    """Keep the names of claims that the controller has made for volumes."""
+    volumes = filler.spec.get("volumes")
+    if not isinstance(volumes, list) or not isinstance(before, list):
+        return
+    for index, (one, other) in enumerate(zip(before, volumes, strict=False)):
+        if not isinstance(one, dict) or not isinstance(other, dict):
+            continue
+        name = one.get("volumeClaimName")
+        made = {key: value for key, value in one.items() if key != "volumeClaimName"}
+        if name and one.get("volumeClaim") is not None and made == other:
+            filler.set(("volumes", index, "volumeClaimName"), name)
+
+
 def _fill_task(filler: Filler, index: int, task: Raw) -> None:
     place: tuple[Step, ...] = ("tasks", index)
     if not task.get("name"):

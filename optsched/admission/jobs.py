@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from optsched.admission.applied import declares
 from optsched.admission.findings import Findings, part
-from optsched.admission.job_defaults import fill_in
+from optsched.admission.job_defaults import fill_in, refill
 from optsched.admission.job_rules import check_job_spec, check_task_minimum, check_totals
 from optsched.admission.queue_access import JOB, check_leaf, check_queue
 from optsched.admission.review import Action
@@ -27,12 +28,17 @@ _FIXED: Final = (
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:
-    """Fill in a job that is to be made."""
+    """Fill in a job that is to be made, or what a change of it has left out."""
     del world
     findings = Findings()
     spec = (request.obj or {}).get("spec")
-    if request.action is Action.CREATE and isinstance(spec, dict):
+    if not isinstance(spec, dict):
+        return findings.response()
+    if request.action is Action.CREATE:
         fill_in(spec, settings, findings)
+    elif difference(old := part(request.old, "spec"), spec) is not None:
+        is_whole = declares(request, "minAvailable") is False
+        refill(old, spec, settings, findings, is_whole=is_whole)
     return findings.response()
 
 
@@ -42,7 +48,7 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     if request.action is Action.CREATE:
         _check_new(request, world, settings, findings)
     elif request.action is Action.UPDATE:
-        _check_change(request, findings)
+        _check_change(request, settings, findings)
     return findings.response()
 
 
@@ -74,7 +80,7 @@ def _check_new(request: Request, world: World, settings: Settings, findings: Fin
     check_submission(spec, request, around, findings)
 
 
-def _check_change(request: Request, findings: Findings) -> None:
+def _check_change(request: Request, settings: Settings, findings: Findings) -> None:
     old, new = part(request.old, "spec"), part(request.obj, "spec")
     if difference(old, new) is None:
         return
@@ -92,10 +98,12 @@ def _check_change(request: Request, findings: Findings) -> None:
             "new; make another job"
         )
         return
-    found = difference(_fixed(old), _fixed(new))
+    # What admission fills in is no change: a manifest that is applied again does not have it.
+    before, after = (_fixed(fill_in(spec, settings, Findings())) for spec in (old, new))
+    found = difference(before, after)
     if found:
-        path, before, after = found
-        findings.deny(f"{_FIXED}: {path} was {shown(before)}, {shown(after)} is new")
+        path, was, is_new = found
+        findings.deny(f"{_FIXED}: {path} was {shown(was)}, {shown(is_new)} is new")
 
 
 def _fixed(spec: Raw) -> Raw:

@@ -53,6 +53,7 @@ class Request:
     """What somebody wants to do.
 
     obj: the object as it would be; empty for DELETE. old: the object as it is; empty for CREATE.
+    manager: `fieldManager` of a patch.
     """
 
     uid: str
@@ -64,6 +65,7 @@ class Request:
     old: Raw | None = None
     user: str = ""
     groups: frozenset[str] = frozenset()
+    manager: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,13 @@ def _request(request: Raw, uid: str) -> Request:
         groups=frozenset(str(group) for group in groups)
         if isinstance(groups, list)
         else frozenset(),
+        manager=_manager(request.get("options")),
     )
+
+
+def _manager(options: object) -> str:
+    manager = options.get("fieldManager") if isinstance(options, dict) else None
+    return manager if isinstance(manager, str) else ""
 
 
 def _action(operation: object, uid: str) -> Action:

@@ -66,7 +66,7 @@ class Service:
 
 
 SERVICES: Final = (
-    Service("/jobs/mutate", "mutatejob.volcano.sh", kinds.JOB, _CREATE, jobs.mutate),
+    Service("/jobs/mutate", "mutatejob.volcano.sh", kinds.JOB, _CHANGES, jobs.mutate),
     Service("/jobs/validate", "validatejob.volcano.sh", kinds.JOB, _CHANGES, jobs.validate),
     Service("/queues/mutate", "mutatequeue.volcano.sh", kinds.QUEUE, _CREATE, queues.mutate),
     Service("/queues/validate", "validatequeue.volcano.sh", kinds.QUEUE, _ALL, queues.validate),

@@ -1,6 +1,7 @@
 # ruff: noqa: E501  sentences are kept whole
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -675,6 +676,91 @@ def test_a_job_may_be_scaled():
 )
 def test_what_may_not_change(edit: Any, sentence: str):
     assert sentence in changed(lambda new: edit(new["spec"]))
+
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def applied(manifest: Any, *, before: Any = None) -> tuple[Any, list[str]]:
+    """The job once a manifest is applied to it (client side), and why not.
+
+    `before` is what was applied first, to an empty cluster.
+    """
+    first = manifest if before is None else before
+    old = patched(first, ask("/jobs/mutate", first))
+    old["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(first)}
+    new = json.loads(json.dumps(old))
+    # A merge patch takes lists as the manifest has them, and leaves alone what it does not name.
+    new["spec"].update(manifest["spec"])
+    text = json.dumps(manifest)
+    new["metadata"]["annotations"] = {LAST_APPLIED: text}
+    response = ask("/jobs/mutate", new, world(queue("default")), old)
+    new = patched(new, response)
+    found = ask("/jobs/validate", new, world(queue("default")), old)
+    return new, [*response.problems, *found.problems]
+
+
+def test_a_manifest_may_be_applied_again():
+    devices = {"requests": {"nvidia.com/gpu": 1}}
+    spec = {"containers": [container(resources=devices)], "hostNetwork": True}
+    manifest = job(
+        task(template={"spec": spec}),
+        task("b", policies=[policy(event="JobUnknown")]),
+        plugins={"pytorch": []},
+    )
+    new, problems = applied(manifest)
+    assert problems == []
+    assert new["spec"] == patched(manifest, ask("/jobs/mutate", manifest))["spec"]
+
+
+@pytest.mark.parametrize("replicas", [1, 5])
+def test_a_manifest_with_other_replicas_is_as_if_it_had_been_the_first(replicas: int):
+    first, then = job(task("a", replicas=3)), job(task("a", replicas=replicas))
+    new, problems = applied(then, before=first)
+    assert problems == []
+    assert new["spec"]["minAvailable"] == replicas
+    assert new["spec"]["tasks"][0]["minAvailable"] == replicas
+
+
+def test_a_minimum_that_the_manifest_names_stays():
+    first = job(task("a", replicas=3), minAvailable=3)
+    new, problems = applied(job(task("a", replicas=5), minAvailable=3), before=first)
+    assert (new["spec"]["minAvailable"], problems) == (3, [])
+    _, problems = applied(job(task("a", replicas=2), minAvailable=3), before=first)
+    assert problems == [
+        "job 'minAvailable' should not be greater than total replicas in tasks: "
+        "spec.minAvailable is 3, the tasks have 2"
+    ]
+
+
+def test_who_scales_a_job_without_its_manifest_keeps_its_minimum():
+    old = stored()
+    new = json.loads(json.dumps(old))
+    new["spec"]["tasks"][0]["replicas"] = 9
+    assert ask("/jobs/mutate", new, old=old).patch == ()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_server_side_apply_tells_which_fields_the_manifest_names(named: bool):
+    old = stored()
+    new = json.loads(json.dumps(old))
+    for each in new["spec"]["tasks"]:
+        each.update(replicas=1, minAvailable=1)
+    fields = {"f:tasks": {}, **({"f:minAvailable": {}} if named else {})}
+    entry = {"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:spec": fields}}
+    new["metadata"]["managedFields"] = [entry]
+    answers = [ask("/jobs/mutate", new, old=old, manager=name) for name in ("kubectl", "edit")]
+    found = [patched(new, answer)["spec"]["minAvailable"] for answer in answers]
+    assert found == [4 if named else 2, 4]
+
+
+def test_claims_that_were_made_for_volumes_keep_their_names():
+    made = {"mountPath": "/a", "volumeClaim": {}}
+    old = stored(volumes=[{**made, "volumeClaimName": "j-pvc-x"}])
+    new = json.loads(json.dumps(old))
+    new["spec"]["volumes"] = [made]
+    spec = patched(new, ask("/jobs/mutate", new, old=old))["spec"]
+    assert spec["volumes"] == old["spec"]["volumes"]
 
 
 def test_a_go_client_that_spells_the_same_differently_changes_nothing():

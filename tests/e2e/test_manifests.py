@@ -514,3 +514,32 @@ def test_conditions_of_argo_hold_on_jobs(together: Together) -> None:
         wanted, other = (success, failure) if how != FAIL else (failure, success)
         together.await_(lambda name=name, wanted=wanted: holds(wanted, together.job(name)), wanted)
         assert not holds(other, together.job(name))
+
+
+# --- manifests as GitOps keeps them --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["--server-side=false", "--server-side=true"])
+def test_a_job_is_applied_again_and_scaled_by_its_manifest(together: Together, way: str) -> None:
+    """What admission has filled in is no change of the user's."""
+
+    def apply(replicas: int) -> int:
+        resources = {"requests": {"cpu": "1"}}
+        container = {"name": "main", "image": "busybox", "resources": resources}
+        tasks = [{"replicas": replicas, "template": {"spec": {"containers": [container]}}}]
+        manifest = {
+            "apiVersion": "batch.volcano.sh/v1alpha1",
+            "kind": "Job",
+            "metadata": {"name": "kept"},
+            "spec": {"schedulerName": "volcano", "plugins": {"pytorch": []}, "tasks": tasks},
+        }
+        text = json.dumps(manifest)
+        result = together.kubectl("apply", way, "-f", "-", text=text)
+        assert result.returncode == 0, result.stderr
+        spec = together.job("kept")["spec"]
+        assert spec["tasks"][0]["name"] == "default0"
+        assert spec["tasks"][0]["minAvailable"] == replicas
+        return int(spec["minAvailable"])
+
+    assert [apply(2), apply(2), apply(3), apply(1)] == [2, 2, 3, 1]
+    together.await_(lambda: len(together.running("kept")) == 1, "one pod is left and runs")
