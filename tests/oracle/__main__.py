@@ -11,7 +11,7 @@ from random import Random
 
 from tests.oracle.runner import Case, Tally, keep_finding, run_case, run_cases
 
-_CHUNK = 6
+_CHUNK, _TOLD = 6, 25
 
 
 def _parsed() -> argparse.Namespace:
@@ -43,6 +43,11 @@ def main() -> int:
         for future in waiting:
             part = future.result()
             tally.runs += part.runs
+            tally.open += part.open
+            tally.clusters += part.clusters
+            tally.cpu_s += part.cpu_s
+            if tally.clusters % (_TOLD * _CHUNK) == 0:
+                print(f"{tally.clusters} clusters, {tally.cpu_s:.0f} CPU s", flush=True)
             for case, finding in part.found:
                 tally.found.append((case, finding))
                 path = keep_finding(options.out, case, finding)
@@ -70,18 +75,21 @@ def _one(case: Case, options: argparse.Namespace) -> int:
     for model, findings in run_case(case, tuple(options.model or ()) or None):
         print(f"{model}: {len(findings)} findings")
         for finding in findings:
-            found = True
+            found |= not finding.is_open
             print(f"- {finding.kind}: {finding.text}")
             print(f"  {keep_finding(options.out, case, finding)}")
     return 1 if found else 0
 
 
 def _summarise(tally: Tally, seed: int, seconds: float) -> None:
-    print(f"seed {seed}: {sum(tally.runs.values())} sessions checked in {seconds:.0f} s")
+    checked = f"{tally.clusters} clusters, {sum(tally.runs.values())} sessions checked"
+    print(f"seed {seed}: {checked} in {seconds:.0f} s, {tally.cpu_s:.0f} CPU s")
     for (family, model), runs in sorted(tally.runs.items()):
         print(f"  {family:10} {model:24} {runs}")
     for kind, number in sorted(tally.by_kind.items()):
         print(f"found {number:4} × {kind}")
+    for kind, number in sorted(tally.open.items()):
+        print(f"seen {number:5} × {kind}")
     if not tally.found:
         print("found nothing")
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -953,7 +954,7 @@ def main() -> None:
             reply: Any = {"plan": answer(json.loads(line))}
         except Exception as e:
             reply = {"error": f"{type(e).__name__}: {e}"}
-        print(json.dumps(reply), flush=True)
+        print(json.dumps({**reply, "cpu_s": time.process_time()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import Action, Certificate
     from tests.oracle.manifests import Cluster
+    from tests.oracle.sessions import Difference
 
 _TRIES = 3
 
@@ -40,6 +41,7 @@ class Worker:
     """The process of the joint model."""
 
     def __init__(self) -> None:
+        self.cpu_s = 0.0
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.oracle.joint"],
             stdin=subprocess.PIPE,
@@ -55,6 +57,7 @@ class Worker:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         reply = json.loads(self._process.stdout.readline())
+        self.cpu_s = float(reply["cpu_s"])
         if "error" in reply:
             raise RuntimeError(f"joint model: {reply['error']}")
         return reply["plan"]
@@ -106,7 +109,7 @@ def check_proof(cluster: Cluster, model: str) -> Iterator[Finding]:
             loss = first_loss(mine, theirs)
             if loss is not None:
                 bound = _bound(plan.certificate, loss.level)
-                kind = _claimed(plan.certificate, loss.level, loss.better, bound)
+                kind = false_claim(plan.certificate, loss)
                 if kind:
                     told = "\n".join(f"  {action}" for action in actions)
                     text = f"a better plan is accepted: {loss}, bound {bound}\n"
@@ -139,13 +142,15 @@ def _bound(certificate: Certificate, level: str) -> int | None:
     return next((r.bound for r in certificate.levels if r.name == level), None)
 
 
-def _claimed(certificate: Certificate, level: str, better: int, bound: int | None) -> str:
-    """What the certificate says that is not so; empty where it leaves such a plan open."""
+def false_claim(certificate: Certificate, loss: Difference) -> str:
+    """What the certificate says that is not so; empty where it leaves a better plan open."""
+    level, better = loss.level, loss.better
     result = next((r for r in certificate.levels if r.name == level), None)
     if result is None:
         return "false proof without level" if certificate.is_proved else ""
     if result.status is LevelStatus.OPTIMAL:
         return "false proof" if certificate.is_proved else "false optimum"
+    bound = _bound(certificate, level)
     if bound is not None and (better > bound if result.sense is Sense.MAX else better < bound):
         return "false bound"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from tests.oracle.chains import check_calm, check_history
 from tests.oracle.checks import check_session, guarded
 from tests.oracle.clusters import FAMILIES, MEDIUM, SMALL, draw_cluster
 from tests.oracle.metamorphic import check_metamorphic, check_roomier
-from tests.oracle.proofs import check_proof
+from tests.oracle.proofs import check_proof, worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,9 +70,15 @@ class Case:
 
 @dataclass
 class Tally:
-    """How many clusters were decided under which model, and what was found."""
+    """How many clusters were decided under which model, what was found, and what stayed open.
 
+    `cpu_s` is the processor time of both processes.
+    """
+
+    clusters: int = 0
+    cpu_s: float = 0.0
     runs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    open: Counter[str] = field(default_factory=Counter)
     found: list[tuple[Case, Finding]] = field(default_factory=list)
 
     @property
@@ -104,11 +111,15 @@ def run_case(
 def run_cases(seed: int, numbers: range, tally: Tally | None = None) -> Tally:
     """Run all cases of some numbers."""
     tally = tally or Tally()
+    begun_s = time.process_time() + worker().cpu_s
     for number in numbers:
         case = Case(seed, number)
+        tally.clusters += 1
         for model, findings in run_case(case):
             tally.runs[case.family, model] += 1
-            tally.found += [(case, finding) for finding in findings]
+            tally.found += [(case, finding) for finding in findings if not finding.is_open]
+            tally.open.update(finding.kind for finding in findings if finding.is_open)
+    tally.cpu_s += time.process_time() + worker().cpu_s - begun_s
     return tally
 
 
