@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.cli.collecting import collect_less
 from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.domain.selectors import LabelSelector, Operator, Requirement
 from optsched.domain.task import PodTerm, Task, TaskShape, TaskStatus
@@ -330,6 +331,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--size", type=int, help="one size instead of half and full")
     options = parser.parse_args(arguments)
+    collect_less()
     worker = WorkerProcess()
     worker.wait_until_ready()
     for name in options.names or SCENARIOS:

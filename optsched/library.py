@@ -502,7 +502,7 @@ def compare(
     Returns
     -------
     Comparison
-        `mean`, `difference` (paired, with bootstrap interval), `as_json`, `as_csv`.
+        `mean`, `difference` (paired, with a simultaneous interval), `verdict`, `as_json`, `as_csv`.
 
     Raises
     ------

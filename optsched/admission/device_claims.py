@@ -41,7 +41,7 @@ def _check_source(claim: Part) -> None:
 
 
 def _check_uses(resources: Part, known: set[str]) -> None:
-    seen: set[tuple[str, str]] = set()
+    seen: dict[str, set[str]] = {}
     for use in resources.parts("claims"):
         name, request = use.text("name"), use.text("request")
         use.fits("request", names.is_label, names.LABEL_RULE)
@@ -52,13 +52,8 @@ def _check_uses(resources: Part, known: set[str]) -> None:
             use.findings.deny(
                 f'{use.path}.name: Not found: "{name}": resourceClaims of the pod are {there}'
             )
-        if name and _is_used(name, request, seen):
+        used = seen.setdefault(name, set())
+        # A use without a request is one of the claim as a whole.
+        if name and used and (not request or "" in used or request in used):
             use.duplicate("name", name, "use each claim, or each of its requests, once")
-        seen.add((name, request))
-
-
-def _is_used(name: str, request: str, seen: set[tuple[str, str]]) -> bool:
-    """Whether a claim as a whole, or that request of it, was used before."""
-    return any(
-        each == name and (not other or other == request or not request) for each, other in seen
-    )
+        used.add(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from optsched.admission.review import Response
 from optsched.api.kinds import Ref
@@ -16,8 +16,27 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 
+MAX_FINDINGS: Final = 100
+"""Problems, and warnings, of one review; nobody reads more, and each costs time."""
+MAX_SENTENCE: Final = 1000
+"""Characters of one problem or warning."""
+MAX_RESTS: Final = 20
+"""Objects that are read once more before a denial."""
+
+
+class ReviewEnded(Exception):
+    """A review that goes no further; its findings hold at least one problem."""
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__("this review ends early")
+        self.findings = findings
+
+
 class Findings:
-    """Problems, warnings and changes, in the order in which they are found; each said once."""
+    """Problems, warnings and changes, in the order in which they are found, without repetition.
+
+    At most `MAX_FINDINGS` problems are kept: the next one raises `ReviewEnded`.
+    """
 
     def __init__(self) -> None:
         self._problems: dict[str, None] = {}
@@ -27,7 +46,15 @@ class Findings:
 
     def deny(self, sentence: str) -> None:
         """It may not be done."""
-        self._problems[sentence] = None
+        if len(self._problems) == MAX_FINDINGS:
+            self._problems[f"the first {MAX_FINDINGS} problems are listed"] = None
+            raise ReviewEnded(self)
+        self._problems[_cut(sentence)] = None
+
+    def end(self, sentence: str) -> NoReturn:
+        """It may not be done, and nothing else is looked at; raises `ReviewEnded`."""
+        self._problems[_cut(sentence)] = None
+        raise ReviewEnded(self)
 
     def invalid(self, path: str, value: object, sentence: str) -> None:
         """A field holds what it may not; worded as Kubernetes does."""
@@ -44,7 +71,13 @@ class Findings:
 
     def warn(self, sentence: str) -> None:
         """Its user should know something."""
-        self._warnings[sentence] = None
+        if self.can_warn:
+            self._warnings[_cut(sentence)] = None
+
+    @property
+    def can_warn(self) -> bool:
+        """Whether one more warning is kept."""
+        return len(self._warnings) < MAX_FINDINGS
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON
         """Set what is at a path; what is above it is there."""
@@ -53,7 +86,8 @@ class Findings:
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
         """A problem may go away with a newer look at an object."""
-        self._rests[Ref(kind, namespace, name)] = None
+        if len(self._rests) < MAX_RESTS:
+            self._rests[Ref(kind, namespace, name)] = None
 
     def tells_of(self, path: str) -> bool:
         """Whether a problem with a field, or with what is in it, was found already."""
@@ -78,6 +112,10 @@ def part(obj: object, name: str) -> dict[str, Any]:
     """A part of an object; empty where it is not there, or is not what it should be."""
     found = obj.get(name) if isinstance(obj, dict) else None
     return found if isinstance(found, dict) else {}
+
+
+def _cut(sentence: str) -> str:
+    return sentence if len(sentence) <= MAX_SENTENCE else f"{sentence[:MAX_SENTENCE]}…"
 
 
 def _escaped(step: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.admission.findings import Findings
+from optsched.admission.findings import Findings, part
 from optsched.admission.jobs import as_parsed
+from optsched.admission.limits import MAX_MEMBERS, check_count
 from optsched.admission.review import Action
 from optsched.api.hypernode import parse_hypernode
 
@@ -20,5 +21,8 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     findings = Findings()
     is_new = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
     if request.action is not Action.DELETE and is_new:
+        members = part(request.obj, "spec").get("members")
+        if isinstance(members, list):
+            check_count("spec.members", len(members), MAX_MEMBERS, findings)
         findings.errors(parse_hypernode(as_parsed(request))[1])
     return findings.response()

@@ -37,16 +37,24 @@ class Filler:
         self.spec = spec
         self._findings = findings
         self._root = path
+        # Each part is copied once, however much of it is set; held, so that no id comes back.
+        self._copies: dict[int, Any] = {}
 
     def set(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
         """Set what is at a path below the spec; all but the last step is there."""
-        place: Any = copy(self.spec)
+        place: Any = self._own(self.spec)
         self.spec = place
         for step in steps[:-1]:
-            place[step] = copy(place[step])
+            place[step] = self._own(place[step])
             place = place[step]
         place[steps[-1]] = value
         self._findings.change((*self._root.split("."), *steps), value)
+
+    def _own(self, found: Any) -> Any:  # noqa: ANN401  JSON
+        if id(found) not in self._copies:
+            found = copy(found)
+            self._copies[id(found)] = found
+        return found
 
     def warn(self, where: str, sentence: str) -> None:
         """Tell the user about a change."""

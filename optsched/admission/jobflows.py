@@ -13,6 +13,7 @@ from optsched.admission.graphs import find_cycle
 from optsched.admission.job_defaults import fill_in
 from optsched.admission.job_rules import check_job_spec
 from optsched.admission.jobs import as_parsed, name_of
+from optsched.admission.limits import MAX_FLOWS, check_count
 from optsched.admission.queue_access import check_access
 from optsched.admission.review import Action
 from optsched.api.fields import Fields
@@ -39,6 +40,7 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     findings.errors(errors)
     if flow is None:
         return findings.response()
+    check_count("spec.flows", len(flow.flows), MAX_FLOWS, findings)
     _check_order(flow.flows, findings)
     for index, each in enumerate(flow.flows):
         _check_patch(each, f"spec.flows[{index}].patch.jobSpec", findings)
@@ -78,7 +80,7 @@ def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
             )
             continue
         for position, target in enumerate(flow.targets):
-            if target not in known:
+            if target not in waits:
                 findings.deny(
                     f"{_NOT_DAG}: spec.flows[{index}].dependsOn.targets[{position}]: there is no "
                     f"flow {target}; flows are {', '.join(known)}"

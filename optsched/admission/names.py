@@ -1,4 +1,7 @@
-"""Names as Kubernetes takes them (k8s.io/apimachinery, pkg/util/validation)."""
+"""Names as Kubernetes takes them (k8s.io/apimachinery, pkg/util/validation).
+
+Lengths are checked first, so that no text of a megabyte is kept in a cache.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Final
 MAX_LABEL: Final = 63
 MAX_SUBDOMAIN: Final = 253
 MAX_PORT_NAME: Final = 15
+_MAX_QUALIFIED: Final = MAX_SUBDOMAIN + 1 + MAX_LABEL
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
@@ -34,21 +38,33 @@ PORT_NAME_RULE: Final = (
 )
 
 
-@lru_cache(maxsize=4096)
 def is_label(text: str) -> bool:
     """Whether a text is a DNS label (RFC 1123)."""
-    return len(text) <= MAX_LABEL and _LABEL.fullmatch(text) is not None
+    return len(text) <= MAX_LABEL and _is_label(text)
 
 
 @lru_cache(maxsize=4096)
+def _is_label(text: str) -> bool:
+    return _LABEL.fullmatch(text) is not None
+
+
 def is_subdomain(text: str) -> bool:
     """Whether a text is a DNS subdomain (RFC 1123)."""
-    return len(text) <= MAX_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
+    return len(text) <= MAX_SUBDOMAIN and _is_subdomain(text)
 
 
 @lru_cache(maxsize=4096)
+def _is_subdomain(text: str) -> bool:
+    return _SUBDOMAIN.fullmatch(text) is not None
+
+
 def is_qualified(text: str) -> bool:
     """Whether a text is a name after an optional DNS name and a slash."""
+    return len(text) <= _MAX_QUALIFIED and _is_qualified(text)
+
+
+@lru_cache(maxsize=4096)
+def _is_qualified(text: str) -> bool:
     prefix, slash, name = text.rpartition("/")
     return (
         len(name) <= MAX_LABEL
@@ -57,10 +73,14 @@ def is_qualified(text: str) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)
 def is_label_value(text: str) -> bool:
     """Whether a text may be the value of a label."""
-    return not text or (len(text) <= MAX_LABEL and _NAME.fullmatch(text) is not None)
+    return not text or (len(text) <= MAX_LABEL and _is_name(text))
+
+
+@lru_cache(maxsize=4096)
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
 
 
 def is_port_name(text: str) -> bool:

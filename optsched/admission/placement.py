@@ -21,7 +21,7 @@ _NONE: Final = ("Exists", "DoesNotExist")
 _ONE: Final = ("Gt", "Lt")
 _MAX_WEIGHT: Final = 100
 _MAX_INTEGER: Final = 2**63 - 1
-_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]*")
+_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 def check_placement(spec: Part) -> None:

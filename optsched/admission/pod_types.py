@@ -8,6 +8,7 @@ are and what they hold; it is made from the `kubernetes` package (tests/admissio
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from optsched.units import QuantityError, parse_quantity_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from optsched.admission.findings import Findings
 
@@ -25,6 +26,8 @@ _PYTHON: Final[dict[str, type]] = {"text": str, "boolean": bool}
 _SCALARS: Final = {"text": (str, "a text: write it in quotes"), "boolean": (bool, "true or false")}
 _BITS: Final = {"int32": 31, "int64": 63}
 _SMALL: Final = 2**31
+_REMEMBERED: Final = 32
+"""Characters of the longest amount that is kept as it was read."""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -52,13 +55,24 @@ def check_types(value: object, kind: str, path: str, findings: Findings) -> bool
     if value is None or _one_fits(value, _fit(kind)):
         return True
     problems = False
-    for where, held, sentence, is_fatal in _strangers(value, kind, path):
-        if is_fatal:
-            findings.invalid(where, held, sentence)
+    for stranger in _strangers(value, kind, path):
+        if stranger.problem:
+            findings.invalid(stranger.path, stranger.value, stranger.problem)
             problems = True
-        else:
-            findings.warn(f"{where}: {sentence}")
+        elif findings.can_warn:
+            findings.warn(f"{stranger.path}: unknown field{_hint(stranger.name, stranger.fields)}")
     return not problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Stranger:
+    """A value that does not fit, or an unknown field; fields: those that are known there."""
+
+    path: str
+    value: object
+    problem: str = ""
+    name: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 Fit: TypeAlias = "Callable[[Any], bool]"
@@ -129,7 +143,7 @@ def _one_fits(value: Any, expected: type | Fit) -> bool:  # noqa: ANN401  JSON
     return expected(value)
 
 
-def _strangers(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, str, bool]]:  # noqa: ANN401  JSON
+def _strangers(value: Any, kind: str, path: str) -> Iterator[_Stranger]:  # noqa: ANN401  JSON
     if value is None or kind == "any":
         return
     if kind.startswith("["):
@@ -141,38 +155,38 @@ def _strangers(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, 
     else:
         problem = _scalar_problem(value, kind)
         if problem:
-            yield path, value, problem, True
+            yield _Stranger(path, value, problem)
 
 
-def _in_list(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, str, bool]]:  # noqa: ANN401  JSON
+def _in_list(value: Any, kind: str, path: str) -> Iterator[_Stranger]:  # noqa: ANN401  JSON
     if not isinstance(value, list):
-        yield path, value, "is not a list", True
+        yield _Stranger(path, value, "is not a list")
         return
     for position, each in enumerate(value):
         yield from _strangers(each, kind, f"{path}[{position}]")
 
 
-def _in_mapping(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, str, bool]]:  # noqa: ANN401  JSON
+def _in_mapping(value: Any, kind: str, path: str) -> Iterator[_Stranger]:  # noqa: ANN401  JSON
     if not isinstance(value, dict):
-        yield path, value, "is not a mapping of names to values", True
+        yield _Stranger(path, value, "is not a mapping of names to values")
         return
     for name, each in value.items():
         yield from _strangers(each, kind, f"{path}[{name}]")
 
 
-def _in_record(value: Any, kind: str, path: str) -> Iterator[tuple[str, object, str, bool]]:  # noqa: ANN401  JSON
+def _in_record(value: Any, kind: str, path: str) -> Iterator[_Stranger]:  # noqa: ANN401  JSON
     if not isinstance(value, dict):
-        yield path, value, "is not a mapping of field names to values", True
+        yield _Stranger(path, value, "is not a mapping of field names to values")
         return
     fields = pod_types()[kind]
     for name, each in value.items():
         if name in fields:
             yield from _strangers(each, fields[name], f"{path}.{name}")
         else:
-            yield f"{path}.{name}", each, f"unknown field{_hint(name, fields)}", False
+            yield _Stranger(f"{path}.{name}", each, name=name, fields=fields)
 
 
-def _hint(name: str, fields: dict[str, str]) -> str:
+def _hint(name: str, fields: Mapping[str, str]) -> str:
     close = get_close_matches(name, fields, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -227,7 +241,9 @@ _PROBLEMS: Final[dict[str, Callable[[object], str]]] = {
 
 def nanos_of(value: object) -> int:
     """A quantity in billionths; QuantityError for something else."""
-    if type(value) is str or (type(value) is int and abs(value) < _SMALL):
+    if (type(value) is str and len(value) <= _REMEMBERED) or (
+        type(value) is int and abs(value) < _SMALL
+    ):
         return _nanos_of_text(str(value))
     return parse_quantity_field(value).nanos
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _BUDGETS: Final = (MIN_AVAILABLE, MAX_UNAVAILABLE)
 _PERCENT: Final = 100
+_MAX_DIGITS: Final = 18
+_SHOWN: Final = 60
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:
@@ -94,7 +96,7 @@ def _check_budgets(annotations: Mapping[str, str], findings: Findings) -> None:
         problem = _budget_problem(annotations[key])
         if problem:
             findings.deny(
-                f'invalid value <"{annotations[key]}"> for {key}, {problem}: '
+                f'invalid value <"{annotations[key][:_SHOWN]}"> for {key}, {problem}: '
                 f"metadata.annotations[{key}]"
             )
     if len(written) > 1:
@@ -106,7 +108,7 @@ def _check_budgets(annotations: Mapping[str, str], findings: Findings) -> None:
 
 def _budget_problem(text: str) -> str:
     number = text.removesuffix("%")
-    is_number = number.isascii() and number.isdigit()
+    is_number = number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS
     if text.endswith("%"):
         fits = is_number and 0 < int(number) < _PERCENT
         return "" if fits else "it must be a valid percentage which between 1% ~ 99%"

@@ -5,6 +5,7 @@ As k8s.io/kubernetes, pkg/apis/core/validation, validates it.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.admission.names import QUALIFIED_RULE, is_qualified
@@ -97,12 +98,14 @@ def _check_whole(resources: Part, containers: list[Part]) -> None:
 def _check_sums(resources: Part, containers: list[Part]) -> None:
     limits = _nanos(resources.raw.get("limits"))
     requests = _nanos(resources.raw.get("requests"))
-    held = [_asked(each.raw.get("resources") or {}) for each in containers]
+    held: Counter[str] = Counter()
+    for container in containers:
+        held.update(_asked(container.raw.get("resources") or {}))
     for part, amounts in (("requests", requests), ("limits", limits)):
         for name, amount in amounts.items():
             if part == "limits" and (name in requests or name not in _OF_PODS):
                 continue
-            if sum(each.get(name, 0) for each in held) > amount:
+            if held[name] > amount:
                 resources.findings.invalid(
                     f"{resources.path}.{part}[{name}]",
                     resources.raw[part][name],

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+
+from optsched.admission.limits import MAX_VALUES_OF_REVIEW, count_values
+from optsched.units.errors import shown
 
 if TYPE_CHECKING:
     from optsched.api.kinds import Ref
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
+_SHOWN: Final = 60
 
 Raw = dict[str, Any]
 Operation = dict[str, Any]
@@ -26,6 +31,10 @@ class MalformedReview(ValueError):
         super().__init__(problem)
         self.problem = problem
         self.uid = uid
+
+
+class TooLarge(MalformedReview):
+    """A body with more values than are decoded."""
 
 
 class Action(StrEnum):
@@ -91,8 +100,11 @@ def read_body(body: bytes) -> Request:
     """The request in the text of an AdmissionReview; MalformedReview for anything else.
 
     What JSON does not have (NaN) or leaves open (a name twice) is refused: what would be looked at
-    might not be what is stored.
+    might not be what is stored. TooLarge for a text with more values than any two objects have.
     """
+    num_values = count_values(body)
+    if num_values > MAX_VALUES_OF_REVIEW:
+        raise TooLarge(f"has {num_values} values: send at most {MAX_VALUES_OF_REVIEW}")
     try:
         found = _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as e:
@@ -104,16 +116,17 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no number in JSON")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> Raw:
+def read_fields(pairs: list[tuple[str, Any]]) -> Raw:
+    """Return an object of JSON; ValueError for a name that comes twice, in linear time."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{json.dumps(twice)} is there twice in one object")
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"{shown(twice)} is there twice in one object")
     return found
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_unique)
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=read_fields)
 
 
 def read_review(body: object) -> Request:
@@ -124,11 +137,15 @@ def read_review(body: object) -> Request:
     uid = request.get("uid") if isinstance(request, dict) else None
     uid = uid if isinstance(uid, str) else ""
     if body.get("kind") != KIND or body.get("apiVersion") != API_VERSION:
-        seen = f"{body.get('apiVersion')}/{body.get('kind')}"
+        seen = f"{_named(body.get('apiVersion'))}/{_named(body.get('kind'))}"
         raise MalformedReview(f"{seen} is not understood: send {API_VERSION}/{KIND}", uid)
     if not isinstance(request, dict) or not uid:
         raise MalformedReview("request: is missing or has no uid", uid)
     return _request(request, uid)
+
+
+def _named(value: object) -> str:
+    return str(value)[:_SHOWN] if isinstance(value, str | None) else shown(value)
 
 
 def _request(request: Raw, uid: str) -> Request:
@@ -165,7 +182,9 @@ def _action(operation: object, uid: str) -> Action:
     try:
         return Action(str(operation))
     except ValueError as e:
-        problem = f"request.operation: {operation!r} is not one of CREATE, UPDATE, DELETE"
+        problem = (
+            f"request.operation: {str(operation)[:_SHOWN]!r} is not one of CREATE, UPDATE, DELETE"
+        )
         raise MalformedReview(problem, uid) from e
 
 

@@ -14,6 +14,8 @@ from optsched.admission import (
     pods,
     queues,
 )
+from optsched.admission.findings import Findings, ReviewEnded
+from optsched.admission.limits import check_shape
 from optsched.admission.review import Action, Response
 from optsched.api import kinds
 
@@ -125,6 +127,19 @@ SERVICE_OF: Final = {service.path: service for service in SERVICES}
 
 def review(service: Service, request: Request, world: World, settings: Settings) -> Response:
     """The answer to a request; what a service is not there for is denied, never let pass."""
+    problem = _misuse(service, request)
+    if problem:
+        return Response((problem,))
+    try:
+        check_shape(request.obj, "object", Findings())
+        check_shape(request.old, "oldObject", Findings())
+        return service.review(request, world, settings)
+    except ReviewEnded as ended:
+        return ended.findings.response()
+
+
+def _misuse(service: Service, request: Request) -> str:
+    """Return why a service can not review a request; empty where it can."""
     kind, resource = service.kind, request.resource
     if (resource.group, resource.version, resource.plural) != (
         kind.group,
@@ -132,14 +147,14 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         kind.plural,
     ):
         expected = f"{kind.plural}.{kind.version}.{kind.group}".rstrip(".")
-        return Response((f"{service.path} reviews {expected}, not {resource}",))
+        return f"{service.path} reviews {expected}, not {resource}"
     if request.action not in service.actions:
         expected = ", ".join(service.actions)
-        return Response((f"{service.path} reviews {expected}, not {request.action}",))
+        return f"{service.path} reviews {expected}, not {request.action}"
     if request.obj is None and request.action is not Action.DELETE:
-        return Response((f"{service.path} needs the object that is to be stored",))
+        return f"{service.path} needs the object that is to be stored"
     if request.old is None and request.action is Action.UPDATE:
-        return Response((f"{service.path} needs the object that is to be changed",))
+        return f"{service.path} needs the object that is to be changed"
     if not request.name and request.action is Action.DELETE:
-        return Response((f"{service.path} needs the name of what is to be deleted",))
-    return service.review(request, world, settings)
+        return f"{service.path} needs the name of what is to be deleted"
+    return ""

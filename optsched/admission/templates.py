@@ -15,6 +15,7 @@ from optsched.admission import names
 from optsched.admission.containers import check_containers, parts_of_containers
 from optsched.admission.contexts import check_pod_context
 from optsched.admission.device_claims import check_claims
+from optsched.admission.limits import MAX_CLAIMS, MAX_CONTAINERS, check_count
 from optsched.admission.parts import Part
 from optsched.admission.placement import check_labels, check_placement
 from optsched.admission.pod_types import check_types
@@ -34,6 +35,11 @@ _CHOICES: Final = {
 }
 _SUBDOMAINS: Final = ("serviceAccountName", "priorityClassName", "runtimeClassName", "nodeName")
 _LABELS: Final = ("hostname", "subdomain")
+_MOST: Final = {
+    "initContainers": MAX_CONTAINERS,
+    "containers": MAX_CONTAINERS,
+    "resourceClaims": MAX_CLAIMS,
+}
 _MAX_INT32: Final = 2**31 - 1
 _MAX_ANNOTATIONS: Final = 256 * 2**10
 _DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
@@ -53,6 +59,8 @@ def check_template(template: Mapping[str, Any], path: str, findings: Findings) -
     if meta is not None:
         _check_meta(meta)
     spec = whole.part("spec") or Part({}, f"{path}.spec", findings)
+    for name, most in _MOST.items():
+        check_count(f"{spec.path}.{name}", len(spec.raw.get(name) or ()), most, findings)
     _check_spec(spec)
     return True
 
@@ -80,7 +88,7 @@ def _check_meta(meta: Part) -> None:
 
 
 def _is_int32(text: str) -> bool:
-    is_whole = re.fullmatch(r"-?(0|[1-9][0-9]*)", text) is not None
+    is_whole = re.fullmatch(r"-?(0|[1-9][0-9]{0,9})", text) is not None
     return is_whole and -_MAX_INT32 - 1 <= int(text) <= _MAX_INT32
 
 

@@ -81,6 +81,9 @@ TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
 TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
 HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # a tier name: the whole cluster
+ADMITTED_QUEUE: Final = (
+    "optsched.io/admitted-queue"  # ours: on bound pods, the queue they count for
+)
 EVICTED: Final = "optsched.io/evicted"  # ours: pods that the scheduler evicts, `name=uid` each
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 

@@ -15,6 +15,7 @@ import click
 
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
+from optsched.cli.collecting import collect_less
 from optsched.cli.flags import (
     Duration,
     Grammar,
@@ -176,6 +177,7 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  cli
     """Schedule the pods of a cluster that ask for us, next to its own scheduler."""
     set_up_logging(given["verbosity"])
     warn_ignored(ctx)
+    collect_less()
     # Kubernetes' client takes half a second to load; other commands and --help do without.
     from optsched.kube.client import ConfigError
     from optsched.kube.live import run

@@ -7,34 +7,62 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 
 from optsched.study.comparison.figures import FIGURES, SHOWN
-from optsched.study.comparison.wording import UNKNOWN, signed_text, value_text, verdict
+from optsched.study.comparison.wording import UNKNOWN, signed_text, value_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
     from optsched.study.comparison.figures import Figure
     from optsched.study.comparison.table import Comparison
 
 _COLUMNS: Final = tuple(figure for figure in FIGURES if figure.name in SHOWN)
+_NAMED: Final = 10
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """Print means by model, and then what differs from the first model."""
-    traces = {(row.trace, row.seed) for row in comparison.rows}
-    console.print(f"means over {_number(len(traces), 'replay')} of each model", highlight=False)
+    replays = {row.replay for row in comparison.rows}
+    console.print(f"means over {_number(len(replays), 'replay')} of each model", highlight=False)
     if not comparison.is_complete:
         console.print("incomplete: not all cells were played", highlight=False)
-    columns = [f for f in _COLUMNS if any(row.value(f) is not None for row in comparison.rows)]
+    columns = [
+        f for f in _COLUMNS if any(comparison.value(r, f) is not None for r in comparison.rows)
+    ]
     console.print()
     console.print(_means(comparison, columns))
+    for line in _unfinished(comparison):
+        console.print(line, highlight=False, soft_wrap=True)
     if len(comparison.models) < 2:
         return
     differences = _differences(comparison, columns)
-    told = "paired, 95 % interval" if differences.row_count else "nothing differs"
+    shown = "paired, 95 % intervals for all figures together"
     console.print()
-    console.print(f"against {comparison.models[0]}: {told}", highlight=False)
+    title = shown if differences.row_count else "nothing differs"
+    console.print(f"against {comparison.models[0]}: {title}", highlight=False)
     if differences.row_count:
         console.print(differences)
+        for line in comparison.reservations:
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def _unfinished(comparison: Comparison) -> Iterator[str]:
+    """Which jobs times leave out, and under which model they did not finish."""
+    for model in comparison.models:
+        missing = comparison.unfinished(model)
+        if not missing:
+            continue
+        names = [
+            name if len(comparison.common) == 1 else f"{name} (seed {seed})"
+            for (_, seed), jobs in missing.items()
+            for name in jobs
+        ]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield (
+            f"times leave out {_number(len(names), 'job')} that did not finish under {model}: "
+            f"{', '.join(names[:_NAMED])}{more}"
+        )
 
 
 def _means(comparison: Comparison, columns: list[Figure]) -> Table:
@@ -64,10 +92,9 @@ def _differences(comparison: Comparison, columns: list[Figure]) -> Table:
             zero = value_text(figure, 0.0)
             if {signed_text(figure, found.mean), *ends} <= {zero, UNKNOWN}:
                 continue
-            told = verdict(figure, found.mean) if found.is_clear else ""
-            number = str(found.pairs)
             mean = signed_text(figure, found.mean)
-            table.add_row(model, figure.name, mean, *ends, number, told)
+            verdict = comparison.verdict(model, figure)
+            table.add_row(model, figure.name, mean, *ends, str(found.pairs), verdict)
     return table
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
+from optsched.cli.collecting import keep_for_good
 from optsched.cli.deciding import policy_of
 from optsched.cli.endings import BAD_INPUT, STOPPED
 from optsched.cli.replaying import replay_options
@@ -112,7 +112,7 @@ def _simulate(trace: str, asked: Asked) -> None:
     check_report(asked.report)
     policy = policy_of(screen, asked.model, asked.solver, asked.plugins_dir)
     given = _given(screen, trace, asked)
-    _settle()
+    keep_for_good()
     run = _Run(given, policy, asked)
     try:
         with solver_of(policy) as solver, screen.status("playing") as status:
@@ -138,13 +138,6 @@ def _simulate(trace: str, asked: Asked) -> None:
             "yellow",
         )
         sys.exit(STOPPED)
-
-
-def _settle() -> None:
-    """What has been read stays: the collector need not look at it again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 20, 100)
 
 
 # --- what is given -------------------------------------------------------------------------------

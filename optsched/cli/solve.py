@@ -16,6 +16,7 @@ from optsched.cli.assigning import (
     policies_of,
 )
 from optsched.cli.benchmarks import OrBenchmark
+from optsched.cli.collecting import collect_less
 from optsched.cli.endings import NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.keeping import has_kept
 from optsched.cli.output import JSON, TABLE
@@ -116,6 +117,7 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     written, 130 after Ctrl-C, with the best plan so far.
     """
     screen = remarks()
+    collect_less()
     try:
         check_report(options["report"])
         code = _solve(screen, instance, Options(**options))

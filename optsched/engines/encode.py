@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.engines.copies import copy_classes
 from optsched.engines.cpsat.model import Configurations, LevelModel, Objective, Placement
-from optsched.engines.cpsat.pricing import useful_capacity
+from optsched.engines.cpsat.pricing import check_rooms, useful_capacity
 from optsched.engines.deal import deal, domains_taken
 from optsched.engines.masks import allowed_nodes, rooms, spare_room
 from optsched.problem.arrays import ranges, row_groups
@@ -232,7 +232,10 @@ class ByConfigurations:
 def encode_configurations(
     problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions
 ) -> ByConfigurations:
-    """z[k, p] nodes of class k with configuration p; levels over nodes and domains stay out."""
+    """z[k, p] nodes of class k with configuration p; levels over nodes and domains stay out.
+
+    Raises `TooManyRooms` where it is plain that configurations can not be priced.
+    """
     form = _aggregated(problem, rules, goal)
     for rule in rules.hard:
         rule.encode_domains(form)
@@ -244,7 +247,8 @@ def encode_configurations(
     useful = useful_capacity(problem.idle, problem.classes.request)
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     class_of, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    fits = _fitting(capacity[first], request)
+    may = _fitting(capacity[first], request) & allowed[:, first].T
+    check_rooms(capacity[first], request, may)
     by_class = np.argsort(class_of, kind="stable")
     size = np.bincount(class_of, minlength=len(first)).astype(np.int64)
     start = _configurations_in_use(incumbent, class_of, copies.of_tasks(form, incumbent.node_of))
@@ -259,7 +263,7 @@ def encode_configurations(
         request=request,
         capacity=capacity[first],
         multiplicity=size,
-        allowed=fits & allowed[:, first].T,
+        allowed=may,
         start_class=start[0],
         start_tasks=start[1],
         start_uses=start[2],

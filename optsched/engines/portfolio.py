@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import LevelResult, LevelStatus, Sense
-from optsched.engines.cpsat.pricing import useful_capacity
+from optsched.engines.cpsat.pricing import TOO_MANY_ROOMS, TooManyRooms, useful_capacity
 from optsched.engines.encode import Goal, encode_configurations, encode_direct
 from optsched.engines.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, run_greedy
 from optsched.engines.masks import rooms
@@ -368,7 +368,10 @@ def _improve_with(engine: str, problem: Problem, part: _Open, run: tuple[Answer,
     """What one engine makes of an incumbent."""
     levels = part.goal.levels
     incumbent, search = run
-    encoding, relaxed = _encode(engine, part)
+    try:
+        encoding, relaxed = _encode(engine, part)
+    except TooManyRooms:
+        return replace(incumbent, stopped=TOO_MANY_ROOMS)
     tell = None
     if search.watch is not None:
         tell = _Teller(problem, levels, incumbent, (encoding, relaxed), search.watch)

@@ -167,9 +167,15 @@ class PodDecoder:
         return self._priority(_part(pod, "spec"), [], [])
 
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
-        """The queue of a pod without a PodGroup; namespace: the annotations of its namespace."""
-        own = _meta(pod, []).annotations.get(wellknown.QUEUE_NAME)
-        return own or namespace.get(wellknown.QUEUE_NAME) or self.options.default_queue
+        """The queue of a pod without a PodGroup; namespace: the annotations of its namespace.
+
+        A bound pod counts for the queue that admitted it, as the binder has noted.
+        """
+        own = _meta(pod, []).annotations
+        if _part(pod, "spec").get("nodeName") and (admitted := own.get(wellknown.ADMITTED_QUEUE)):
+            return admitted
+        named = own.get(wellknown.QUEUE_NAME) or namespace.get(wellknown.QUEUE_NAME)
+        return named or self.options.default_queue
 
     def _shape(self, pod: Mapping[str, Any], meta: ObjectMeta) -> _Shaped:
         key = shape_key(pod, meta)

@@ -29,7 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class LiveWorld:
-    """A `World`; `watches` have to be running for it to know anything."""
+    """A `World`; `watches` have to be running for it to know anything.
+
+    It may be read in any thread; each look is at one state of one kind.
+    """
 
     def __init__(self, clock: Clock, on_failure: Callable[[Kind], None]) -> None:
         self._store = Store(KINDS, (), clock, self._changed)
@@ -46,7 +49,7 @@ class LiveWorld:
 
     def queues(self) -> Iterable[Queue]:
         """See `World`."""
-        return self._queues.values()
+        return tuple(self._queues.values())
 
     def children(self, name: str) -> tuple[Queue, ...]:
         """See `World`."""
@@ -119,13 +122,16 @@ class LiveWorld:
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
         if kind != QUEUE:
             return
-        old = self._queues.pop(before["metadata"]["name"], None) if before else None
-        if old is not None:
+        old = self._queues.get(before["metadata"]["name"]) if before else None
+        queue = parse_queue(after)[0] if after else None
+        # Reviews read in other threads: what is there before and after is there at any time.
+        if queue is not None:
+            self._queues[queue.name] = queue
+            self._children.setdefault(queue.parent, {})[queue.name] = queue
+        if old is not None and queue is None:
+            del self._queues[old.name]
+        if old is not None and (queue is None or queue.parent != old.parent):
             siblings = self._children[old.parent]
             siblings.pop(old.name)
             if not siblings:
                 del self._children[old.parent]
-        queue = parse_queue(after)[0] if after else None
-        if queue is not None:
-            self._queues[queue.name] = queue
-            self._children.setdefault(queue.parent, {})[queue.name] = queue

@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from optsched.api.wellknown import ADMITTED_QUEUE
 from optsched.domain.decisions import Allocate
 from optsched.domain.reasons import ReasonCode
 from optsched.formats.cards import VGPU_IDS, bind_marks
@@ -225,6 +226,8 @@ class LiveBinder:
             )
             marks = bind_marks(action.cards, action.node, self._around.clock.now_ms())
             marks |= decision_marks(action.numa)
+            if queue := self._cache.queue_of(gang):
+                marks[ADMITTED_QUEUE] = queue
             locks = VGPU_IDS in marks and self._around.locks_nodes()
             devices = action.devices
             bind = Bind(action.task, uid, action.node, gang, marks, devices, locks, is_gated)

@@ -116,6 +116,7 @@ class ClusterCache:
         self._shards: dict[str, NodeShard] = {}
         self._held: dict[str, Reason] = {}
         self._moves: dict[str, str] = {}
+        self._admitted: dict[str, str] = {}  # the queues that gangs with pods on nodes count for
         self._classes: dict[str, PriorityClass] = {}
         self._shuffled_ms: dict[str, int] = {}
         self._usage: Mapping[str, Usage] = {}
@@ -193,6 +194,9 @@ class ClusterCache:
     ) -> str:
         """Count a pending task as bound until a watch or `forget` says otherwise; its uid."""
         self.version += 1
+        gang = self._gangs.get(self._pods[task].task.gang)
+        if gang is not None:
+            self._admitted.setdefault(gang.key, gang.queue)
         for grant in devices:
             if grant.devices:
                 self._devices.assume(task, node, grant)
@@ -306,6 +310,11 @@ class ClusterCache:
     def device_class(self, name: str) -> DeviceClass | None:
         """A DeviceClass as it is followed; None where there is none."""
         return self._devices.devices().classes.get(name)
+
+    def queue_of(self, gang: str) -> str:
+        """The queue of a gang as the last snapshot has it; empty where it has no such gang."""
+        known = self._gangs.get(gang)
+        return "" if known is None else known.queue
 
     def group(self, key: str) -> PodGroup | None:
         """A PodGroup as the server has it."""
@@ -522,7 +531,7 @@ class ClusterCache:
     def _refresh_gangs(self) -> None:
         touched = self._pods.touched_gangs
         for key in touched:
-            gang = self._gang(key)
+            gang = self._as_admitted(key, self._gang(key))
             if gang is None:
                 self._moves.pop(key, None)
                 self._gangs.remove(key)
@@ -546,6 +555,17 @@ class ClusterCache:
             gang = self._gang_without_group(key, tuple(tasks))
         reason = self._held.get(key)
         return gang if reason is None or gang.problem else replace(gang, problem=reason)
+
+    def _as_admitted(self, key: str, gang: Gang | None) -> Gang | None:
+        """The gang in the queue that admitted it, as long as pods of it hold resources.
+
+        A PodGroup that is deleted, or names another queue, frees nothing that is in use.
+        """
+        if gang is None or not any(task.status.holds_resources for task in gang.tasks):
+            self._admitted.pop(key, None)
+            return gang
+        queue = self._admitted.setdefault(key, gang.queue)
+        return gang if gang.queue == queue else replace(gang, queue=queue)
 
     def _with_moves(self, gang: Gang) -> Gang:
         """The gang with the record of moves that it is about to have."""

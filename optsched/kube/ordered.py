@@ -16,6 +16,10 @@ class Ordered(Generic[V]):
         self._names: list[str] = []
         self._values: tuple[V, ...] | None = ()
 
+    def get(self, name: str) -> V | None:
+        """The value of a name; None where there is none."""
+        return self._by_name.get(name)
+
     def set(self, name: str, value: V) -> None:
         """Put a value in its place."""
         known = self._by_name.get(name)

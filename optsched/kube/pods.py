@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _NONE: Final[Mapping[str, Task]] = {}
 _NOTHING: Final[Mapping[str, Any]] = {}
+_QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ class Pod:
     def outline(self) -> Raw:
         """What is left of the pod, as a pod."""
         named = {"name": self.told.name, "namespace": self.told.namespace}
-        return {"metadata": {**named, "annotations": self.annotations}, "spec": self.spec}
+        spec = {**self.spec, "nodeName": self.told.node}
+        return {"metadata": {**named, "annotations": self.annotations}, "spec": spec}
 
 
 class PodShelf:
@@ -306,8 +308,7 @@ class PodShelf:
     def _pod(self, told: Task, task: Task, raw: Raw) -> Pod:
         annotations = _part(_part(raw, "metadata"), "annotations")
         if not told.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
-            queue = annotations.get(wellknown.QUEUE_NAME)
-            annotations = _NOTHING if queue is None else {wellknown.QUEUE_NAME: queue}
+            annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
         spec = _part(raw, "spec")
         priority = spec.get("priority")
         if type(priority) is int:

@@ -10,23 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
 
 from aiohttp import web
 
 from optsched.admission.registration import TIMEOUT_S
-from optsched.admission.review import MalformedReview, Response, answer, read_body
+from optsched.admission.review import MalformedReview, Response, TooLarge, answer, read_body
 from optsched.admission.services import review
+from optsched.kube.doorway import Patience, listen
+from optsched.kube.lanes import Lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    import ssl
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from optsched.admission.review import Request
     from optsched.admission.services import Service
     from optsched.admission.world import Settings
     from optsched.kube.admission_world import LiveWorld
     from optsched.kube.ports import Api
+    from optsched.kube.server import Address
     from optsched.kube.webhook_metrics import WebhookMetrics
     from optsched.session.ports import Clock
 
@@ -34,6 +39,12 @@ MAX_BODY: Final = 8 * 2**20
 """A review of a change holds the old object, of which etcd takes 1.5 MiB, and the new one, of which
 an API server reads 3 MiB, both written with escapes. With Volcano's limit of 3 MiB the largest
 objects could be made, but not changed."""
+
+KEEPALIVE_S: Final = 120.0
+"""How long a connection may be idle: longer than API servers keep one, which is 90 s."""
+
+LINGERING_S: Final = 1.0
+"""How long the rest of a body is read that has been answered already."""
 
 _JSON: Final = "application/json"
 
@@ -52,37 +63,67 @@ class Reviewer:
     settings: Callable[[], Settings]
     metrics: WebhookMetrics
     clock: Clock
-
-    async def review(self, service: Service, request: Request) -> Response:
-        """The answer to a request; a denial that rests on other objects is looked at again.
-
-        A client may submit a job right after it has made a queue, before a watch tells us.
-        """
-        settings = self.settings()
-        response = review(service, request, self.world, settings)
-        if response.rests_on:
-            self.metrics.looked_again(service.path)
-            if await self.world.look_again(self.api, response.rests_on):
-                response = review(service, request, self.world, settings)
-        return response
+    lanes: Lanes = field(default_factory=Lanes)
 
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
         """The answer to a body, and what came of it."""
         if self.world.unsynced():
             return _plain(503, "not ready: the cluster has not been looked at yet"), "unready"
+        read = await self.lanes.run(len(body), self._read, service, body)
+        if isinstance(read, _Unread):
+            return _plain(read.status, read.text), "malformed"
+        request, response = read
+        if response.rests_on:
+            response = await self._review_again(service, request, response, len(body))
+        said = web.json_response(answer(request.uid, response))
+        return said, _result_of(response)
+
+    def _read(self, service: Service, body: bytes) -> tuple[Request, Response] | _Unread:
+        # An exception that left this thread would keep the body and all that was made of it.
         try:
             request = read_body(body)
+        except TooLarge as e:
+            return _Unread(413, f"the review {e}")
         except MalformedReview as e:
-            return _plain(400, f"not an AdmissionReview: {e}"), "malformed"
+            return _Unread(400, f"not an AdmissionReview: {e}")
+        return request, self._review(service, request)
+
+    def _review(self, service: Service, request: Request) -> Response:
         try:
-            response = await self.review(service, request)
+            return review(service, request, self.world, self.settings())
         except Exception:
             # A mistake of ours must neither let anything in nor end the server.
             log.exception("%s: %s %s", service.path, request.namespace, request.name)
-            response = Response(("this object can not be reviewed: see the log of the webhook",))
-            return web.json_response(answer(request.uid, response)), "error"
-        said = web.json_response(answer(request.uid, response))
-        return said, "allowed" if response.allowed else "denied"
+            return _BROKEN
+
+    async def _review_again(
+        self, service: Service, request: Request, response: Response, num_bytes: int
+    ) -> Response:
+        """Review a denied request again if the objects that the denial rests on have changed.
+
+        A client may submit a job right after it has made a queue, before a watch tells us.
+        """
+        self.metrics.looked_again(service.path)
+        if not await self.world.look_again(self.api, response.rests_on):
+            return response
+        return await self.lanes.run(num_bytes, self._review, service, request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """The answer to a body that is no review."""
+
+    status: int
+    text: str
+
+
+_BROKEN: Final = Response(("this object can not be reviewed: see the log of the webhook",))
+
+
+def _result_of(response: Response) -> str:
+    if response is _BROKEN:
+        return "error"
+    return "allowed" if response.allowed else "denied"
 
 
 def application(
@@ -95,6 +136,36 @@ def application(
     return app
 
 
+@asynccontextmanager
+async def serve_reviews(
+    app: web.Application,
+    place: Address,
+    tls: ssl.SSLContext,
+    ending_s: float,
+    patience: Patience = Patience(),  # noqa: B008  it is frozen
+) -> AsyncIterator[Address]:
+    """Serve the paths over TLS while the context is open; gives the address as it came to be.
+
+    ending_s: how long requests may take that are being answered at the end. OSError for an
+    address that can not be had.
+    """
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=ending_s,
+        keepalive_timeout=KEEPALIVE_S,
+        lingering_time=LINGERING_S,
+        auto_decompress=False,
+    )
+    await runner.setup()
+    server = cast("web.Server", runner.server)
+    try:
+        async with listen(place, tls, server, patience) as address:
+            yield address
+    finally:
+        await runner.cleanup()
+
+
 def _handler(
     service: Service, reviewer: Reviewer, body_s: float
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -102,12 +173,23 @@ def _handler(
         began = reviewer.clock.monotonic()
         result = "malformed"
         try:
-            if http.content_type != _JSON:
-                return _plain(415, f"{http.content_type} is not read here: send {_JSON}")
-            async with asyncio.timeout(body_s):
+            problem = _unreadable(http)
+            if problem:
+                return _plain(415, problem)
+            length = MAX_BODY if http.content_length is None else http.content_length
+            if length > MAX_BODY:
+                raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=length)
+            result = "busy"
+            async with asyncio.timeout(body_s) as deadline, reviewer.lanes.room_for(length):
+                result = "malformed"
+                deadline.reschedule(asyncio.get_running_loop().time() + body_s)
                 body = await http.read()
-            said, result = await reviewer.respond(service, body)
+                result = "busy"
+                deadline.reschedule(asyncio.get_running_loop().time() + TIMEOUT_S)
+                said, result = await reviewer.respond(service, body)
         except TimeoutError:
+            if result == "busy":
+                return _plain(503, "too much is under review: try again")
             return _plain(408, f"the body did not come within {body_s:g} s")
         except (OSError, web.RequestPayloadError):
             return _plain(400, "the body is not whole: its sender has gone")
@@ -117,6 +199,15 @@ def _handler(
         return said
 
     return handle
+
+
+def _unreadable(http: web.Request) -> str:
+    """Return why a body is not read; empty where it is."""
+    if http.content_type != _JSON:
+        return f"{http.content_type} is not read here: send {_JSON}"
+    encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
+    # A few kilobytes can stand for gigabytes.
+    return "" if encoding == "identity" else f"{encoding[:60]} is not read here: send plain {_JSON}"
 
 
 def _plain(status: int, text: str) -> web.Response:

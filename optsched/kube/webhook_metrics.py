@@ -59,7 +59,7 @@ class WebhookMetrics:
         )
 
     def reviewed(self, path: str, result: str, seconds: float) -> None:
-        """A request was answered; result: allowed, denied, malformed or error."""
+        """A request was answered; result: allowed, denied, malformed, busy or error."""
         self._reviews.labels(path, result).inc()
         self._seconds.labels(path).observe(seconds)
 

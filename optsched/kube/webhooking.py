@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import web
-
 from optsched.admission.registration import configuration_ref
 from optsched.kube.admission_file import AdmissionFile
 from optsched.kube.admission_world import LiveWorld
@@ -25,7 +23,7 @@ from optsched.kube.process import on_signals
 from optsched.kube.server import Address, serve
 from optsched.kube.trust import SharedSecret, announce
 from optsched.kube.waiting import Waiting
-from optsched.kube.webhook import Reviewer, application
+from optsched.kube.webhook import Reviewer, application, serve_reviews
 from optsched.kube.webhook_metrics import WebhookMetrics
 
 if TYPE_CHECKING:
@@ -179,17 +177,10 @@ class _Process:
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         app = application(self._settings.services, self._reviewer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=ENDING_S)
-        await runner.setup()
-        try:
-            place = self._settings.place
-            site = web.TCPSite(runner, place.host or None, place.port, ssl_context=self._tls)
-            await site.start()
-            paths = ", ".join(service.path for service in self._settings.services)
+        paths = ", ".join(service.path for service in self._settings.services)
+        async with serve_reviews(app, self._settings.place, self._tls, ENDING_S) as place:
             log.info("reviews on %s:%d: %s", place.host, place.port, paths)
             yield
-        finally:
-            await runner.cleanup()
 
     async def _first_credentials(self) -> None:
         while self._shown is None:

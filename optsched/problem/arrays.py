@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 I64: TypeAlias = npt.NDArray[np.int64]
 F64: TypeAlias = npt.NDArray[np.float64]
@@ -23,6 +23,9 @@ UNLIMITED = np.int64(2**62)
 
 LARGEST = np.int64(2**56)
 """More than any cluster has of anything. Larger amounts are taken for so much: sums stay exact."""
+
+
+_MOST = int(LARGEST)
 
 
 def frozen(*values: object) -> None:
@@ -40,6 +43,29 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
         most = int(LARGEST)
         return table([[min(amount, most) for amount in row] for row in rows], width)
     return np.minimum(found, LARGEST)
+
+
+def sparse_table(rows: Iterable[Iterable[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
+    """(rows, columns) amounts by name, none above LARGEST, 0 where a row does not name a column.
+
+    `columns` numbers the names; other names are passed over. Cost follows what rows name, not how
+    many columns there are.
+    """
+    at: list[int] = []
+    number: list[int] = []
+    amounts: list[int] = []
+    count = 0
+    for row in rows:
+        for name, amount in row:
+            column = columns.get(name)
+            if column is not None:
+                at.append(count)
+                number.append(column)
+                amounts.append(min(amount, _MOST))
+        count += 1
+    found = np.zeros((count, len(columns)), np.int64)
+    found[at, number] = amounts
+    return found
 
 
 def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:

@@ -15,7 +15,7 @@ from optsched.domain.cluster import NO_POD_LIMIT
 from optsched.domain.devices import is_class_quota
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
-from optsched.problem.arrays import LARGEST, ranges, table
+from optsched.problem.arrays import LARGEST, ranges, sparse_table
 from optsched.problem.columns import NodeColumns
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
 from optsched.problem.queues import NEVER_MS, Demand, narrowing_queues, queue_arrays
@@ -229,7 +229,7 @@ def _shape_arrays(
     keys = [(e.shape, e.relation, e.queue, s.label, e.bound) for s in shapes for e in s.entries]
     class_of = [number.setdefault(key, len(number)) for key in keys]
     lengths = [0, *(len(s.entries) for s in shapes)]
-    least = [[dict(s.min_resources).get(r, 0) for r in resources] for s in shapes]
+    least = sparse_table((s.min_resources for s in shapes), _numbered(resources))
     arrays = GangShapes(
         shapes=shapes,
         start=np.cumsum(lengths, dtype=np.int64),
@@ -237,7 +237,7 @@ def _shape_arrays(
         count=np.array([e.count for e in entries], np.int64),
         need=np.array([s.need for s in shapes], np.int64),
         is_started=np.array([s.is_started for s in shapes], np.bool_),
-        least=table(least, len(resources)),
+        least=least,
     )
     return arrays, number
 
@@ -259,11 +259,12 @@ def _class_arrays(
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
     """(len(shapes), R) what one task of each shape takes, itself counted as a pod."""
-    rows = []
-    for shape in shapes:
-        by_name = {PODS: 1, **dict(shape.request)}
-        rows.append([by_name.get(r, 0) for r in resources])
-    return np.array(rows, np.int64).reshape(len(shapes), len(resources))
+    rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
+    return sparse_table(rows, _numbered(resources))
+
+
+def _numbered(resources: Sequence[str]) -> dict[str, int]:
+    return {name: r for r, name in enumerate(resources)}
 
 
 # --- queues ------------------------------------------------------------------------------------
@@ -272,14 +273,14 @@ def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
 def _queues(snapshot: Snapshot, rows: Sequence[GangRow], resources: Sequence[str]) -> QueueArrays:
     queue_of = _queue_of(snapshot)
     known = queue_of >= 0
-    shape = (len(snapshot.queues), len(resources))
+    shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
     # Gangs of few kinds make up most of a queue.
     numbers = Counter(zip(queue_of.tolist(), (r.stake for r in rows), strict=True))
 
     def by_queue(part_of: Callable[[Stake], Amounts]) -> I64:
-        kinds = [(q, dict(part_of(stake)), n) for (q, stake), n in numbers.items() if q >= 0]
-        held = table([[p.get(r, 0) for r in resources] for _, p, _ in kinds], len(resources))
+        kinds = [(q, part_of(stake), n) for (q, stake), n in numbers.items() if q >= 0]
+        held = sparse_table((part for _, part, _ in kinds), columns)
         times = np.array([number for _, _, number in kinds], np.int64)[:, None]
         at = np.array([q for q, _, _ in kinds], np.int64)
         sums, rough = np.zeros(shape, np.int64), np.zeros(shape)
@@ -345,11 +346,9 @@ def _same_axes(nodes: Sequence[Node], resources: Sequence[str], previous: Proble
 
 
 def _fresh_amounts(nodes: Sequence[Node], resources: Sequence[str]) -> _NodeAmounts:
-    offered = []
-    for node in nodes:
-        by_name = node.offers if node.ready else {}
-        unlimited = NO_POD_LIMIT if node.ready else 0
-        offered.append([by_name.get(r, unlimited if is_class_quota(r) else 0) for r in resources])
+    quotas = {r: NO_POD_LIMIT for r in resources if is_class_quota(r)}
+    parts = ({**quotas, **node.offers}.items() if node.ready else () for node in nodes)
+    offered = sparse_table(parts, _numbered(resources))
     residents = [(i, t) for i, node in enumerate(nodes) for t in node.residents]
     number: dict[TaskShape, int] = {}
     at = np.array([i for i, _ in residents], np.int64)
@@ -365,7 +364,7 @@ def _fresh_amounts(nodes: Sequence[Node], resources: Sequence[str]) -> _NodeAmou
 
     everyone = np.ones(len(residents), np.bool_)
     return _NodeAmounts(
-        allocatable=np.array(offered, np.int64).reshape(len(nodes), len(resources)),
+        allocatable=offered,
         used=per_node(everyone),
         releasing=per_node(leaves),
         foreign=per_node(stranger),

@@ -199,15 +199,13 @@ class Problem:
 
     @property
     def total(self) -> I64:
-        """(R,) what all nodes offer together."""
-        offered: I64 = self.allocatable.sum(axis=0)
-        return offered
+        """(R,) what all nodes offer together. Read only."""
+        return self.derived(_total)
 
     @property
     def idle(self) -> I64:
-        """(N, R) free now; never below zero."""
-        free: I64 = np.maximum(self.allocatable - self.used, 0)
-        return free
+        """(N, R) free now; never below zero. Read only."""
+        return self.derived(_idle)
 
     @property
     def open_gangs(self) -> I64:
@@ -228,4 +226,20 @@ class Problem:
 
     def index(self, resource: str) -> int:
         """Position of a resource on axis R; -1 when nobody mentions it."""
-        return self.resources.index(resource) if resource in self.resources else -1
+        return self.derived(_place_of).get(resource, -1)
+
+
+def _total(problem: Problem) -> I64:
+    offered: I64 = problem.allocatable.sum(axis=0)
+    frozen(offered)
+    return offered
+
+
+def _idle(problem: Problem) -> I64:
+    free: I64 = np.maximum(problem.allocatable - problem.used, 0)
+    frozen(free)
+    return free
+
+
+def _place_of(problem: Problem) -> Mapping[str, int]:
+    return {name: r for r, name in enumerate(problem.resources)}

@@ -289,6 +289,12 @@ def _entries(
     waiting: Sequence[Task], relations: Mapping[str, Relation], part_of: Mapping[str, int]
 ) -> tuple[tuple[Entry, ...], tuple[tuple[int, int], ...], tuple[Task, ...]]:
     """Alike tasks, the runs in which they come, and the tasks entry by entry."""
+    if not relations and not part_of:
+        first = waiting[0]
+        if all(t.shape is first.shape and t.role == first.role for t in waiting):
+            entry = Entry(first.role, first.shape, (), len(waiting), NO_PART)
+            in_order = tuple(sorted(waiting, key=lambda t: t.order))
+            return (entry,), ((0, len(waiting)),), in_order
     members: dict[tuple[str, TaskShape, Relation, int], list[Task]] = {}
     number: dict[tuple[str, TaskShape, Relation, int], int] = {}
     order: list[int] = []

@@ -40,8 +40,11 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
     """How many tasks of each entry of a gang get a node."""
     problem = outcome.problem
+    entries = problem.shapes.shapes[problem.shape_of[gang]].entries
+    if not outcome.num_placed[gang]:
+        return [0] * len(entries)
     found, at = [], int(problem.task_start[gang])
-    for entry in problem.shapes.shapes[problem.shape_of[gang]].entries:
+    for entry in entries:
         found.append(int(outcome.placed[at : at + entry.count].sum()))
         at += entry.count
     return found

@@ -45,12 +45,13 @@ class Binpack(Rule):
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """See `Rule`."""
-        request = problem.classes.request[task_class].tolist()
-        counted = [
-            (r, request[r], self.resources[name])
-            for r, name in enumerate(problem.resources)
-            if request[r] and self.resources.get(name)
-        ]
+        request = problem.classes.request[task_class]
+        named = sorted(
+            (r, weight)
+            for name, weight in self.resources.items()
+            if weight and (r := problem.index(name)) >= 0
+        )
+        counted = [(r, int(request[r]), weight) for r, weight in named if request[r]]
         if not counted or not self.weight:
             return None
         top = TOP * self.weight / sum(weight for _, _, weight in counted)

@@ -61,7 +61,7 @@ class Capability(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`."""
-        is_limited = (problem.queues.capability < UNLIMITED).any()
+        is_limited = problem.derived(_is_limited)
         votes = least_resources(problem).any()
         return _Ceilings(problem, ledger) if is_limited or votes else None
 
@@ -69,6 +69,8 @@ class Capability(Rule):
         """See `Rule`: names the queue or the ancestor whose ceiling binds."""
         problem = outcome.problem
         queues = problem.queues
+        if not problem.derived(_is_limited):
+            return None
         queue = int(problem.queue_of[gang])
         asked = asked_next(outcome, gang)
         used = outcome.subtree_allocated
@@ -84,6 +86,11 @@ class Capability(Rule):
                 f"{amount_text(problem.resources[r], int(asked[r]))} are asked for",
             )
         return None
+
+
+def _is_limited(problem: Problem) -> bool:
+    """Whether any queue has a ceiling on anything."""
+    return bool((problem.queues.capability < UNLIMITED).any())
 
 
 def _place(queue: str, at: str) -> str:

@@ -82,6 +82,8 @@ class DrfOrder(Greedy):
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
         """See `Greedy`."""
+        if self._ledger.holds_nothing(gang):
+            return (0.0,)
         return (self._share(self._ledger.gang_used(gang)),)
 
     def _share(self, amounts: Sequence[int]) -> float:

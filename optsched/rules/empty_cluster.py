@@ -16,7 +16,7 @@ import numpy as np
 
 from optsched.domain.decisions import Allocate
 from optsched.domain.task import TaskStatus
-from optsched.problem.arrays import row_groups
+from optsched.problem.arrays import UNLIMITED, row_groups
 from optsched.problem.relations import TermKind
 from optsched.rules.minimum_packing import MOST_STEPS, Effort, Goal, Packing
 from optsched.rules.world import World
@@ -100,6 +100,9 @@ class EmptyCluster:
         self._outcome = outcome
         self._problem = outcome.problem
         self._masking = rules.masking
+        filters = (r for r in rules.filters if r.mask_lasts and not r.mask_sees_pods)
+        self._filters = tuple(filters)
+        self._tying_rules = tuple(r for r in rules.tying if r in rules.masking)
         self._checks_left = MOST_CHECKS
         self.effort = Effort(MOST_STEPS)
         self._open: dict[int, Bool] = {}
@@ -183,7 +186,7 @@ class EmptyCluster:
     def tying(self, task_class: int) -> tuple[str, ...]:
         """Names of the rules that tie a class to what else is on nodes."""
         if task_class not in self._ties:
-            found = (r.name for r in self._masking if r.ties_nodes(self._problem, task_class))
+            found = (r.name for r in self._tying_rules if r.ties_nodes(self._problem, task_class))
             self._ties[task_class] = tuple(found)
         return self._ties[task_class]
 
@@ -211,9 +214,10 @@ class EmptyCluster:
         if task_class not in self._room:
             problem = self._problem
             request = problem.classes.request[task_class]
-            asked = np.flatnonzero(request)
-            offers = problem.allocatable[:, asked]
-            counts = np.maximum((offers // request[asked]).min(axis=1), 0)
+            counts = np.full(problem.num_nodes, UNLIMITED)
+            for r in np.flatnonzero(request).tolist():
+                np.minimum(counts, self._offers[:, r] // int(request[r]), out=counts)
+            np.maximum(counts, 0, out=counts)
             self._room[task_class] = np.where(self.is_open(task_class), counts, 0)
         return self._room[task_class]
 
@@ -222,14 +226,17 @@ class EmptyCluster:
         if task_class not in self._open:
             problem = self._problem
             found = problem.ready.copy()
-            for rule in self._masking:
-                if not rule.mask_lasts or rule.mask_sees_pods:
-                    continue
+            for rule in self._filters:
                 mask = rule.mask(problem, task_class)
                 if mask is not None:
                     found &= mask
             self._open[task_class] = found
         return self._open[task_class]
+
+    @cached_property
+    def _offers(self) -> I64:
+        """(N, R) what nodes offer, to be read resource by resource."""
+        return np.asfortranarray(self._problem.allocatable)
 
     @cached_property
     def node_class(self) -> I64:

@@ -204,8 +204,12 @@ class Explainer:
 
     def _view(self, task_class: int) -> _View:
         if task_class not in self._views:
-            self._views[task_class] = _View(self._outcome, self._rules, self._standing, task_class)
+            self._views[task_class] = _View(self._sight, task_class)
         return self._views[task_class]
+
+    @cached_property
+    def _sight(self) -> _Sight:
+        return _Sight(self._outcome, self._rules, self._standing)
 
 
 def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
@@ -222,30 +226,59 @@ def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
     return True
 
 
+@dataclass(frozen=True, eq=False)
+class _Free:
+    """What is free on some nodes (m, R), together (R,) and at most on one of them (R,)."""
+
+    left: I64
+    total: I64
+    largest: I64
+
+
+class _Sight:
+    """What all classes of tasks see alike: rules by how long their masks last, and free room."""
+
+    def __init__(self, outcome: Outcome, rules: RuleSet, standing: Standing) -> None:
+        self.outcome = outcome
+        self.standing = standing
+        self.lasting = [r for r in rules.filters if r.mask_lasts and not r.mask_sees_pods]
+        self.passing = [r for r in rules.filters if r not in self.lasting]
+        self._known: dict[bytes, _Free] = {}
+
+    def free(self, open_nodes: Bool) -> _Free:
+        """What is free on nodes (N,); classes that may use the same nodes share it."""
+        key = open_nodes.tobytes()
+        if key not in self._known:
+            left = np.maximum(self.outcome.idle[open_nodes], 0)
+            largest = left.max(axis=0, initial=0)
+            # Resource by resource is how it is read.
+            self._known[key] = _Free(np.asfortranarray(left), left.sum(axis=0), largest)
+        return self._known[key]
+
+
 class _View:
     """The nodes as one class of tasks finds them."""
 
-    def __init__(
-        self, outcome: Outcome, rules: RuleSet, standing: Standing, task_class: int
-    ) -> None:
+    def __init__(self, sight: _Sight, task_class: int) -> None:
         self.task_class = task_class
-        self.problem = outcome.problem
+        self.problem = sight.outcome.problem
         self.request: I64 = self.problem.classes.request[task_class]
+        asked = np.flatnonzero(self.request)
+        self._asked = list(zip(asked.tolist(), self.request[asked].tolist(), strict=True))
         self.refusals: list[tuple[int, str]] = []
         self.open_nodes: Bool = self.problem.ready.copy()
         if not self.open_nodes.all():
             self.refusals.append((int((~self.open_nodes).sum()), "did not report ready"))
-        lasting = [r for r in rules.masking if r.mask_lasts and not r.mask_sees_pods]
-        for rule in lasting:
+        for rule in sight.lasting:
             self._exclude(rule, rule.mask(self.problem, task_class))
-        self.largest: I64 = self.problem.allocatable[self.open_nodes]
+        self._ever_open = self.open_nodes.copy()
         self.lasting = list(self.refusals)
-        for rule in (r for r in rules.masking if r not in lasting):
+        for rule in sight.passing:
             self._exclude(rule, rule.mask(self.problem, task_class))
-        for rule, mask in standing.masks(task_class):
+        for rule, mask in sight.standing.masks(task_class):
             self._exclude(rule, mask)
-        self.free: I64 = np.maximum(outcome.idle[self.open_nodes], 0)
-        self.counts = self.fits(self.free)
+        self.free = sight.free(self.open_nodes)
+        self.counts = self.fits(self.free.left)
         self.most_now = int(self.counts.sum())
 
     def _exclude(self, rule: Rule, mask: Bool | None) -> None:
@@ -254,18 +287,25 @@ class _View:
             self.refusals.append((lost, rule.refusal(self.problem, self.task_class)))
             self.open_nodes &= mask
 
+    @cached_property
+    def largest(self) -> I64:
+        """(R,) the most that a node offers which the class may ever use."""
+        offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
+        return offered
+
     def fits(self, room: I64) -> I64:
         """(m,) tasks that fit nodes with some room (m, R)."""
-        asked = np.flatnonzero(self.request)
-        counts: I64 = (room[:, asked] // self.request[asked]).min(axis=1)
+        (first, amount), *rest = self._asked
+        counts: I64 = room[:, first] // amount
+        for r, amount in rest:
+            np.minimum(counts, room[:, r] // amount, out=counts)
         return counts
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
         """Nodes that had too little of each resource."""
-        names = self.problem.resources
-        asked = np.flatnonzero(self.request).tolist()
-        short = [(int((self.free[:, r] < self.request[r]).sum()), names[r]) for r in asked]
+        names, left = self.problem.resources, self.free.left
+        short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._asked]
         return [(n, _shortage(name)) for n, name in short if n]
 
 
@@ -315,17 +355,17 @@ class _Ask:
             return self.no_node_open(view.refusals)
         room = f"room for {view.most_now} of {self.what}: "
         parts = _list([*view.refusals, *view.shortages])
-        total = view.free.sum(axis=0)
+        total = view.free.total
         if (self.number * view.request > total).any():
             can = int((view.counts > 0).sum())
             tail = f"{can}/{len(view.open_nodes)} nodes could take one; {parts}"
             return Reason(ReasonCode.RESOURCES, room + tail)
-        r = int(np.argmax(view.request / np.maximum(view.free.max(axis=0), 1)))
+        r = int(np.argmax(view.request / np.maximum(view.free.largest, 1)))
         name = view.problem.resources[r]
         return Reason(
             ReasonCode.FRAGMENTED,
             f"{room}{amount_text(name, int(total[r]))} are free, but at most "
-            f"{amount_text(name, int(view.free[:, r].max()))} on one node; {parts}",
+            f"{amount_text(name, int(view.free.largest[r]))} on one node; {parts}",
         )
 
 
@@ -346,7 +386,7 @@ class _Impossible:
             one = next((ask for ask in closed if ask.number), replace(closed[0], number=1))
             return one.no_node_open(one.view.lasting)
         for ask in asks:
-            offered = ask.view.largest.max(axis=0, initial=0)
+            offered = ask.view.largest
             if lack.resources and all(ask.view.request[r] > offered[r] for r in lack.resources):
                 return self._too_large(ask, offered)
         whole = sum(ask.number for ask in asks)

@@ -119,7 +119,11 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
 
 
 def held_behind(outcome: Outcome) -> FifoLines:
-    """The lines as decisions leave them."""
+    """The lines as decisions leave them; every caller gets the same."""
+    return outcome.derived(_as_left)
+
+
+def _as_left(outcome: Outcome) -> FifoLines:
     problem = outcome.problem
     served = np.zeros(problem.num_gangs, np.bool_)
     served[problem.gang_of[outcome.placed | (outcome.decisions.nominated >= 0)]] = True

@@ -125,7 +125,7 @@ class Gang(Rule):
         """See `Rule`: minResources that are not free."""
         problem = outcome.problem
         least = problem.shapes.least[problem.shape_of[gang]]
-        free = outcome.idle.sum(axis=0)
+        free = outcome.idle_total
         for r in np.flatnonzero(least > free).tolist():
             name = problem.resources[r]
             return Reason(

@@ -43,8 +43,8 @@ class Ledger:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.request: list[list[int]] = problem.classes.request.tolist()
-        self._asked = [np.flatnonzero(row).tolist() for row in problem.classes.request]
+        self.request: list[list[int]] = problem.derived(_requests)
+        self._asked: dict[int, list[tuple[int, int]]] = {}
         self.queue_of: list[int] = problem.queue_of.tolist()
         self.queue_used: list[list[int]] = problem.queues.allocated.tolist()
         summed_up = problem.queues.summed_up(problem.queues.allocated)
@@ -62,11 +62,16 @@ class Ledger:
         self._resources = problem.resources
         self._gang_used: dict[int, list[int]] = {}
 
+    def holds_nothing(self, gang: int) -> bool:
+        """Whether a gang certainly holds nothing: nothing before, and nothing has been placed."""
+        return gang not in self._gang_used and not self._rows[gang].allocated
+
     def gang_used(self, gang: int) -> list[int]:
         """(R,) held by a gang, what it held before included."""
         if gang not in self._gang_used:
             held = self._rows[gang].allocated
-            self._gang_used[gang] = [held.get(r, 0) for r in self._resources]
+            nothing = [0] * len(self._resources)
+            self._gang_used[gang] = [held.get(r, 0) for r in self._resources] if held else nothing
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
@@ -95,7 +100,11 @@ class Ledger:
         """Record tasks of a class placed for a gang; a negative number takes them back."""
         self.gang_placed[gang] += number
         of_gang = self.gang_used(gang)
-        taken = [(r, number * self.request[task_class][r]) for r in self._asked[task_class]]
+        asked = self._asked.get(task_class)
+        if asked is None:
+            row = enumerate(self.request[task_class])
+            asked = self._asked[task_class] = [(r, amount) for r, amount in row if amount]
+        taken = [(r, number * amount) for r, amount in asked]
         for r, amount in taken:
             of_gang[r] += amount
             self.idle_total[r] -= amount
@@ -112,3 +121,9 @@ class Ledger:
             for r, amount in amounts:
                 total[r] += amount
             at = self._parent_of[at]
+
+
+def _requests(problem: Problem) -> list[list[int]]:
+    """(C, R) what one task of a class takes; shared, so never changed."""
+    found: list[list[int]] = problem.classes.request.tolist()
+    return found

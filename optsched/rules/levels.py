@@ -143,10 +143,21 @@ class NodeScore:
         if not problem.num_nodes:
             return 0
         pending, total = problem.classes.num_pending, 0
+        # Without scores of its own for single nodes, a class sees nodes of one load alike.
+        loads = np.concatenate([problem.used, problem.allocatable], axis=1)
+        distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
         for classes in self._chunks(problem):
-            best = np.maximum(self._block(problem, classes).max(axis=1), 0)
-            total += int((best * pending[classes]).sum())
+            is_alike = np.array([self._is_alike(problem, c) for c in classes.tolist()], np.bool_)
+            for chosen, nodes in ((classes[is_alike], distinct), (classes[~is_alike], None)):
+                if len(chosen):
+                    best = np.maximum(self._block(problem, chosen, nodes).max(axis=1), 0)
+                    total += int((best * pending[chosen]).sum())
         return total
+
+    def _is_alike(self, problem: Problem, task_class: int) -> bool:
+        """Whether only the load of nodes counts for a class."""
+        own = (r for r in self.rules.level_scorers if type(r).class_score is not Rule.class_score)
+        return all(rule.class_score(problem, task_class) is None for rule in own)
 
     def _chunks(self, problem: Problem) -> Iterator[I64]:
         """All classes, as many at a time as keep tables small."""
@@ -155,10 +166,15 @@ class NodeScore:
         for first in range(0, number, size):
             yield np.arange(first, min(first + size, number))
 
-    def _block(self, problem: Problem, classes: I64) -> I64:
-        """(k, N) whole points of one task of some classes (k,) on every node."""
-        nodes = problem.used, problem.allocatable
-        values = self._scores(problem, classes[:, None], nodes, None)
+    def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
+        """(k, N) whole points of one task of some classes (k,) on every node.
+
+        Given `nodes` (m,), (k, m) of those, for classes that see nodes of one load alike.
+        """
+        loads = problem.used, problem.allocatable
+        if nodes is not None:
+            loads = problem.used[nodes], problem.allocatable[nodes]
+        values = self._scores(problem, classes[:, None], loads, None)
         points: I64 = np.floor(values).astype(np.int64)
         return points
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
+
+Derived = TypeVar("Derived")
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +24,7 @@ class Outcome:
 
     problem: Problem
     decisions: Decisions
+    _derived: dict[Callable[[Outcome], object], object] = field(default_factory=dict, init=False)
 
     @cached_property
     def placed(self) -> Bool:
@@ -60,6 +65,12 @@ class Outcome:
         return left
 
     @cached_property
+    def idle_total(self) -> I64:
+        """(R,) still free on all nodes together."""
+        total: I64 = self.idle.sum(axis=0)
+        return total
+
+    @cached_property
     def future_idle(self) -> I64:
         """(N, R) free once everything that is leaving has left and nominated tasks have come."""
         problem = self.problem
@@ -69,6 +80,12 @@ class Outcome:
         np.add.at(promised, self.decisions.nominated[tasks], request)
         left: I64 = problem.allocatable - problem.used + problem.releasing - self.on_node - promised
         return left
+
+    @cached_property
+    def future_total(self) -> I64:
+        """(R,) the same on all nodes together; a node below zero counts as 0."""
+        total: I64 = np.maximum(self.future_idle, 0).sum(axis=0)
+        return total
 
     @cached_property
     def queue_gain(self) -> I64:
@@ -90,6 +107,12 @@ class Outcome:
     def subtree_allocated(self) -> I64:
         """(Q, R) held afterwards by the gangs of each queue and of all queues below it."""
         return self.problem.queues.summed_up(self.queue_allocated)
+
+    def derived(self, compute: Callable[[Outcome], Derived]) -> Derived:
+        """What a function makes of this outcome, computed once; the function must be pure."""
+        if compute not in self._derived:
+            self._derived[compute] = compute(self)
+        return cast("Derived", self._derived[compute])
 
     @cached_property
     def asked_next(self) -> dict[int, I64]:

@@ -66,6 +66,8 @@ class PodAffinity(Rule):
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`: anti-affinity with residents, in both directions."""
         relations = problem.relations
+        if not relations.terms:
+            return None
         shape = problem.classes.shapes[task_class]
         allowed = np.ones(problem.num_nodes, np.bool_)
         for m in relations.carried_by(shape):

@@ -69,7 +69,7 @@ class _Standing(Greedy):
 class _Order(_Standing):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)
-        self._keys = [(-float(p),) for p in problem.priority.tolist()]
+        self._priority: list[int] = problem.priority.tolist()
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
-        return self._keys[gang]
+        return (-float(self._priority[gang]),)

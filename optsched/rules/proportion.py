@@ -140,8 +140,7 @@ class Proportion(Rule):
         used = outcome.queue_allocated[queue]
         # A queue that deserves all there is lacks room, not a share, unless it has some of its own
         # on nodes that are down: these count for it and offer nothing.
-        room = np.maximum(outcome.future_idle, 0).sum(axis=0)
-        is_short = (deserved < problem.total) | (asked <= room)
+        is_short = (deserved < problem.total) | (asked <= outcome.future_total)
         binds = (asked > 0) & (used + asked > deserved) & is_short
         for r in np.flatnonzero(binds).tolist():
             name = problem.resources[r]

@@ -149,6 +149,8 @@ class Reservation(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: a ceiling that would be in the way of a booking."""
         problem = outcome.problem
+        if not problem.snapshot.bookings:
+            return None
         asked, queue = asked_next(outcome, gang), int(problem.queue_of[gang])
         for i in _bookings_of(outcome, gang):
             for above, r, left in _queue_rooms(problem, i):

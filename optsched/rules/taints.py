@@ -42,8 +42,8 @@ class Taints(Rule):
         """See `Rule`."""
         codes, taints = problem.columns.taints()
         shape = problem.classes.shapes[task_class]
-        open_to = np.array([not refusing(shape, t) for t in taints], np.bool_)
-        return None if open_to.all() else open_to[codes]
+        open_to = [not refusing(shape, t) for t in taints]
+        return None if all(open_to) else np.array(open_to, np.bool_)[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """The taints that keep the class away, in words."""
@@ -55,6 +55,8 @@ class Taints(Rule):
 
 def refusing(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
     """The taints that keep tasks of a shape away."""
+    if not taints:
+        return []
     return [
         taint
         for taint in taints

@@ -133,6 +133,28 @@ class Metrics:
     gap: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class JobTimes:
+    """When one gang arrived, first started and ended, in milliseconds of the trace.
+
+    Attributes
+    ----------
+    name
+        `namespace/name`.
+    started_ms, ended_ms
+        None for a gang that never had its minimum, or has not done its work.
+    finish_time_fairness
+        ρ of a gang that has ended; see `Metrics.ftf_mean`. None without a duration.
+
+    """
+
+    name: str
+    arrived_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    finish_time_fairness: float | None = None
+
+
 def measure(
     trace: Trace,
     events: Iterable[Event],
@@ -255,6 +277,17 @@ class Measuring:
         self._ghosts: list[tuple[int, str, Task, Place]] = []
         self._lost = self._lost_in_window = 0.0
         self._gaps: list[float] = []
+        self._times: list[JobTimes] = []
+
+    @property
+    def jobs(self) -> tuple[JobTimes, ...]:
+        """Times of all gangs that have arrived and count, by arrival and name."""
+        waiting = [
+            JobTimes(key, job.submit_ms, job.start_ms, None)
+            for key, job in self._jobs.items()
+            if job.counts
+        ]
+        return tuple(sorted([*self._times, *waiting], key=lambda j: (j.arrived_ms, j.name)))
 
     @property
     def num_finished(self) -> int:
@@ -377,10 +410,12 @@ class Measuring:
         self._ends.append(event.at_ms)
         jct_ms = event.at_ms - job.submit_ms
         self._jct.append(jct_ms / 1000)
-        alone_ms = job.arrival.duration_ms or 0
+        alone_ms, rho = job.arrival.duration_ms or 0, None
         if alone_ms:
             mean = (self._crowded - job.crowd_before) / jct_ms if jct_ms else 0.0
-            self._rho.append(jct_ms / (alone_ms * max(1.0, mean)))
+            rho = jct_ms / (alone_ms * max(1.0, mean))
+            self._rho.append(rho)
+        self._times.append(JobTimes(event.job, job.submit_ms, job.start_ms, event.at_ms, rho))
 
     def _session(self, event: Held) -> None:
         if self._counts(event.at_ms):

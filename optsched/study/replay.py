@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
     from optsched.study.chargeback import Chargeback
-    from optsched.study.metrics import Metrics
+    from optsched.study.metrics import JobTimes, Metrics
     from optsched.study.story import Story
 
 PICTURES = "snapshot-*.yaml"
@@ -176,6 +176,8 @@ class Played:
         What went wrong in rules, and how often.
     story
         What happened, for those who draw it; None where nobody has asked.
+    jobs
+        When each gang arrived, started and ended, by arrival; those of the warm-up left out.
 
     """
 
@@ -187,6 +189,7 @@ class Played:
     faults: Mapping[str, int]
     wall_seconds: float
     story: Story | None = None
+    jobs: tuple[JobTimes, ...] = ()
 
 
 def play(
@@ -218,6 +221,7 @@ def play(
         faults=simulation.faults,
         wall_seconds=clock.monotonic() - began_s,
         story=telling.story(simulation.now_ms),
+        jobs=measuring.jobs,
     )
 
 

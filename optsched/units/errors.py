@@ -30,8 +30,23 @@ class FieldError:
 
 def shown(value: object) -> str:
     """The value as a message quotes it, cut where it would run off the line."""
-    text = json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)
+    if isinstance(value, str):
+        text = json.dumps(value[: _SHOWN + 1], ensure_ascii=False)
+    elif isinstance(value, dict | list | tuple):
+        text = _start(value)
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _start(value: object) -> str:
+    """The start of the text of a list or a mapping, which may be long."""
+    text = ""
+    for piece in json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).iterencode(value):
+        text += piece[: _SHOWN + 1]
+        if len(text) > _SHOWN:
+            break
+    return text
 
 
 class UnitError(ValueError):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.api.kinds import POD_GROUP, collection_path
 from tests.support.api import until
 from tests.support.live import QUEUES
 from tests.support.shared import shared
@@ -48,6 +49,27 @@ def test_a_capability_is_a_ceiling_that_a_waiting_job_is_told(site: Site) -> Non
     site.gang("eight", 8, queue="ml-training", gpus=1)
     site.await_running("eight", 8)
     settle(site, scheduler, {"nine": 0, "eight": 8})
+
+
+def test_pods_count_for_their_queue_after_their_podgroup_is_deleted(site: Site) -> None:
+    """Also for a scheduler that starts after that."""
+    site.nodes(2)
+    queue = site.queue("small", capability={"cpu": "4"})
+    path = collection_path(POD_GROUP, site.name)
+    config = site.file("tenants.conf", TENANTS)
+    scheduler = begin(site, config, "none")
+    site.gang("first", 4, queue=queue)
+    reach(site, {"first": 4})
+    site.api.delete(f"{path}/first")
+    site.gang("second", 4, queue=queue)
+    site.await_waits("second", "QueueCapabilityExceeded")
+    scheduler.stop()
+    begin(site, config, "none")
+    site.gang("third", 4, queue=queue)
+    site.await_waits("third", "QueueCapabilityExceeded")
+    assert site.story.bound() == {"first": 4, "second": 0, "third": 0}
+    site.complete("first")
+    reach(site, {"second": 4, "third": 0})
 
 
 def test_a_guarantee_is_kept_free_and_used_at_once(site: Site) -> None:

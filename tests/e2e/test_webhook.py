@@ -6,13 +6,16 @@ import json
 import re
 import ssl
 from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from optsched.admission.limits import MAX_VALUES_OF_REVIEW
 from optsched.admission.registration import configuration
 from optsched.admission.services import SERVICE_OF
 from optsched.api import kinds
@@ -20,6 +23,7 @@ from optsched.api.kinds import collection_path, object_path
 from optsched.kube.certificates import renewed
 from optsched.kube.webhook import MAX_BODY
 from optsched.local.processes import run
+from optsched.units import parse_quantity
 from tests.admission.kit import container, job, task, template
 from tests.support.api import Api, Refused, until
 from tests.support.shared import found as found_in_shared
@@ -34,7 +38,6 @@ from tests.support.webhooks import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from optsched.local.plane import ControlPlane
 
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
+COMPONENTS = Path(__file__).parents[2] / "deploy/helm/optsched/config/components.yaml"
 QUEUES = collection_path(kinds.QUEUE)
 GPU = "nvidia.com/gpu"
 
@@ -421,6 +425,28 @@ def test_what_is_no_review_is_never_a_yes(webhook: Webhook, body: bytes, status:
     assert found == status
     assert '"allowed": true' not in text
     assert webhook.post("/jobs/approve", b"{}")[0] == 404
+
+
+def test_memory_stays_within_the_chart_whatever_comes(webhook: Webhook):
+    """60 clients send 8 MiB each at one time: as many values as are decoded, and a long text."""
+    values = b"[" + b'{"a":0},' * (MAX_VALUES_OF_REVIEW // 2 - 100) + b"0]"
+    text = b"a" * (MAX_BODY - len(values) - 100)
+    body = b'{"kind":' + values + b',"text":"' + text + b'"}'
+
+    def post(_: int) -> int:
+        try:
+            return webhook.post("/jobs/validate", body)[0]
+        except OSError:
+            # Clients that wait too long for room are cut off while they still send.
+            return HTTPStatus.SERVICE_UNAVAILABLE
+
+    with ThreadPoolExecutor(60) as clients:
+        answers = set(clients.map(post, range(60)))
+    assert HTTPStatus.BAD_REQUEST in answers
+    assert answers <= {HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE}
+    limits = re.findall(r"limits: {memory: (\w+)}", COMPONENTS.read_text())
+    limit = min(parse_quantity(text).value() for text in limits)
+    assert webhook.peak_bytes() < 0.8 * limit
 
 
 def test_an_unknown_version_is_denied(webhook: Webhook):

@@ -131,6 +131,18 @@ async def test_what_is_planned_counts_as_bound_at_once_and_is_then() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_pod_is_told_the_queue_that_admitted_it() -> None:
+    world = World("a")
+    world.cache.snapshot(0)
+    allocate = Allocate("ns/a-0", "n1", "ns/a")
+    world.binder.carry_out(Plan((allocate,), Certificate((), "greedy", 0.0, "")))
+    async with world.at_work():
+        await world.binder.until_idle()
+    annotations = world.api.objects[ref("ns/a-0")]["metadata"]["annotations"]
+    assert annotations["optsched.io/admitted-queue"] == "default"
+
+
+@pytest.mark.asyncio
 async def test_a_lost_answer_is_asked_for_again_and_found_done() -> None:
     world = World("a")
     world.api.lose("bind", LOST)

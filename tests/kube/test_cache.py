@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,7 +35,7 @@ from tests.kube.cluster import Objects, key_of, kind_of
 from tests.support.effort import EFFORT
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
+    from optsched.domain.cluster import Gang, Snapshot
 
 IN_G = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
 OPTIONS = DecodeOptions(scheduler_names=("volcano", "optsched"))
@@ -47,6 +48,8 @@ class Cluster:
         self.objects = Objects()
         self.cache = ClusterCache(OPTIONS)
         self.assumed: dict[str, str] = {}
+        self.admitted: dict[str, str] = {}
+        self.shown: dict[str, str] = {}
         for obj in objects:
             self.objects.put(obj)
         self.objects.sync(self.cache)
@@ -72,6 +75,9 @@ class Cluster:
         if pending and exists:
             assert self.cache.assume(key, node) == uid(obj)
             self.assumed[key] = node
+            gang = PodDecoder(OPTIONS).task(obj).gang if obj else ""
+            if gang in self.shown:
+                self.admitted.setdefault(gang, self.shown[gang])
 
     def forget(self, key: str) -> None:
         self.cache.forget(key)
@@ -86,7 +92,19 @@ class Cluster:
             if obj["kind"] == "Pod" and key_of(obj) in self.assumed:
                 obj["spec"]["nodeName"] = self.assumed[key_of(obj)]
                 obj["status"] = {}
-        return assemble(objects, OPTIONS, 7).snapshot
+        snapshot = assemble(objects, OPTIONS, 7).snapshot
+        gangs = tuple(self.as_admitted(gang) for gang in snapshot.gangs)
+        for key in self.admitted.keys() - {gang.key for gang in gangs}:
+            del self.admitted[key]
+        self.shown = {gang.key: gang.queue for gang in gangs}
+        return replace(snapshot, gangs=gangs)
+
+    def as_admitted(self, gang: Gang) -> Gang:
+        """The gang in the queue for which its pods were bound, as long as there are any."""
+        if not any(task.status.holds_resources for task in gang.tasks):
+            self.admitted.pop(gang.key, None)
+            return gang
+        return replace(gang, queue=self.admitted.setdefault(gang.key, gang.queue))
 
 
 def uid(obj: dict[str, Any] | None) -> str:
@@ -522,3 +540,42 @@ def test_everything_that_matters_grows_the_version():
     assert grown()
     cluster.delete(kinds.POD, "ns/p")
     assert grown()
+
+
+# --- what pods count for -------------------------------------------------------------------------
+
+
+def bound(name: str, **more: Any) -> dict[str, Any]:
+    """A pod that runs for the gang g."""
+    return pod(name, {"nodeName": "n1"}, {"phase": "Running"}, **more)
+
+
+def test_pods_count_for_the_queue_that_admitted_them_whatever_their_podgroup_says_then() -> None:
+    cluster = Cluster(node("n1"), group("g", {"queue": "a"}), bound("p", **IN_G))
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.put(group("g", {"queue": "b"}))
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.delete(kinds.POD_GROUP, "ns/g")
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.put(group("g", {"queue": "b"}))
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.put(pod("p", {"nodeName": "n1"}, {"phase": "Succeeded"}, **IN_G))
+    assert gang_of(cluster.snapshot()).queue == "b", "nothing is held any more"
+
+
+def test_what_is_being_bound_when_its_podgroup_goes_counts_for_its_queue() -> None:
+    cluster = Cluster(node("n1"), group("g", {"queue": "a"}), pod("p", **IN_G))
+    cluster.snapshot()
+    cluster.cache.assume("ns/p", "n1")
+    cluster.delete(kinds.POD_GROUP, "ns/g")
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.cache.forget("ns/p")
+    assert gang_of(cluster.snapshot()).queue == "default"
+
+
+def test_a_scheduler_that_starts_anew_reads_from_pods_what_they_count_for() -> None:
+    noted = {**IN_G["annotations"], "optsched.io/admitted-queue": "a"}
+    cluster = Cluster(node("n1"), bound("p", annotations=noted), pod("q", annotations=noted))
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.delete(kinds.POD, "ns/p")
+    assert gang_of(cluster.snapshot()).queue == "default", "no binder has written it"

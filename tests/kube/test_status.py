@@ -299,10 +299,19 @@ def test_what_is_gone_leaves_no_trace() -> None:
     }
 
 
-def test_a_gang_that_moves_is_counted_where_it_is() -> None:
+def test_a_gang_that_moves_is_counted_where_its_pods_were_admitted() -> None:
     world = World(member("a", at="n1"), queue("other"))
     world.tell()
     world.put(group("g", {"queue": "other"}))
+    world.tell()
+    assert queue_status(world)["allocated"]["cpu"] == "1"
+    assert queue_status(world, "other")["allocated"]["cpu"] == "0"
+    world.put(member("a", "Succeeded", at="n1"), member("b", at="n1"))
+    world.tell()
+    assert queue_status(world)["allocated"]["cpu"] == "1", "one of them was there all the time"
+    world.put(member("b", "Succeeded", at="n1"))
+    world.tell()
+    world.put(member("c", at="n1"))
     world.tell()
     assert queue_status(world)["allocated"]["cpu"] == "0"
     assert queue_status(world, "other")["allocated"]["cpu"] == "1"

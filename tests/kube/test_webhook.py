@@ -16,6 +16,8 @@ from optsched.admission.world import Settings
 from optsched.api.kinds import QUEUE
 from optsched.kube.admission_world import KINDS, LiveWorld
 from optsched.kube.errors import NotFound, Unreachable
+from optsched.kube.lanes import MOST_BYTES, Allowance, Lanes
+from optsched.kube.lanes import SMALL as MOST_SMALL
 from optsched.kube.webhook import MAX_BODY, Reviewer, application
 from optsched.kube.webhook_metrics import WebhookMetrics
 from tests.admission.kit import container, job, task, template
@@ -55,14 +57,15 @@ def review(obj: Any = None, path: str = "/jobs/validate", **parts: Any) -> dict[
 class Hook:
     """A server with a cluster behind it."""
 
-    def __init__(self, *objects: dict[str, Any]) -> None:
+    def __init__(self, *objects: dict[str, Any], body_s: float = 10.0) -> None:
         self.api = FakeApi(queue("default"), *objects)
+        self.lanes = Lanes()
         self.metrics = WebhookMetrics()
         self.failed: list[Kind] = []
         self.world = LiveWorld(FakeClock(), self.failed.append)
         clock = FakeClock()
-        reviewer = Reviewer(self.api, self.world, Settings, self.metrics, clock)
-        self.app = application(SERVICES, reviewer)
+        reviewer = Reviewer(self.api, self.world, Settings, self.metrics, clock, self.lanes)
+        self.app = application(SERVICES, reviewer, body_s)
         self.client: TestClient[Any, Any] = TestClient(TestServer(self.app))
 
     async def post(self, body: object, path: str = "/jobs/validate", **kw: Any) -> tuple[int, Any]:
@@ -151,6 +154,7 @@ async def test_a_child_that_is_gone_keeps_no_queue() -> None:
         (b"[" * 100_000, 400, "not an AdmissionReview: "),
         ([], 400, "not an AdmissionReview: the body is not an object"),
         ({"kind": "AdmissionReview"}, 400, "not an AdmissionReview: None/AdmissionReview is not"),
+        (b"[" + b"{}," * 300_000 + b"1]", 413, "the review has 600001 values: send at most 400000"),
         (b"x" * (MAX_BODY + 1), 413, "Maximum request body size"),
         (b'{"a": NaN}', 400, "not an AdmissionReview: NaN is no number in JSON"),
         (b'{"kind":1,"kind":2}', 400, 'not an AdmissionReview: "kind" is there twice'),
@@ -168,6 +172,45 @@ async def test_what_is_not_said_to_be_json_is_not_read(content: str) -> None:
     async with following(Hook()) as hook:
         found = await hook.post(review(), content=content)
     assert found == (415, f"{content} is not read here: send application/json")
+
+
+async def test_large_bodies_wait_for_room() -> None:
+    """Room is held while a body is read and reviewed; whoever waits too long is sent away."""
+    room = Allowance(10)
+    taken: list[int] = []
+
+    async def take(amount: int, until: asyncio.Event) -> None:
+        async with room.hold(amount):
+            taken.append(amount)
+            await until.wait()
+
+    first, rest = asyncio.Event(), asyncio.Event()
+    tasks = [asyncio.create_task(take(amount, first)) for amount in (6, 4)]
+    tasks += [asyncio.create_task(take(amount, rest)) for amount in (9, 8, 1)]
+    await asyncio.sleep(0)
+    assert taken == [6, 4]
+    # A client that goes away makes room in the line.
+    tasks[2].cancel()
+    await asyncio.sleep(0)
+    first.set()
+    while len(taken) < 4:
+        await asyncio.sleep(0)
+    assert taken == [6, 4, 8, 1]
+    rest.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    async with room.hold(10):
+        assert not taken[4:]
+
+
+async def test_a_body_without_room_is_sent_away() -> None:
+    async with following(Hook(body_s=0.05)) as hook:
+        large = review(job(task(template=template(container(args=["x" * MOST_SMALL])))))
+        async with hook.lanes.room_for(MOST_BYTES):
+            found = await hook.post(large)
+            assert found == (503, "too much is under review: try again")
+            assert (await hook.post(review()))[1]["allowed"]
+        assert (await hook.post(large))[1]["allowed"]
+    assert b'path="/jobs/validate",result="busy"} 1.0' in hook.metrics.exposition()
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])

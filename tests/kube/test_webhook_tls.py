@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import json
 import ssl
 from contextlib import asynccontextmanager
@@ -11,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from optsched.admission.services import SERVICES
 from optsched.admission.world import Settings
 from optsched.kube.admission_world import LiveWorld
 from optsched.kube.certificates import Credentials, renewed
-from optsched.kube.webhook import Reviewer, application
+from optsched.kube.doorway import Patience
+from optsched.kube.server import Address
+from optsched.kube.webhook import Reviewer, application, serve_reviews
 from optsched.kube.webhook_metrics import WebhookMetrics
-from tests.admission.kit import job
+from tests.admission.kit import container, job, task, template
 from tests.kube.fakes import FakeApi, FakeClock, waiting
 from tests.kube.test_webhook import queue, review
 
@@ -67,7 +70,7 @@ class Place:
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[Place]:
+async def serving(folder: Path, patience: Patience = Patience()) -> AsyncIterator[Place]:  # noqa: B008
     """The server of the webhook, with the cluster that it needs, over TLS."""
     api, clock = FakeApi(queue("default")), FakeClock()
     world = LiveWorld(clock, lambda _: None)
@@ -78,19 +81,15 @@ async def serving(folder: Path) -> AsyncIterator[Place]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "crt", folder / "key")
     watches = [asyncio.create_task(each) for each in world.watches(api, waiting(FakeClock()))]
-    runner = web.AppRunner(
-        application(SERVICES, reviewer, BODY_S), access_log=None, shutdown_timeout=0.1
-    )
-    await runner.setup()
+    app = application(SERVICES, reviewer, BODY_S)
     try:
-        await web.TCPSite(runner, HOST, 0, ssl_context=context).start()
-        while world.unsynced():
-            await asyncio.sleep(0)
-        connector = aiohttp.TCPConnector(limit=NUM_CLIENTS)
-        async with aiohttp.ClientSession(connector=connector) as http:
-            yield Place(runner.addresses[0][1], credentials, http)
+        async with serve_reviews(app, Address(HOST, 0), context, 0.1, patience) as address:
+            while world.unsynced():
+                await asyncio.sleep(0)
+            connector = aiohttp.TCPConnector(limit=NUM_CLIENTS)
+            async with aiohttp.ClientSession(connector=connector) as http:
+                yield Place(address.port, credentials, http)
     finally:
-        await runner.cleanup()
         for each in watches:
             each.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
@@ -185,3 +184,74 @@ async def test_many_at_once_are_all_answered(tmp_path: Path) -> None:
         asked = [place.ask(bad if number % 3 == 0 else review()) for number in range(NUM_CLIENTS)]
         said = await asyncio.gather(*asked)
     assert said == [number % 3 != 0 for number in range(NUM_CLIENTS)]
+
+
+async def test_who_sends_nothing_is_cut_off(tmp_path: Path) -> None:
+    """Before TLS stands, and before the header ends."""
+    async with serving(tmp_path, Patience(handshake_s=0.05, header_s=0.05)) as place:
+        begun = [await place.connect(is_safe=is_safe) for is_safe in (False, True, True)]
+        begun[2][1].write(head(1000)[:30])
+        async with asyncio.timeout(PATIENCE_S):
+            for reader, writer in begun:
+                with contextlib.suppress(OSError):
+                    assert await reader.read() == b""
+                writer.close()
+        await place.assert_well()
+
+
+async def test_the_silent_make_room_for_others(tmp_path: Path) -> None:
+    async with serving(tmp_path, Patience(connections=4)) as place:
+        silent = [await place.connect() for _ in range(4)]
+        await place.assert_well()
+        async with asyncio.timeout(PATIENCE_S):
+            with contextlib.suppress(OSError):
+                assert await silent[0][0].read() == b""
+        assert not silent[3][0].at_eof()
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_connections_beyond_the_limit_are_refused(tmp_path: Path) -> None:
+    """Those that have sent a request stay."""
+    async with serving(tmp_path, Patience(connections=2)) as place:
+        known = [await place.connect() for _ in range(2)]
+        for reader, writer in known:
+            writer.write(head(2) + b"[]")
+            assert b" 400 " in await reader.readline()
+            await reader.readuntil(b"AdmissionReview")
+        with pytest.raises(ConnectionError):
+            await place.connect()
+        for reader, writer in known:
+            writer.write(head(2) + b"[]")
+            assert b" 400 " in await reader.readuntil(b"Date")
+            writer.close()
+
+
+async def test_no_body_is_decompressed(tmp_path: Path) -> None:
+    """A few kilobytes can stand for gigabytes."""
+    packed = gzip.compress(json.dumps(review()).encode())
+    async with serving(tmp_path) as place:
+        for encoding in ("gzip", "deflate", "br", "zstd", "x"):
+            reader, writer = await place.connect()
+            lines = head(len(packed)).removesuffix(b"\r\n")
+            writer.write(lines + f"Content-Encoding: {encoding}\r\n\r\n".encode() + packed)
+            async with asyncio.timeout(PATIENCE_S):
+                said = await reader.readuntil(b"send plain application/json")
+            assert said.startswith(b"HTTP/1.1 415 ")
+            assert f"{encoding} is not read here" in said.decode()
+            writer.close()
+        await place.assert_well()
+
+
+async def test_the_loop_answers_while_a_large_review_runs(tmp_path: Path) -> None:
+    """A review of a megabyte runs in a thread of its own; small ones and probes do not wait."""
+    async with serving(tmp_path) as place:
+        variables = [{"name": f"V{index}", "value": "x"} for index in range(30_000)]
+        large = review(job(task(template=template(container(env=variables)))))
+        running = asyncio.create_task(place.ask(large))
+        num_small = 0
+        while not running.done():
+            await place.assert_well()
+            num_small += 1
+        assert running.result()
+    assert num_small >= 1

@@ -7,6 +7,7 @@ import socket
 import ssl
 from contextlib import contextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optsched.admission.registration import configuration
@@ -18,7 +19,6 @@ from tests.support.live import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.support.api import Api
 
@@ -47,6 +47,12 @@ class Webhook(Process):
 
     def num_broken(self) -> float:
         return self.metric("optsched_admission_reviews_total", result="error")
+
+    def peak_bytes(self) -> int:
+        """The most memory that it has had so far."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
 
     def post(self, path: str, body: bytes) -> tuple[int, str]:
         """What it answers to whoever does not look at its certificate."""

@@ -25,6 +25,10 @@ MOST_BITS = 1 << 22
 """Steps of a resource, after division by the greatest common divisor, that are still counted."""
 
 
+TOO_MANY_ROOMS = "not solved: too many distinct rooms to price"
+"""Why a search ended where configurations can not be priced."""
+
+
 class TooManyRooms(Exception):
     """The rooms that requests can fill are too many for a table."""
 
@@ -43,6 +47,23 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
                 most = room[:, q] * request[worst, r] // request[worst, q]
                 room[:, r] = np.minimum(room[:, r], most)
     return room
+
+
+def check_rooms(capacity: I64, request: I64, allowed: Bool) -> None:
+    """Raise `TooManyRooms` where requests differ so much that a `Pricer` is not worth making.
+
+    It finds out without tables what `Pricer`, with the same arguments, finds out while it makes
+    them. It does not find all that is too much.
+    """
+    for mine, classes in _tables(allowed):
+        if (len(classes) + 1) * len(classes) <= MOST_CELLS:
+            continue
+        most = capacity[mine].max(axis=0, initial=0)
+        for r in _needed(capacity[mine], request[classes]):
+            asked = request[classes, r]
+            distinct = np.unique(asked[(asked > 0) & (asked <= most[r])])
+            if (len(distinct) + 1) * len(classes) > MOST_CELLS:
+                raise TooManyRooms
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +120,10 @@ def _axis(request: I64, capacity: I64) -> _Axis:
 
 def _needed(capacity: I64, request: I64) -> list[int]:
     """Resources that bind somewhere and are not implied by another one that is kept."""
-    kept = [r for r in range(request.shape[1]) if request[:, r].any()]
+    kept: list[int] = np.flatnonzero(request.any(axis=0)).tolist()
+    by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
-        others = [q for q in kept if q != r and (request[:, q] > 0).all()]
+        others = [q for q in kept if q != r and by_all[q]]
         if any(_implies(capacity, request, q, r) for q in others):
             kept.remove(r)
     return kept
@@ -320,11 +342,16 @@ class Priced:
 
 def _groups(capacity: I64, request: I64, allowed: Bool) -> Iterator[_Group]:
     """Node classes by the task classes that may come to them; useless ones are left out."""
+    for node_classes, classes in _tables(allowed):
+        yield _Group(node_classes, classes, capacity[node_classes], request[classes])
+
+
+def _tables(allowed: Bool) -> Iterator[tuple[I64, I64]]:
+    """Node classes that share a table, and the task classes that may come to them."""
     by_mask: dict[bytes, list[int]] = {}
-    for k in range(len(capacity)):
-        by_mask.setdefault(np.packbits(allowed[k]).tobytes(), []).append(k)
+    for k, mask in enumerate(np.packbits(allowed, axis=1)):
+        by_mask.setdefault(mask.tobytes(), []).append(k)
     for members in by_mask.values():
         classes = np.flatnonzero(allowed[members[0]])
         if len(classes):
-            node_classes = np.array(members, np.int64)
-            yield _Group(node_classes, classes, capacity[node_classes], request[classes])
+            yield np.array(members, np.int64), classes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from optsched.engines.cpsat.exact import NumbersTooLarge
 from optsched.engines.cpsat.levels import solve_levels
-from optsched.engines.cpsat.pricing import TooManyRooms
+from optsched.engines.cpsat.pricing import TOO_MANY_ROOMS, TooManyRooms
 from optsched.engines.cpsat.solver import DONE, hand_over
 
 if TYPE_CHECKING:
@@ -29,4 +29,4 @@ def run_levels(
     except NumbersTooLarge as error:
         return f"not solved: numbers too large ({error})"
     except TooManyRooms:
-        return "not solved: too many distinct rooms to price"
+        return TOO_MANY_ROOMS

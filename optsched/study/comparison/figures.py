@@ -23,6 +23,8 @@ class Figure:
         `s`, `part` of one, `hours`, or empty for a plain number.
     is_better_low
         Whether less is better; None where neither is.
+    is_timed
+        Whether the clock of the machine measures it: no claim rests on such figures.
 
     """
 
@@ -30,6 +32,12 @@ class Figure:
     path: tuple[str, ...]
     unit: str = ""
     is_better_low: bool | None = True
+    is_timed: bool = False
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a difference can be for better or worse."""
+        return self.is_better_low is not None and not self.is_timed
 
     def of(self, metrics: Mapping[str, Any]) -> float | None:
         """The figure of a replay; None where there was nothing to measure."""
@@ -61,13 +69,21 @@ FIGURES: Final = (
     Figure("topology tier", ("topology_tier",)),
     Figure("SLA misses", ("sla_misses",)),
     Figure("sessions", ("sessions",), is_better_low=None),
-    Figure("session mean", ("session_s", "mean"), "s"),
-    Figure("session p99", ("session_s", "p99"), "s"),
+    Figure("session mean", ("session_s", "mean"), "s", is_timed=True),
+    Figure("session p99", ("session_s", "p99"), "s", is_timed=True),
     Figure("gap", ("gap",), "part"),
 )
 
 SHOWN: Final = (
-    *("JCT mean", "JCT p95", "queueing mean", "makespan", "allocation", "fragmentation"),
+    *(
+        "finished",
+        "JCT mean",
+        "JCT p95",
+        "queueing mean",
+        "makespan",
+        "allocation",
+        "fragmentation",
+    ),
     *("DRF distance", "ρ worst", "preemptions", "lost"),
 )
 """Those that are worth a column on a screen."""

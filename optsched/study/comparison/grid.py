@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optsched import __version__
 from optsched.session.solving import solver_of
+from optsched.study.comparison.common import columns_of
 from optsched.study.replay import SYNTHETIC, as_result, fingerprint, play, read_given
 from optsched.study.series import series_of
 
@@ -69,6 +70,7 @@ class Cell:
         with solver_of(policy) as solver:
             played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
         result = as_result(given, policy, options, warm_up_ms, played)
+        result["jobs"] = columns_of(played.jobs)
         return result if played.story is None else {**result, "series": series_of(played.story)}
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from optsched.study.comparison.grid import Cell
 
 CELLS: Final = "cells"
-_PARTS: Final = {"metrics", "gpu_hours"}
+_PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 
 @dataclass(frozen=True, slots=True)

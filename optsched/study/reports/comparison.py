@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from optsched.study.chargeback import HOUR_US
 from optsched.study.comparison.figures import FIGURES, SHOWN
-from optsched.study.comparison.statistics import CONFIDENCE, RESAMPLES
-from optsched.study.comparison.wording import signed_text, value_text, verdict
+from optsched.study.comparison.statistics import CONFIDENCE
+from optsched.study.comparison.wording import signed_text, value_text
 from optsched.study.reports import svg
 from optsched.study.reports.curves import Curve, cdf_chart
 from optsched.study.reports.models import definition_table, difference_table
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from optsched.study.comparison.statistics import Difference
     from optsched.study.comparison.table import Comparison, Row
 
+_Judged: TypeAlias = "tuple[Figure, Difference, str]"
 MOST_TRACES: Final = 4
 _ROW: Final = 26.0
 _STRIP: Final = 84.0
@@ -56,7 +57,7 @@ def comparison_page(found: Comparison) -> Page:
 def _sections(found: Comparison) -> Iterable[Section]:
     yield Section("means", "Means", [_means(found)])
     if len(found.models) > 1:
-        yield Section("differences", "Differences", _differences(found), [_told(found)])
+        yield Section("differences", "Differences", _differences(found), _notes(found))
     if any("series" in row.result for row in found.rows):
         yield Section("distributions", "Distributions", _distributions(found))
         yield Section("shares", "Shares over time", list(_shares(found)))
@@ -67,7 +68,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
 
 def _columns(found: Comparison) -> list[Figure]:
     """Figures that somebody has, those that matter most first."""
-    there = [f for f in FIGURES if any(row.value(f) is not None for row in found.rows)]
+    there = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
     return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
 
 
@@ -78,38 +79,35 @@ def _means(found: Comparison) -> Table:
     rows = []
     for figure in _columns(found):
         values = [found.mean(model, figure) for model in found.models]
-        best = _best(figure, values)
         cells = [
-            Cell(value_text(figure, v), v, "better" if v is not None and v == best else "")
-            for v in values
+            Cell(value_text(figure, v), v, found.verdict(model, figure))
+            for model, v in zip(found.models, values, strict=True)
         ]
         rows.append((Cell(figure.name), *cells))
-    note = "Bold and green: the best, where models differ and a figure is good or bad."
+    note = (
+        f"Green: better than {found.models[0]}, red: worse, where that is certain. Times are those "
+        "of jobs that finished under every model."
+    )
     caption = "Means over all replays of a model"
     return Table(caption, ("figure", *found.models), rows, frozenset(found.models), note)
 
 
-def _best(figure: Figure, values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    if figure.is_better_low is None or len(set(known)) < 2:
-        return None
-    return min(known) if figure.is_better_low else max(known)
-
-
-def _told(found: Comparison) -> str:
-    return (
+def _notes(found: Comparison) -> list[str]:
+    how = (
         f"Others are held against {found.models[0]}, pair by pair: the same trace with the same "
-        f"seed. Intervals: percentile bootstrap, {percent(CONFIDENCE, 0)}, {plain(RESAMPLES)} "
-        "resamples of the pairs. A difference is better or worse where its interval leaves no "
-        "doubt about the sign."
+        f"seed; equal traces count once. Intervals: Student's t, {percent(CONFIDENCE, 0)} for all "
+        "figures together. A difference is better or worse where its interval excludes zero and "
+        "sign flips confirm it, with the same jobs finished and at least "
+        f"{found.least_pairs} pairs."
     )
+    return [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)]
 
 
 def _differences(found: Comparison) -> list[Chart | Table]:
     charts: list[Chart | Table] = []
     for number, model in enumerate(found.models[1:]):
         rows = [
-            (figure, apart)
+            (figure, apart, found.verdict(model, figure))
             for figure in _columns(found)
             if (apart := found.difference(model, figure)) is not None
         ]
@@ -117,22 +115,20 @@ def _differences(found: Comparison) -> list[Chart | Table]:
     return charts
 
 
-def _interval_chart(
-    found: Comparison, model: str, number: int, rows: Sequence[tuple[Figure, Difference]]
-) -> Chart:
+def _interval_chart(found: Comparison, model: str, number: int, rows: Sequence[_Judged]) -> Chart:
     """Differences as parts of the mean of the model that others are held against."""
     drawn = [
-        (figure, apart, base)
-        for figure, apart in rows
+        (figure, apart, verdict, base)
+        for figure, apart, verdict in rows
         if (base := abs(found.mean(found.models[0], figure) or 0.0)) and _differs(figure, apart)
     ]
-    ends = [abs(v) / base for _, apart, base in drawn for v in _ends(apart)]
+    ends = [abs(v) / base for _, apart, _, base in drawn for v in _ends(apart)]
     reach = next((r for r in _REACHES if max(ends, default=0.0) <= r), _REACHES[-1])
     name = f"interval-{number}"
     bottom = 12 + _ROW * len(drawn)
     parts = list(_interval_axis(reach, bottom))
-    for i, (figure, apart, base) in enumerate(drawn):
-        parts += _interval(figure, apart, (base, reach), 12 + _ROW * (i + 0.5))
+    for i, (figure, apart, verdict, base) in enumerate(drawn):
+        parts += _interval((figure, apart, verdict), (base, reach), 12 + _ROW * (i + 0.5))
     keys = [Key("good", "better"), Key("bad", "worse"), Key("f7", "may be chance")]
     return Chart(
         name,
@@ -169,11 +165,9 @@ def _interval_axis(reach: float, bottom: float) -> Iterable[Markup]:
         yield svg.text((x, bottom + 16), words, text_anchor="middle")
 
 
-def _interval(
-    figure: Figure, apart: Difference, scale: tuple[float, float], y: float
-) -> Iterable[Markup]:
-    base, reach = scale
-    css = {"better": "good", "worse": "bad"}.get(_verdict(figure, apart), "f7")
+def _interval(judged: _Judged, scale: tuple[float, float], y: float) -> Iterable[Markup]:
+    (figure, apart, verdict), (base, reach) = judged, scale
+    css = {"better": "good", "worse": "bad"}.get(verdict, "f7")
     words = _in_words(figure, apart)
     yield svg.text((_NAMES - 8, y + 4), figure.name, text_anchor="end", class_="name")
     if apart.low is not None and apart.high is not None:
@@ -184,30 +178,26 @@ def _interval(
     at = _difference_x(apart.mean / base, reach)
     tip = f"{figure.name}: {words}"
     yield svg.tag("circle", cx=at, cy=y, r=5.5, class_=f"dot {css}", data_tip=tip)
-    told = f"{signed_text(figure, apart.mean)}  {_verdict(figure, apart)}".strip()
+    told = f"{signed_text(figure, apart.mean)}  {verdict}".strip()
     yield svg.text((_VALUES + 8, y + 4), told, class_="name")
-
-
-def _verdict(figure: Figure, apart: Difference) -> str:
-    return verdict(figure, apart.mean) if apart.is_clear else ""
 
 
 def _in_words(figure: Figure, apart: Difference) -> str:
     if apart.low is None:
-        return f"{signed_text(figure, apart.mean)} in one pair"
+        return f"{signed_text(figure, apart.mean)} in {counted(apart.pairs, 'pair')}"
     ends = f"{signed_text(figure, apart.low)} to {signed_text(figure, apart.high)}"
     return f"{signed_text(figure, apart.mean)}, {ends} in {counted(apart.pairs, 'pair')}"
 
 
-def _difference_table(model: str, rows: Sequence[tuple[Figure, Difference]]) -> Table:
+def _difference_table(model: str, rows: Sequence[_Judged]) -> Table:
     cells = [
         (
             Cell(figure.name),
             *(Cell(signed_text(figure, v), v) for v in (apart.mean, apart.low, apart.high)),
             Cell(str(apart.pairs), apart.pairs),
-            Cell(_verdict(figure, apart), css=_verdict(figure, apart)),
+            Cell(verdict, css=verdict),
         )
-        for figure, apart in rows
+        for figure, apart, verdict in rows
     ]
     numbers = ("difference", "from", "to", "pairs")
     return Table(model, ("figure", *numbers, "verdict"), cells, frozenset(numbers))

@@ -1,53 +1,107 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.study.comparison.statistics import paired_difference
+from optsched.study.comparison.statistics import Difference, least_pairs, paired_differences
 
-VALUES = st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=2, max_size=12)
+VALUES = st.lists(st.integers(-99, 99), min_size=6, max_size=12)
+
+
+def paired_difference(values: list[float], num_models: int = 1) -> Difference:
+    (found,) = paired_differences([values], num_models)
+    return found
 
 
 @given(VALUES)
-def test_the_mean_is_inside_and_the_other_way_round_it_is_the_mirror_image(pairs) -> None:
-    a, b = ([float(v) for v in side] for side in zip(*pairs, strict=True))
-    there, back = paired_difference(a, b), paired_difference(b, a)
-    assert there.low - 1e-9 <= there.mean <= there.high + 1e-9
-    assert there.mean == pytest.approx(-back.mean)
-    assert min(x - y for x, y in pairs) - 1e-9 <= there.low
-    assert there.high <= max(x - y for x, y in pairs) + 1e-9
+def test_the_mean_is_inside_and_the_other_way_round_it_is_the_mirror_image(values) -> None:
+    there = paired_difference([float(v) for v in values])
+    back = paired_difference([-float(v) for v in values])
+    assert there.low <= there.mean <= there.high
+    assert (back.mean, back.low, back.high) == (-there.mean, -there.high, -there.low)
+    assert back.p_value == there.p_value
 
 
-def test_what_is_the_same_everywhere_is_certain() -> None:
-    found = paired_difference([3.0, 5.0, 9.0], [1.0, 3.0, 7.0])
-    assert (found.mean, found.low, found.high, found.pairs) == (2.0, 2.0, 2.0, 3)
-    assert found.is_clear
+def test_what_is_the_same_everywhere_is_certain_with_six_pairs() -> None:
+    found = paired_difference([0.1 + 0.2] * 3 + [0.3] * 3)
+    assert found.low == pytest.approx(0.3)
+    assert found.high == pytest.approx(0.3)
+    assert (found.pairs, found.p_value, found.is_clear) == (6, 2 / 64, True)
+
+
+def test_fewer_pairs_than_six_have_no_interval() -> None:
+    for number in range(1, 6):
+        found = paired_difference([2.0] * number)
+        assert found == Difference(2.0, None, None, number, None)
+        assert not found.is_clear
+
+
+def test_more_models_need_more_pairs() -> None:
+    assert [least_pairs(n) for n in (1, 2, 3, 4)] == [6, 7, 7, 8]
+    assert paired_difference([2.0] * 6, 2).low is None
+    assert paired_difference([2.0] * 7, 2).p_value == 2 * 2 / 128
 
 
 def test_a_difference_of_either_sign_is_not_clear() -> None:
-    assert not paired_difference([1.0, -1.0, 2.0, -2.0], [0.0] * 4).is_clear
+    assert not paired_difference([1.0, -1.0, 2.0, -2.0, 3.0, 3.0]).is_clear
 
 
 def test_the_interval_is_that_of_the_normal_law_for_many_pairs() -> None:
     # 400 differences of −1 and 1 in turn: the mean has a standard error of 1/20.
-    found = paired_difference([(-1.0) ** i for i in range(400)], [0.0] * 400)
+    found = paired_difference([(-1.0) ** i for i in range(400)])
     assert found.low == pytest.approx(-1.96 / 20, abs=0.01)
     assert found.high == pytest.approx(1.96 / 20, abs=0.01)
 
 
-def test_one_pair_tells_nothing_about_chance() -> None:
-    found = paired_difference([3.0], [1.0])
-    assert (found.mean, found.low, found.high, found.pairs) == (2.0, None, None, 1)
-    assert not found.is_clear
+def test_intervals_of_more_figures_are_wider() -> None:
+    row = [1.0, 2.0, 4.0, 3.0, 2.0, 5.0, 1.0]
+    (alone,) = paired_differences([row])
+    together = paired_differences([row] * 20)
+    assert together[0].high - together[0].low > 1.5 * (alone.high - alone.low)
 
 
-def test_nothing_is_nothing_and_the_same_seed_is_the_same_interval() -> None:
-    assert paired_difference([], []) is None
-    values = [1.0, 4.0, 2.0, 8.0]
-    assert paired_difference(values, [0.0] * 4, 3) == paired_difference(values, [0.0] * 4, 3)
+def test_nothing_is_nothing_and_missing_values_are_left_out() -> None:
+    assert paired_differences([]) == []
+    assert paired_differences([[None, None]]) == [None]
+    few, many = paired_differences([[None, 1.0, None, 3.0, 2.0, 2.0, 2.0], [1.0] * 7])
+    assert (few.pairs, few.mean, few.low) == (5, 2.0, None)
+    assert (many.pairs, many.is_clear) == (7, True)
 
 
-def test_what_has_no_pair_is_refused() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        paired_difference([1.0], [])
+def test_the_same_seed_gives_the_same_values() -> None:
+    rows = np.random.default_rng(1).normal(size=(2, 20)).tolist()
+    assert paired_differences(rows, seed=3) == paired_differences(rows, seed=3)
+
+
+NULLS = {
+    "normal": lambda rng, size: rng.normal(size=size),
+    "heavy tails": lambda rng, size: rng.standard_t(2, size=size),
+    "units": lambda rng, size: rng.integers(2, size=size) * 2.0 - 1,
+    "alike": lambda rng, size: rng.normal(size=size[1:]) + 0.3 * rng.normal(size=size),
+}
+
+
+@pytest.mark.parametrize("number", [3, 5, 6, 7, 10, 30])
+@pytest.mark.parametrize("null", NULLS)
+def test_models_that_are_equal_are_rarely_called_better_in_any_figure(null, number) -> None:
+    """Twenty figures together are wrong in at most 6 % of studies, whatever their law."""
+    rng, studies = np.random.default_rng(number), 100 if number == 30 else 400
+    wrong = sum(
+        any(d.is_clear for d in paired_differences(NULLS[null](rng, (20, number)).tolist()))
+        for _ in range(studies)
+    )
+    assert wrong <= 0.06 * studies
+    if number < 6:
+        assert wrong == 0
+
+
+def test_a_model_that_is_better_by_twice_the_spread_is_found_with_ten_seeds() -> None:
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(100):
+        rows = rng.normal(size=(20, 10))
+        rows[0] += 2.0
+        found += paired_differences(rows.tolist())[0].is_clear
+    assert found > 75

@@ -1,0 +1,23 @@
+"""How often Python's garbage collector runs.
+
+Sessions make many small objects that live as long as the session. With Python's own thresholds the
+collector goes through all of them again and again: a fifth of the time of a large session.
+"""
+
+from __future__ import annotations
+
+import gc
+
+THRESHOLDS = (200_000, 20, 100)
+
+
+def collect_less() -> None:
+    """Run the collector as rarely as suits sessions."""
+    gc.set_threshold(*THRESHOLDS)
+
+
+def keep_for_good() -> None:
+    """Let the collector pass over everything that exists now, and run rarely from now on."""
+    gc.collect()
+    gc.freeze()
+    collect_less()
