@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from optsched.domain.task import Task
     from optsched.domain.usage import Usage
     from optsched.formats.geometries import DeviceTable
-    from optsched.kube.ports import Raw
+    from optsched.kube.ports import Raw, Ref
     from optsched.kube.watch import WatchEvent
 
 _STORAGE: Final = (kinds.PERSISTENT_VOLUME, kinds.STORAGE_CLASS)
@@ -328,6 +328,23 @@ class ClusterCache:
     def uid(self, kind: Kind, key: str) -> str:
         """The uid of an object whose flaws are told to itself; empty where it is not known."""
         return self._uids.get((kind, key), "")
+
+    def is_there(self, ref: Ref, uid: str = "") -> bool:
+        """Whether an object is known to exist; uid: empty for whatever has the name.
+
+        Of kinds of which it is not known, they are.
+        """
+        key = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+        if ref.kind == kinds.POD:
+            pod = self._pods.get(key)
+            return pod is not None and uid in ("", pod.told.uid)
+        known = self._uids.get((ref.kind, key))
+        return ref.kind not in _FLAWED or (known is not None and uid in ("", known))
+
+    def awaits_node(self, ref: Ref) -> bool:
+        """Whether a pod is pending as the server has it."""
+        task = self.task(f"{ref.namespace}/{ref.name}")
+        return task is not None and task.status is TaskStatus.PENDING
 
     @property
     def shards(self) -> Mapping[str, NodeShard]:

@@ -17,7 +17,7 @@ from optsched.api.kinds import POD_GROUP, QUEUE
 from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.figures import groups_by_phase
-from optsched.controllers.manifests import ref_of
+from optsched.controllers.manifests import ref_of, uid_of
 from optsched.formats.recent import Recent
 from optsched.kube.asking import is_answered
 from optsched.kube.effects import Executor, Stale, Surroundings
@@ -128,6 +128,16 @@ class Controllers:
         """See `server.Probes`: a standby is ready, too."""
         missing = self.store.unsynced()
         return f"not listed yet: {', '.join(missing)}" if missing else ""
+
+    def may_tell(self, note: Note) -> bool:
+        """Whether this process works and the object of a note is known to exist."""
+        kind = note.about.kind
+        if not (self._leads and self._parts.leadership.is_leading):
+            return False
+        if kind not in self.store.kinds or self.store.is_narrow(kind):
+            return True
+        known = self.store.get(kind, note.about.namespace, note.about.name)
+        return known is not None and note.uid in ("", uid_of(known))
 
     @property
     def is_idle(self) -> bool:

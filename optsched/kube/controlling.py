@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from optsched.controllers.controller import Controller
     from optsched.kube.client import Client
+    from optsched.kube.events import Note
     from optsched.kube.lease import Election
     from optsched.kube.server import Address
 
@@ -79,7 +80,7 @@ class _Process:
             lock = (election.namespace, election.name)
             self._elector = Elector(client, lock, identity(), election.times, (clock, waiting))
         leadership: Leadership = self._elector or AlwaysLeading()
-        self._events = EventRecorder(client, clock, waiting, _at_once)
+        self._events = EventRecorder(client, clock, waiting, self._is_due)
         parts = Parts(client, client, self._events, self.metrics, leadership, clock, waiting)
         self.shell = Controllers(settings.controllers, parts)
 
@@ -98,6 +99,10 @@ class _Process:
                 await asyncio.wait(tasks)
                 await self._resign()
 
+    def _is_due(self, note: Note) -> bool:
+        """Whether the event of a note is to be written: only a leader tells, and only objects."""
+        return self.shell.may_tell(note)
+
     async def _resign(self) -> None:
         if self._elector is None:
             return
@@ -105,10 +110,6 @@ class _Process:
             await at_most(LAST_WORDS_S, self._elector.release())
         except KubeError as e:
             log.warning("lease not released: %s", e)
-
-
-async def _at_once() -> None:
-    """Nothing is more urgent than events."""
 
 
 def _report_election(error: KubeError) -> None:

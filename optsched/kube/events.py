@@ -3,7 +3,9 @@
 One event an object and reason: it is written when the reason first holds, and while it keeps
 holding only its count and time are, after 1, 5 and then every 30 minutes. The name of an event
 follows from its object and reason, so that a scheduler that was restarted, or another one, goes on
-with the same event. Events wait behind binds, and the oldest are given up when too many wait.
+with the same event. It has the time at which its note was taken, however late it is written. Events
+take few requests at a time, so that binds need not wait for them, nor they for binds; the oldest
+are given up when too many wait.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from optsched.kube.ports import Ref
 from optsched.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from optsched.api.events import EventType
     from optsched.kube.ports import Api, Raw
@@ -60,6 +62,8 @@ class Note:
         What tells notes of the same reason apart; a note with another code is another event.
     message
         One sentence.
+    is_last
+        Whether it is about the end of the object, and so written although that may be gone.
 
     """
 
@@ -69,6 +73,7 @@ class Note:
     reason: str
     message: str
     code: str = ""
+    is_last: bool = False
 
     @property
     def key(self) -> Key:
@@ -114,19 +119,36 @@ class EventBook:
         self._written.add(note.key, _Written(now_s, times))
 
 
+@dataclass(frozen=True, slots=True)
+class _Dated:
+    """A note, and when it was taken first and last."""
+
+    note: Note
+    first_ms: int
+    last_ms: int
+
+
+def _always(_: Note) -> bool:
+    return True
+
+
 class EventRecorder:
     """Writes notes as events; `run` has to be running for anything to be written."""
 
     def __init__(
-        self, api: Api, clock: Clock, waiting: Waiting, turn: Callable[[], Awaitable[None]]
+        self,
+        api: Api,
+        clock: Clock,
+        waiting: Waiting,
+        may_write: Callable[[Note], bool] = _always,
     ) -> None:
-        """`turn`: returns when an event may be written, because nothing more urgent is to do."""
+        """may_write: asked before each request, whether the event of a note is still due."""
         self._api = api
         self._clock = clock
-        self._turn = turn
+        self._may_write = may_write
         self._book = EventBook()
-        self._outbox: Outbox[Key, Note] = Outbox(
-            lambda _, note: self._write(note),
+        self._outbox: Outbox[Key, _Dated] = Outbox(
+            lambda _, dated: self._write(dated),
             waiting,
             at_once=AT_ONCE,
             most=MOST_WAITING,
@@ -141,7 +163,13 @@ class EventRecorder:
     def note(self, note: Note) -> None:
         """Have a note written, unless the same one was written lately."""
         if self._book.is_due(note, self._clock.monotonic()):
-            self._outbox.put(note.key, note)
+            now_ms, waits = self._clock.now_ms(), self._outbox.get(note.key)
+            first_ms = now_ms if waits is None else waits.first_ms
+            self._outbox.put(note.key, _Dated(note, first_ms, now_ms))
+
+    def clear(self) -> None:
+        """Give up every event that waits."""
+        self._outbox.clear()
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -151,34 +179,35 @@ class EventRecorder:
         """Wait until everything is written."""
         await self._outbox.until_idle()
 
-    async def _write(self, note: Note) -> None:
-        await self._turn()
+    async def _write(self, dated: _Dated) -> None:
+        note = dated.note
+        if not self._may_write(note):
+            return
         times = self._book.times(note)
         try:
-            times = await (self._repeat(note, times) if times else self._create(note))
+            times = await (self._repeat(dated, times) if times else self._create(dated))
         except AlreadyExists:
             # Written by the process before this one, which knew how often.
             known = await self._api.read(note.ref)
-            times = await self._repeat(note, known.get("count") or 1)
+            times = await self._repeat(dated, known.get("count") or 1)
         except NotFound:
             if not times:
                 raise
             # Servers forget events after an hour.
-            times = await self._create(note)
+            times = await self._create(dated)
         self._book.wrote(note, self._clock.monotonic(), times)
 
-    async def _create(self, note: Note) -> int:
-        await self._api.create(note.ref, event_of(note, self._now()))
+    async def _create(self, dated: _Dated) -> int:
+        first, last = format_time(dated.first_ms), format_time(dated.last_ms)
+        await self._api.create(dated.note.ref, event_of(dated.note, first, last))
         return 1
 
-    async def _repeat(self, note: Note, times: int) -> int:
+    async def _repeat(self, dated: _Dated, times: int) -> int:
         """Count a note that was written so often once more; how often it is now."""
-        body = {"lastTimestamp": self._now(), "message": _cut(note.message), "count": times + 1}
+        note, last = dated.note, format_time(dated.last_ms)
+        body = {"lastTimestamp": last, "message": _cut(note.message), "count": times + 1}
         await self._api.patch(note.ref, body)
         return times + 1
-
-    def _now(self) -> str:
-        return format_time(self._clock.now_ms())
 
 
 def _report(key: Key, error: KubeError) -> None:
@@ -189,8 +218,8 @@ def _cut(message: str) -> str:
     return message if len(message) <= _MESSAGE else f"{message[: _MESSAGE - 1]}…"
 
 
-def event_of(note: Note, now: str) -> Raw:
-    """A new event; now: as the API writes times."""
+def event_of(note: Note, first: str, last: str) -> Raw:
+    """A new event; first, last: when it happened, as the API writes times."""
     about, ref = note.about, note.ref
     involved: dict[str, Any] = {
         "apiVersion": about.kind.api_version,
@@ -209,7 +238,7 @@ def event_of(note: Note, now: str) -> Raw:
         "message": _cut(note.message),
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
-        "firstTimestamp": now,
-        "lastTimestamp": now,
+        "firstTimestamp": first,
+        "lastTimestamp": last,
         "count": 1,
     }

@@ -61,9 +61,6 @@ LAST_WORDS_S: Final = 2.0
 WRITES: Final = 8
 """Status patches under way; some may meet a webhook that takes its time."""
 
-TURN_S: Final = 5.0
-"""How long events wait behind binds at most."""
-
 POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
 """Names the ConfigMap that is mounted as the policy: NAMESPACE/NAME."""
 
@@ -126,7 +123,7 @@ class _Live:
         self._elector = self._make_elector()
         self._leadership: Leadership = self._elector or AlwaysLeading()
         self._binder = self._make_binder()
-        self._events = EventRecorder(client, self._clock, self._waiting, self._events_turn)
+        self._events = EventRecorder(client, self._clock, self._waiting, self._is_due)
         self._writes = self._make_outbox()
         # Evictions wait for nominations, which must not wait for anything else.
         self._nominations = self._make_outbox()
@@ -161,7 +158,7 @@ class _Live:
 
     def _make_outbox(self) -> Outbox[Ref, Write]:
         leadership = self._leadership
-        write = writer(self._client, lambda: leadership.is_leading)
+        write = writer(self._client, lambda: leadership.is_leading, self._cache)
         return Outbox(write, self._waiting, at_once=WRITES, on_failure=self._not_written)
 
     def _make_evictor(self) -> Evictor:
@@ -278,8 +275,18 @@ class _Live:
         except KubeError as e:
             log.warning("lease not released: %s", e)
 
-    async def _events_turn(self) -> None:
-        await at_most(TURN_S, self._binder.until_idle())
+    def _is_due(self, note: Note) -> bool:
+        """Whether the event of a note is to be written: only a leader tells, and only objects.
+
+        What is about this process itself it tells in any case.
+        """
+        if note.about in (
+            _own_object(self._settings.election, os.environ),
+            policy_object(os.environ),
+        ):
+            return True
+        is_there = note.is_last or self._cache.is_there(note.about, note.uid)
+        return self._leadership.is_leading and is_there
 
     # --- what parts tell one another -------------------------------------------------------------
 

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 _WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 _AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
 
+YOUNG_MS: Final = 2_000
+"""Pods that are younger may wait unremarked: most are placed by then, and need no event."""
+
 MADE_WITHIN_MS: Final = 5_000
 """How long controllers may take to make a PodGroup, or the next pod of a gang, unremarked."""
 
@@ -59,7 +62,7 @@ def evicted(victim: Victim) -> Note:
     if eviction.to:
         word, message = "Consolidation", f"{message}; a place on {eviction.to} is kept for it"
     whose = eviction.plugin or eviction.preemptor
-    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, whose)
+    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, whose, is_last=True)
 
 
 def not_evicted(victim: Victim, error: KubeError) -> Note:
@@ -95,13 +98,16 @@ def flawed(flaw: Flaw, uid: str) -> Note:
     return Note(about, uid, kind, flaw.code.value, flaw.message, code)
 
 
-def unschedulable(gang: Gang, reason: Reason) -> Iterator[Note]:
-    """A gang waits: a note on its PodGroup and one on each pod that waits with it."""
-    if not gang.is_implicit and gang.uid:
+def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
+    """A gang waits: a note on its PodGroup and one on each pod that waits with it.
+
+    born_ms: those that were created after it are told nothing yet.
+    """
+    if not gang.is_implicit and gang.uid and gang.created_ms <= born_ms:
         kind = SCHEDULING_POD_GROUPS[0] if is_upstream(gang) else POD_GROUP
         yield _waits(Ref(kind, gang.namespace, group_name(gang)), gang.uid, reason)
     for task in gang.tasks:
-        if task.status in _WAITS:
+        if task.status in _WAITS and task.created_ms <= born_ms:
             yield _waits(pod_ref(task.key), task.uid, task.problem or reason)
 
 
@@ -111,28 +117,45 @@ def _waits(about: Ref, uid: str, reason: Reason) -> Note:
     return Note(about, uid, EventType.WARNING, "Unschedulable", message, code)
 
 
-def _is_too_soon(gang: Gang, reason: Reason, now_ms: int) -> bool:
-    """Whether controllers are only about to make the PodGroup, or the pods, that are missing."""
+def _soonest_ms(gang: Gang, reason: Reason) -> int:
+    """Before this, controllers may be only about to make the PodGroup or the missing pods."""
     if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
         is_made = gang.name.startswith(MADE_GROUP_PREFIX)
-        return is_made and now_ms - gang.created_ms < MADE_WITHIN_MS
+        return gang.created_ms + MADE_WITHIN_MS if is_made else 0
     if reason.code is ReasonCode.NOT_ENOUGH_TASKS:
         newest_ms = max((task.created_ms for task in gang.tasks), default=gang.created_ms)
-        return now_ms - max(newest_ms, gang.created_ms) < MADE_WITHIN_MS
-    return False
+        return max(newest_ms, gang.created_ms) + MADE_WITHIN_MS
+    return 0
+
+
+def _grown_ms(gang: Gang) -> int:
+    """When every pod of a gang that waits is old enough to be told about."""
+    born = (task.created_ms for task in gang.tasks if task.status in _WAITS)
+    return max(born, default=gang.created_ms) + YOUNG_MS
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
+    """What was told about a gang; young_ms: until when some of its pods were too young."""
+
     gang: Gang
     reason: Reason
     at_ms: int
+    young_ms: int
 
 
 class Notices:
-    """Remembers what was told about each gang, so that only news are looked at."""
+    """Remembers what was told about each gang, so that only news are looked at.
+
+    Attributes
+    ----------
+    due_ms
+        When more is to be told, although nothing may change until then; None for nothing.
+
+    """
 
     def __init__(self, note: Callable[[Note], None]) -> None:
+        self.due_ms: int | None = None
         self._note = note
         self._told: dict[str, _Told] = {}
         self._flaws: frozenset[Flaw] = frozenset()
@@ -140,20 +163,30 @@ class Notices:
     def tell(self, outcome: Outcome) -> None:
         """Tell why gangs wait, where that is new or has not been said for a while."""
         now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
+        self.due_ms = None
         for key, reason in outcome.reasons.items():
             gang = gangs.get(key)
-            if gang is None or _is_too_soon(gang, reason, now_ms):
+            if gang is None or self._is_put_off(_soonest_ms(gang, reason), now_ms):
                 continue
-            told = self._told.get(key)
+            told, grown_ms = self._told.get(key), _grown_ms(gang)
+            is_young = self._is_put_off(grown_ms, now_ms)
             if told is None or told.reason.code is not reason.code:
                 log.info("%s waits: %s", key, reason)
-            elif told.gang is gang and now_ms - told.at_ms < _AGAIN_MS:
+            elif told.gang is gang and now_ms < min(told.at_ms + _AGAIN_MS, told.young_ms):
                 continue
-            self._told[key] = _Told(gang, reason, now_ms)
-            for note in unschedulable(gang, reason):
+            again_ms = grown_ms if is_young else now_ms + _AGAIN_MS
+            self._told[key] = _Told(gang, reason, now_ms, again_ms)
+            for note in unschedulable(gang, reason, now_ms - YOUNG_MS):
                 self._note(note)
         for key in self._told.keys() - outcome.reasons.keys():
             del self._told[key]
+
+    def _is_put_off(self, due_ms: int, now_ms: int) -> bool:
+        """Whether something is to be told later; it is noted when."""
+        if due_ms <= now_ms:
+            return False
+        self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
+        return True
 
     def tell_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
         """Tell objects what is wrong with them; the recorder knows when it is time to again."""

@@ -84,6 +84,10 @@ class Outbox(Generic[K, V]):
         self._idle.clear()
         self._work.set()
 
+    def get(self, key: K) -> V | None:
+        """The value that waits under a key; None where none does."""
+        return self._values.get(key, self._paused.get(key))
+
     def discard(self, key: K) -> None:
         """Give up a value that waits."""
         self._values.pop(key, None)

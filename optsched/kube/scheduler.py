@@ -210,6 +210,7 @@ class Scheduler:
             parts.binder.withdraw()
             parts.evictor.withdraw()
             parts.writes.clear()
+            parts.events.clear()
             parts.metrics.stood_down()
         return leads
 
@@ -246,6 +247,8 @@ class Scheduler:
         now_ms = parts.clock.now_ms()
         self._write_usage()
         if parts.cache.version == self._version and self._is_fresh(policy, now_ms):
+            if self._is_due(now_ms):
+                self._tell(now_ms)
             return
         self._version = parts.cache.version
         snapshot = self._snapshot(policy, now_ms)
@@ -255,6 +258,11 @@ class Scheduler:
         else:
             await self._session(snapshot, policy)
         self._tell(now_ms)
+
+    def _is_due(self, now_ms: int) -> bool:
+        """Whether statuses or events were put off until now."""
+        due = (self._book.due_ms, self._notices.due_ms)
+        return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
         """The cluster, with what queues have used if the policy looks at it."""

@@ -40,6 +40,12 @@ READY: Final = "tasks in gang are ready to be scheduled"
 MESSAGE_EVERY_MS: Final = 30_000
 """How often a condition is written again when nothing but its message has changed."""
 
+COUNTS_EVERY_MS: Final = 2_000
+"""How often a PodGroup is written of which nothing but counts of pods has changed."""
+
+QUEUE_EVERY_MS: Final = 3_000
+"""How often a queue is written while what it holds changes all the time."""
+
 CORRECTED_EVERY_MS: Final = 30_000
 """How often a queue's status is put right that somebody else has written.
 
@@ -138,15 +144,18 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
     return StatusPatch(ref, body, "")
 
 
-def is_urgent(group: PodGroup, patch: StatusPatch) -> bool:
-    """Whether more would change than the messages of conditions."""
+def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
+    """How long after the last patch this one is due: news at once, counts and messages later."""
     fresh = patch.body["status"]
     known = group.status
-    counts = (fresh["running"], fresh["succeeded"], fresh["failed"])
-    if fresh["phase"] != known.phase or counts != (known.running, known.succeeded, known.failed):
-        return True
     facts = [(c["type"], c["status"], c.get("reason", "")) for c in fresh["conditions"]]
-    return facts != [(c.type, c.status, c.reason) for c in known.conditions]
+    if fresh["phase"] != known.phase:
+        return 0
+    if facts != [(c.type, c.status, c.reason) for c in known.conditions]:
+        return 0
+    counts = (fresh["running"], fresh["succeeded"], fresh["failed"])
+    is_counted = counts == (known.running, known.succeeded, known.failed)
+    return MESSAGE_EVERY_MS if is_counted else COUNTS_EVERY_MS
 
 
 # --- queues --------------------------------------------------------------------------------------
@@ -261,17 +270,29 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a queue said last as it should, or was last asked to say."""
+    """What a queue said last as it should, or was last asked to say.
+
+    at_ms, written_ms: when it said so, and when it was asked to.
+    """
 
     held: Mapping[str, int]
     counts: QueueCounts
     at_ms: int
+    written_ms: int
 
 
 class StatusBook:
-    """What every gang and queue should say, and which patches bring that about."""
+    """What every gang and queue should say, and which patches bring that about.
+
+    Attributes
+    ----------
+    due_ms
+        When patches that were put off are due, although nothing else may change; None for none.
+
+    """
 
     def __init__(self) -> None:
+        self.due_ms: int | None = None
         self._seen: dict[str, _Seen] = {}
         self._accounts: dict[str, Account] = {}
         self._said: dict[str, _Said] = {}
@@ -289,6 +310,7 @@ class StatusBook:
     ) -> list[StatusPatch]:
         """The patches after a session; group_of and queues: objects as the server has them."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
+        self.due_ms = min(self._refused.values(), default=None)
         self._look_again(snapshot.taken_ms)
         looks = (
             _Look(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
@@ -322,11 +344,16 @@ class StatusBook:
         if patch is None or look.group is None:
             self._seen[key] = _Seen(look, share, written_ms)
             return None
-        if now_ms - written_ms < MESSAGE_EVERY_MS and not is_urgent(look.group, patch):
+        due_ms = written_ms + pause_ms(look.group, patch)
+        if now_ms < due_ms:
+            self._put_off(due_ms)
             self._seen[key] = _Seen(None, share, written_ms)
             return None
         self._seen[key] = _Seen(look, share, now_ms)
         return patch
+
+    def _put_off(self, due_ms: int) -> None:
+        self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
 
     def _count(self, before: _Seen | None, share: Share) -> None:
         if before is not None:
@@ -350,11 +377,12 @@ class StatusBook:
         for name, queue in queues.items():
             account = self._accounts.get(name, Account())
             wanted = (held.get(name, {}), account.counts)
-            patch = queue_patch(queue, *wanted)
+            patch, now_ms = queue_patch(queue, *wanted), snapshot.taken_ms
             if patch is None:
-                self._said[name] = _Said(*wanted, snapshot.taken_ms)
-            elif self._is_news(name, wanted, snapshot.taken_ms):
-                self._said[name] = _Said(*wanted, snapshot.taken_ms)
+                said = self._said.get(name)
+                self._said[name] = _Said(*wanted, now_ms, 0 if said is None else said.written_ms)
+            elif self._is_news(name, wanted, now_ms):
+                self._said[name] = _Said(*wanted, now_ms, now_ms)
                 yield patch
         for name in self._said.keys() - queues.keys():
             del self._said[name]
@@ -364,6 +392,10 @@ class StatusBook:
     ) -> bool:
         """Whether a queue should say something else, or has not said what it should for long."""
         said = self._said.get(name)
-        if said is None or (said.held, said.counts) != wanted:
+        if said is None:
             return True
-        return now_ms - said.at_ms >= CORRECTED_EVERY_MS
+        is_other = (said.held, said.counts) != wanted
+        due_ms = said.written_ms + QUEUE_EVERY_MS if is_other else said.at_ms + CORRECTED_EVERY_MS
+        if now_ms < due_ms:
+            self._put_off(due_ms)
+        return now_ms >= due_ms

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from optsched.api.kinds import QUEUE
+from optsched.api.kinds import POD, QUEUE
 from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.errors import AlreadyExists, NotFound
 from optsched.kube.gates import Opening, let_go
@@ -16,6 +16,7 @@ from optsched.kube.status import StatusPatch
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from optsched.kube.cache import ClusterCache
     from optsched.kube.ports import Api, Raw
 
 
@@ -30,14 +31,25 @@ class Creation:
 Write: TypeAlias = StatusPatch | Creation | Opening
 
 
-def writer(api: Api, may_write: Callable[[], bool]) -> Callable[[Ref, Write], Awaitable[None]]:
+def writer(
+    api: Api, may_write: Callable[[], bool], cache: ClusterCache | None = None
+) -> Callable[[Ref, Write], Awaitable[None]]:
     """Carries out writes; what is there already, or gone by now, is as good as done.
 
     may_write: whether this process still leads; what others would write by now is left to them.
+    cache: what is known of objects, where it is known; nothing is asked for of one that is gone,
+    nor of a pod that is bound.
     """
 
+    def is_needed(what: Write) -> bool:
+        if cache is None or not isinstance(what, StatusPatch):
+            return True
+        if what.ref.kind == POD:
+            return cache.awaits_node(what.ref)
+        return cache.is_there(what.ref)
+
     async def write(_: Ref, what: Write) -> None:
-        if not may_write():
+        if not (may_write() and is_needed(what)):
             return
         with suppress(AlreadyExists, NotFound):
             if isinstance(what, Creation):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from optsched.kube.ports import Ref
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
 POD_REF = Ref(POD, "ns", "p")
 
@@ -23,19 +22,15 @@ def note(message: str = "no room", code: str = "NotEnoughResources", **more: Any
     return Note(type=EventType.WARNING, message=message, code=code, **fields)
 
 
-async def at_once() -> None:
-    """Nothing more urgent is to do."""
-
-
 class Office:
     """A recorder, a server and a clock."""
 
     def __init__(
-        self, api: FakeApi | None = None, turn: Callable[[], Awaitable[None]] = at_once
+        self, api: FakeApi | None = None, may_write: Callable[[Note], bool] = lambda _: True
     ) -> None:
         self.api = api or FakeApi()
         self.clock = FakeClock()
-        self.recorder = EventRecorder(self.api, self.clock, waiting(FakeClock()), turn)
+        self.recorder = EventRecorder(self.api, self.clock, waiting(FakeClock()), may_write)
 
     async def write(self, *notes: Note) -> None:
         for each in notes:
@@ -197,18 +192,29 @@ async def test_when_too_many_wait_the_oldest_are_given_up() -> None:
 
 
 @pytest.mark.asyncio
-async def test_binds_come_first() -> None:
-    may_write = asyncio.Event()
+async def test_an_event_has_the_time_at_which_it_happened() -> None:
+    office = Office()
+    office.recorder.note(note())
+    office.clock.seconds += 10
+    office.recorder.note(note("less room"))
+    office.clock.seconds += 600
+    await office.write()
+    (event,) = office.events
+    assert event["firstTimestamp"] == "2025-06-15T15:23:20Z"
+    assert event["lastTimestamp"] == "2025-06-15T15:23:30Z"
+    office.clock.seconds += 60
+    office.recorder.note(note("none"))
+    office.clock.seconds += 600
+    await office.write()
+    assert office.events[0]["lastTimestamp"] == "2025-06-15T15:34:30Z"
 
-    async def turn() -> None:
-        await may_write.wait()
 
-    office = Office(turn=turn)
-    async with running(office.recorder.run()):
-        office.recorder.note(note())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert office.api.calls == []
-        may_write.set()
-        await office.recorder.until_idle()
-    assert office.count() == 1
+@pytest.mark.asyncio
+async def test_what_is_not_due_any_more_is_not_written() -> None:
+    gone = {"q"}
+    office = Office(may_write=lambda each: each.about.name not in gone)
+    await office.write(note(), note(about=Ref(POD, "ns", "q")))
+    assert [event["involvedObject"]["name"] for event in office.events] == ["p"]
+    gone.clear()
+    await office.write(note(about=Ref(POD, "ns", "q")))
+    assert len(office.events) == 2, "it may be told later"

@@ -14,6 +14,7 @@ from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import TooMany
 from optsched.kube.evictor import Victim
 from optsched.kube.notices import (
+    YOUNG_MS,
     Notices,
     evicted,
     given_back,
@@ -32,7 +33,13 @@ if TYPE_CHECKING:
 
 NO_ROOM = Reason(ReasonCode.RESOURCES, "8 cpu are missing")
 BIND = Bind("ns/g-0", "u", "n1", "ns/g")
-GANG = gang("g", ("w", 2, shape()), uid="u-g")
+_YOUNG = gang("g", ("w", 2, shape()), uid="u-g")
+GANG = replace(
+    _YOUNG,
+    created_ms=-YOUNG_MS,
+    tasks=tuple(replace(task, created_ms=-YOUNG_MS) for task in _YOUNG.tasks),
+)
+"""Old enough to be told about from the first second on."""
 
 
 def snapshot(*gangs: Gang, second: int = 0) -> Snapshot:
@@ -45,6 +52,10 @@ class Board:
     def __init__(self) -> None:
         self.notes: list[Note] = []
         self._notices = Notices(self.notes.append)
+
+    @property
+    def due_ms(self) -> int | None:
+        return self._notices.due_ms
 
     def tell(self, what: Snapshot, **reasons: Reason) -> list[str]:
         """Objects that are told something."""
@@ -106,6 +117,19 @@ def test_after_a_minute_the_recorder_is_asked_whether_it_is_time() -> None:
     board.tell(snapshot(GANG), g=NO_ROOM)
     assert board.tell(snapshot(GANG, second=59), g=NO_ROOM) == []
     assert board.tell(snapshot(GANG, second=60), g=NO_ROOM) == ALL
+
+
+def test_pods_that_have_only_just_come_are_not_told_that_they_wait() -> None:
+    first, second = GANG.tasks
+    mixed = replace(GANG, tasks=(first, replace(second, created_ms=500)))
+    board = Board()
+    assert board.tell(snapshot(_YOUNG), g=NO_ROOM) == []
+    assert board.due_ms == YOUNG_MS
+    assert board.tell(snapshot(mixed, second=1), g=NO_ROOM) == ALL[:2]
+    assert board.due_ms == 500 + YOUNG_MS
+    assert board.tell(snapshot(mixed, second=2), g=NO_ROOM) == []
+    assert board.tell(snapshot(mixed, second=3), g=NO_ROOM) == ALL
+    assert board.due_ms is None
 
 
 def test_the_log_names_a_reason_once(caplog: pytest.LogCaptureFixture) -> None:

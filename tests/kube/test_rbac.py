@@ -171,12 +171,9 @@ async def writes() -> FakeApi:
 
 
 async def events() -> FakeApi:
-    async def at_once() -> None:
-        """Nothing more urgent is to do."""
-
     api = FakeApi()
     for _ in range(2):
-        recorder = EventRecorder(api, FakeClock(), waiting(FakeClock()), at_once)
+        recorder = EventRecorder(api, FakeClock(), waiting(FakeClock()))
         recorder.note(Note(Ref(POD, "ns", "p"), "u", EventType.WARNING, "Unschedulable", "no"))
         async with running(recorder.run()):
             await recorder.until_idle()

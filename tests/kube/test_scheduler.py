@@ -77,7 +77,7 @@ class Plant:
         self.writes = Outbox(writer(self.api, leads), ways, on_failure=lambda *_: None)
         evicting = EvictorSurroundings(self, ways, self.binder.holds, leads)
         self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
-        self.events = EventRecorder(self.api, self.clock, ways, self.binder.until_idle)
+        self.events = EventRecorder(self.api, self.clock, ways)
         shelf = Shelf(folder, lambda _: (("mine.py", self.plugin),) if self.plugin else ())
         watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n", shelf)
         parts = Parts(

@@ -14,7 +14,9 @@ from optsched.kube.ports import Ref
 from optsched.kube.status import (
     AGAIN_MS,
     CORRECTED_EVERY_MS,
+    COUNTS_EVERY_MS,
     MESSAGE_EVERY_MS,
+    QUEUE_EVERY_MS,
     READY,
     Outcome,
     StatusBook,
@@ -200,13 +202,26 @@ def test_a_message_that_was_put_off_is_written_although_nothing_else_happens() -
     assert len(world.tell(g=changed)) == 1
 
 
-def test_counts_are_written_at_once() -> None:
+def test_counts_are_written_together_after_a_moment() -> None:
+    world = World(member("a", at="n1"), member("b", at="n1"))
+    world.tell()
+    for name in "ab":
+        world.now_ms += 500
+        world.put(member(name, "Running", "n1"))
+        assert world.tell() == []
+    assert world.book.due_ms == START_MS + COUNTS_EVERY_MS
+    world.now_ms = START_MS + COUNTS_EVERY_MS
+    assert [patch.ref for patch in world.tell()] == [GROUP]
+    assert world.group["running"] == 2
+    assert world.book.due_ms is None
+
+
+def test_a_new_phase_is_written_at_once() -> None:
     world = World(member("a", "Running", "n1"), member("b", "Running", "n1"))
     world.tell()
-    world.now_ms += 1000
-    world.put(member("a", "Succeeded"))
+    world.put(member("a", "Succeeded", "n1"), member("b", "Succeeded", "n1"))
     assert GROUP in [patch.ref for patch in world.tell()]
-    assert (world.group["running"], world.group["succeeded"]) == (1, 1)
+    assert (world.group["phase"], world.group["succeeded"]) == ("Completed", 2)
 
 
 def test_what_is_said_already_is_not_said_again() -> None:
@@ -288,6 +303,9 @@ def test_what_is_gone_leaves_no_trace() -> None:
     world.tell()
     for obj in (member("a"), member("b"), group("g")):
         world.api.objects = {r: o for r, o in world.api.objects.items() if r.name != name_of(obj)}
+    assert world.tell() == [], "what a queue holds may change all the time"
+    assert world.book.due_ms == START_MS + QUEUE_EVERY_MS
+    world.now_ms += QUEUE_EVERY_MS
     world.tell()
     assert queue_status(world) == {
         "allocated": {"cpu": "0", "memory": "0"},
@@ -312,6 +330,7 @@ def test_a_gang_that_moves_is_counted_where_its_pods_were_admitted() -> None:
     world.put(member("b", "Succeeded", at="n1"))
     world.tell()
     world.put(member("c", at="n1"))
+    world.now_ms += QUEUE_EVERY_MS
     world.tell()
     assert queue_status(world)["allocated"]["cpu"] == "0"
     assert queue_status(world, "other")["allocated"]["cpu"] == "1"
@@ -323,6 +342,7 @@ def test_what_somebody_else_says_of_a_queue_is_not_put_right_at_once() -> None:
     world.put({**queue("default"), "status": {"allocated": {"cpu": "9"}}})
     assert world.ask() == []
     world.put(member("b", at="n1"))
+    world.now_ms += QUEUE_EVERY_MS
     world.tell()
     assert queue_status(world)["allocated"]["cpu"] == "2"
     world.put({**queue("default"), "status": {"allocated": {"cpu": "9"}}})
