@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 10 * 1024
 """The longest expression that the API server takes (`CELSelectorExpressionMaxLength`)."""
+MOST_PARTS = 2000
+"""Words and signs of an expression: a device costs as many steps at most."""
 _DEEPEST = 50
 
 _TOKEN = re.compile(
@@ -30,6 +32,8 @@ _TOKEN = re.compile(
     r"|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<sign>&&|\|\||[=!<>]=|[!<>()\[\],.]))"
 )
+_DIGITS = 20
+_INT64 = (-(2**63), 2**63 - 1)
 _LEFT = re.compile(r"\s*(\S{1,20})?")
 
 Value: TypeAlias = "bool | int | str | Quantity | Mapping[str, Value] | tuple[Value, ...]"
@@ -64,22 +68,38 @@ Term: TypeAlias = "Callable[[Seen], Value]"
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """An expression that can be asked about devices."""
+    """An expression that can be asked about devices.
+
+    cost: steps that a device takes at most, its words and signs.
+    """
 
     text: str
     term: Term
+    cost: int
 
     def selects(self, device: Seen) -> bool:
         """Whether a device is meant; CelError where that has no answer."""
         return _truth(self.term(device))
 
 
-@lru_cache(maxsize=4096)
 def compile_selector(text: str) -> Selector:
     """The selector of an expression; Unsupported where it is not evaluated here."""
     if len(text) > MOST_CHARACTERS:
         raise Unsupported(f"is longer than {MOST_CHARACTERS} characters")
-    return Selector(text, _Parser(_tokens(text)).whole())
+    found = _compiled(text)
+    if isinstance(found, str):
+        raise Unsupported(found)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str) -> Selector | str:
+    """The selector, or why there is none: what is refused is not read again and again."""
+    try:
+        tokens = _tokens(text)
+        return Selector(text, _Parser(tokens).whole(), len(tokens))
+    except Unsupported as e:
+        return str(e)
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
@@ -92,6 +112,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
             raise Unsupported(f"uses {rest[1] if rest else '?'}, which is not evaluated here")
         kind = str(match.lastgroup)
         found.append((kind, match[kind]))
+        if len(found) > MOST_PARTS:
+            raise Unsupported(f"has more than {MOST_PARTS} words and signs")
         at = match.end()
     return found
 
@@ -196,8 +218,7 @@ class _Parser:
         kind, text = self._next()
         self._at += 1
         if kind == "number":
-            number = int(text)
-            return lambda _: number
+            return _whole_number(text)
         if kind == "text":
             return lambda _: text[1:-1]
         if text == "(":
@@ -230,6 +251,12 @@ class _Parser:
             self._expects(")")
             return _quantity(inner) if name == "quantity" else _has(inner)
         raise Unsupported(f"uses {name}, which is not evaluated here")
+
+
+def _whole_number(text: str) -> Term:
+    if len(text) > _DIGITS or not _INT64[0] <= (number := int(text)) <= _INT64[1]:
+        raise Unsupported("has a number that 64 bits do not hold")
+    return lambda _: number
 
 
 # --- meaning -------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from optsched.domain.amounts import total
@@ -23,9 +24,23 @@ if TYPE_CHECKING:
 
     from optsched.domain.amounts import Amounts
     from optsched.domain.task import Taint, Task, Toleration
+    from optsched.units import Quantity
 
 MOST_CONSUMERS = 256
 """Pods that one claim may be reserved for (`ResourceClaimReservedForMaxSize`)."""
+
+MOST_SHOWN = 200
+"""Characters of a selector that messages quote."""
+MOST_VERDICTS = 1024
+"""Selectors whose outcome a device keeps."""
+MOST_SELECTORS = 256
+"""Different selectors that one session looks at."""
+MOST_TEXT = 512 * 1024
+"""Characters that these have together: to read one of 10 KiB takes 7 ms."""
+STEPS_OF_SESSION = 4_000_000
+"""Steps of selectors that one session takes (about a second); see `Selector.cost`."""
+MOST_CHOICES = 64
+"""Ways to meet a claim, times its requests: the product of its alternatives."""
 
 CLASS_PREFIX = "deviceclass/"
 """Begins the name under which queues count devices of a class; a dimension may stand before it."""
@@ -93,6 +108,35 @@ class PooledDevice:
     def capacity_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
         """See `cel.Seen`."""
         return _by_domain([(name, parse_quantity(text)) for name, text in self.capacity])
+
+    @cached_property
+    def amounts(self) -> Mapping[str, Quantity]:
+        """Its capacity by name with its domain."""
+        return {name: parse_quantity(text) for name, text in self.capacity}
+
+    @cached_property
+    def _verdicts(self) -> dict[str, bool | str]:
+        """What selectors came to, the newest last; a text says why one has failed."""
+        return {}
+
+    def knows(self, selector: str) -> bool:
+        """Whether a selector has been evaluated on this device."""
+        return selector in self._verdicts
+
+    def meets(self, selector: str) -> bool:
+        """Whether a selector selects it, evaluated once; CelError and Unsupported as in `cel`."""
+        verdict = self._verdicts.get(selector)
+        if verdict is None:
+            try:
+                verdict = compile_selector(selector).selects(self)
+            except CelError as e:
+                verdict = str(e)
+            if len(self._verdicts) >= MOST_VERDICTS:
+                del self._verdicts[next(iter(self._verdicts))]
+            self._verdicts[selector] = verdict
+        if isinstance(verdict, str):
+            raise CelError(verdict)
+        return verdict
 
 
 def _by_domain(entries: Sequence[tuple[str, Value]]) -> dict[str, dict[str, Value]]:
@@ -268,6 +312,8 @@ class Devices:
         Devices that are not of one node, in order; they are given out by others.
     in_flux
         Names of nodes of which a pool is not complete; empty for pools that are not of one node.
+    postponed
+        Requests whose selectors this session does not evaluate: a later one does.
     """
 
     claims: Mapping[str, DeviceClaim] = field(default_factory=dict)
@@ -275,6 +321,7 @@ class Devices:
     on_node: Mapping[str, tuple[PooledDevice, ...]] = field(default_factory=dict)
     elsewhere: tuple[PooledDevice, ...] = ()
     in_flux: frozenset[str] = frozenset()
+    postponed: frozenset[DeviceNeed] = frozenset()
 
     @cached_property
     def held_by(self) -> Mapping[DeviceId, str]:
@@ -316,6 +363,8 @@ class Devices:
         """Why a need can be met nowhere; empty when devices decide."""
         if need.problem:
             return need.problem
+        if need in self.postponed:
+            return f"the selectors of request {need.name} {_POSTPONED}"
         found = map(self._refuses_variant, need.variants)
         return next((why for why in found if why), "")
 
@@ -329,7 +378,7 @@ class Devices:
             try:
                 compile_selector(text)
             except Unsupported as e:
-                return f"its selector {text!r} {e}"
+                return f"its selector {text[:MOST_SHOWN]!r} {e}"
         if need.is_all and self._reaches_elsewhere(need):
             return f"request {need.name} asks for all devices (allocationMode: All), {_ELSEWHERE}"
         return ""
@@ -340,10 +389,18 @@ class Devices:
         except CelError:
             return True
 
+    def selectors_of(self, need: DeviceNeed) -> list[str]:
+        """The selectors of a request, those of its classes among them."""
+        found: list[str] = []
+        for variant in need.variants:
+            device_class = self.classes.get(variant.device_class)
+            found += (*(device_class.selectors if device_class else ()), *variant.selectors)
+        return found
+
     def _selects(self, device: PooledDevice, need: DeviceNeed) -> bool:
         """Whether a device is of the kind that a need asks for; CelError as selectors say."""
         texts = (*self.classes[need.device_class].selectors, *need.selectors)
-        return all(compile_selector(text).selects(device) for text in texts) and all(
+        return all(device.meets(text) for text in texts) and all(
             _has(device, name, text) for name, text in need.capacity
         )
 
@@ -389,8 +446,83 @@ def _withheld(device: PooledDevice, need: DeviceNeed) -> str:
 
 def _has(device: PooledDevice, name: str, least: str) -> bool:
     full = name if "/" in name else f"{device.driver}/{name}"
-    have = dict(device.capacity).get(full)
-    return have is not None and parse_quantity(have) >= parse_quantity(least)
+    have = device.amounts.get(full)
+    return have is not None and have >= _amount(least)
+
+
+@lru_cache(maxsize=1024)
+def _amount(text: str) -> Quantity:
+    return parse_quantity(text)
+
+
+# --- limits on one session -----------------------------------------------------------------------
+
+_POSTPONED = "are evaluated in a later session: too many or too long ones wait at one time"
+
+
+def too_many_choices(ask: DeviceAsk) -> str:
+    """Why a claim leaves too many choices; empty when it does not."""
+    num_choices = prod(len(need.variants) for need in ask.needs) * len(ask.needs)
+    if num_choices <= MOST_CHOICES:
+        return ""
+    return (
+        f"leaves {num_choices} choices, its alternatives multiplied: "
+        f"at most {MOST_CHOICES} are weighed here"
+    )
+
+
+def evaluate_selectors(
+    devices: Devices, needs: Iterable[tuple[str, DeviceNeed]], steps: int = STEPS_OF_SESSION
+) -> Devices:
+    """Evaluate the selectors of requests on all devices, as far as some steps reach.
+
+    Requests for which they do not reach are `postponed`; devices keep the outcomes, so that a later
+    session begins where this one has ended. Namespaces take turns, each with the request that has
+    the shortest selectors.
+
+    needs: with the namespace of each.
+    """
+    everything = [*devices.elsewhere, *(d for here in devices.on_node.values() for d in here)]
+    looked_at: set[str] = set()
+    num_characters = 0
+    postponed: set[DeviceNeed] = set()
+    for need in _in_turn(devices, needs) if everything else ():
+        texts = dict.fromkeys(devices.selectors_of(need))
+        new = [text for text in texts if text not in looked_at]
+        length = sum(map(len, new))
+        if len(looked_at) + len(new) > MOST_SELECTORS or num_characters + length > MOST_TEXT:
+            postponed.add(need)
+            continue
+        looked_at.update(new)
+        num_characters += length
+        if devices.refuses(need):
+            continue
+        for text in new:
+            cost = compile_selector(text).cost
+            for device in everything:
+                if not device.knows(text) and steps > 0:
+                    steps -= cost
+                    with suppress(CelError):
+                        device.meets(text)
+        if steps <= 0 and not all(d.knows(text) for text in texts for d in everything):
+            postponed.add(need)
+    return replace(devices, postponed=frozenset(postponed)) if postponed else devices
+
+
+def _in_turn(devices: Devices, needs: Iterable[tuple[str, DeviceNeed]]) -> list[DeviceNeed]:
+    """Requests with selectors, those with the shortest of every namespace first."""
+    costs: dict[str, dict[DeviceNeed, int]] = {}
+    for namespace, need in needs:
+        if not need.problem and need not in costs.setdefault(namespace, {}):
+            costs[namespace][need] = sum(map(len, devices.selectors_of(need)))
+    ranked = [
+        (rank, cost, namespace, need.name, need)
+        for namespace, of_need in costs.items()
+        for rank, (need, cost) in enumerate(
+            sorted(of_need.items(), key=lambda entry: (entry[1], repr(entry[0])))
+        )
+    ]
+    return list(dict.fromkeys(entry[-1] for entry in sorted(ranked, key=lambda e: e[:4])))
 
 
 NO_DEVICES = Devices()

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optsched.domain.devices import DeviceGrant
+from optsched.domain.devices import DeviceGrant, too_many_choices
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.problem.running import running_tasks
 from optsched.rules.base import NOBODY_LEAVES, Greedy, Rule, Violation
-from optsched.rules.device_deals import deal_out, options_of
+from optsched.rules.device_deals import STEPS_OF_SESSION, Steps, deal_out, options_of
 from optsched.rules.faces import Face
 from optsched.rules.wording import counted
 
@@ -111,7 +111,8 @@ class DeviceClaims(Rule):
         if asked:
             for n in np.flatnonzero(chosen).tolist():
                 options = pools.options(n, asked)
-                chosen[n] = deal_out(options, set(range(pools.number(n)))) is not None
+                free = set(range(pools.number(n)))
+                chosen[n] = deal_out(options, free, pools.steps) is not None
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
@@ -137,6 +138,9 @@ class DeviceClaims(Rule):
             for key in task.device_claims:
                 if why := unusable(asks.devices, key):
                     return Reason(ReasonCode.DEVICES, why)
+            for ask in task.shape.devices:
+                if why := _refuses(asks.devices, ask):
+                    return Reason(ReasonCode.DEVICES, f"a claim of pod {task.key}: {why}")
         return None
 
     # --- rows ------------------------------------------------------------------------------------
@@ -223,8 +227,16 @@ def unusable(devices: Devices, key: str) -> str:
         return f"resource claim {key} {claim.problem}"
     if claim.allocation is not None:
         return ""
+    if why := too_many_choices(claim.ask):
+        return f"resource claim {key} {why}"
     found = (devices.refuses(need) for need in claim.needs)
     return next((f"resource claim {key}: {why}" for why in found if why), "")
+
+
+def _refuses(devices: Devices, ask: DeviceAsk) -> str:
+    """Why a claim of a task's own can be used nowhere; empty when it can."""
+    found = (devices.refuses(need) for need in ask.needs)
+    return too_many_choices(ask) or next((why for why in found if why), "")
 
 
 def _reaches(claim: DeviceClaim, node: Node) -> bool:
@@ -261,7 +273,7 @@ class _Asks:
     def refusal(self, shape: TaskShape) -> str:
         """Why a shape can be placed nowhere; empty when it can."""
         found = (unusable(self.devices, key) for key in shape.device_claims)
-        of_own = (self.devices.refuses(n) for ask in shape.devices for n in ask.needs)
+        of_own = (_refuses(self.devices, ask) for ask in shape.devices)
         return next((why for why in (*found, *of_own) if why), "")
 
     def allocations(self, shape: TaskShape) -> list[DeviceAllocation]:
@@ -298,6 +310,7 @@ class _Pools:
         self._names = [node.name for node in problem.snapshot.nodes]
         self._leaving = _leaving(problem.snapshot)
         self._options: dict[tuple[int, DeviceAsk], tuple[Option, ...]] = {}
+        self.steps = Steps(STEPS_OF_SESSION)
 
     def number(self, node: int) -> int:
         """How many devices a node has."""
@@ -617,12 +630,14 @@ class _Live(Greedy):
         here = [(claims[key].ask, self._seats[key]) for key in self._sharing.get(node, ())]
         there = (*self._later.get(node, ()), *(ask for ask, _ in here), *later)
         free = self._pools.free(node, self._ending - kept)
-        if deal_out(self._pools.options(node, there), free) is None:
+        steps = self._pools.steps
+        if deal_out(self._pools.options(node, there), free, steps) is None:
             return False
         if now is None:
             return True
         there = (*self._now.get(node, ()), *(ask for ask, seats in here if seats.now), *now)
-        return deal_out(self._pools.options(node, there), self._pools.free(node)) is not None
+        options, free = self._pools.options(node, there), self._pools.free(node)
+        return deal_out(options, free, steps) is not None
 
     # --- notes -----------------------------------------------------------------------------------
 

@@ -35,11 +35,15 @@ class Want(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """A constraint: wants by their number, and the value of each place that they may take."""
+    """A constraint: wants by their number, and the value of each place.
+
+    value_of: equal numbers for equal values, in order of places; -1 for none. Nodes whose devices
+    are alike have equal bonds.
+    """
 
     is_distinct: bool
     wants: tuple[int, ...]
-    value_of: Mapping[int, tuple[str, Attribute]]
+    value_of: tuple[int, ...]
 
 
 class Option(NamedTuple):
@@ -81,14 +85,25 @@ def _option(
     bonds: list[Bond] = []
     for constraint in constraints:
         bound = tuple(i for i, need in enumerate(way) if constraint.binds(need.name))
-        given = ((p, dict(d.attributes).get(constraint.attribute)) for p, d in enumerate(here))
-        # Values of different types are different, also where Python takes them for equal.
-        value_of = {p: (type(value).__name__, value) for p, value in given if value is not None}
+        value_of = _values(here, constraint.attribute)
         for i in bound:
-            kept = tuple(p for p in wants[i].places if p in value_of)
+            kept = tuple(p for p in wants[i].places if value_of[p] >= 0)
             wants[i] = wants[i]._replace(places=kept)
         bonds.append(Bond(constraint.is_distinct, bound, value_of))
     return Option(tuple(wants), tuple(bonds))
+
+
+def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
+    numbers: dict[tuple[str, Attribute], int] = {}
+    found: list[int] = []
+    for device in here:
+        value = dict(device.attributes).get(attribute)
+        if value is None:
+            found.append(-1)
+            continue
+        # Values of different types are different, also where Python takes them for equal.
+        found.append(numbers.setdefault((type(value).__name__, value), len(numbers)))
+    return tuple(found)
 
 
 # --- dealing -------------------------------------------------------------------------------------
@@ -123,16 +138,69 @@ Got = list[tuple[str, int]]
 """(request, place) of all devices that a claim gets."""
 
 
-def deal_out(asks: Sequence[Sequence[Option]], free: set[int]) -> list[Got] | None:
-    """What each claim gets of the free places; None where they do not do for all of them."""
-    search = _Search(asks, free)
-    return search.found() if search.succeeds(0) else None
+class OutOfStepsError(Exception):
+    """A search that was not ended."""
+
+
+class Steps:
+    """What searches may cost: each step puts one want in its place, or tries one way."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spend(self, number: int = 1) -> None:
+        """Raise OutOfStepsError once nothing is left."""
+        self.left -= number
+        if self.left < 0:
+            raise OutOfStepsError
+
+
+Dealt = tuple[tuple[tuple[str, int], ...], ...] | None
+
+
+def deal_out(
+    asks: Sequence[Sequence[Option]], free: set[int], session: Steps | None = None
+) -> list[Got] | None:
+    """What each claim gets of the free places; None where they do not do for all of them.
+
+    Claims that leave a choice are searched for at most `STEPS_OF_SEARCH` steps, and as long as
+    those of the session last: then the answer is None. What was found is kept for later sessions.
+    """
+    if all(map(_is_plain, asks)):
+        return _Search(asks, free, Steps(STEPS_OF_SEARCH)).result()
+    key = (tuple(map(tuple, asks)), frozenset(free))
+    if key not in _known:
+        steps = Steps(STEPS_OF_SEARCH if session is None else min(STEPS_OF_SEARCH, session.left))
+        before = steps.left
+        try:
+            found = _Search(asks, free, steps).result()
+        except OutOfStepsError:
+            found = None
+        if session is not None:
+            session.left -= before - max(steps.left, 0)
+        if found is None and steps.left < 0 and before < STEPS_OF_SEARCH:
+            # Only the session has ended, not the search.
+            return None
+        if len(_known) >= MOST_KNOWN:
+            del _known[next(iter(_known))]
+        _known[key] = None if found is None else tuple(map(tuple, found))
+    known = _known[key]
+    return None if known is None else [list(got) for got in known]
+
+
+STEPS_OF_SEARCH = 20_000
+STEPS_OF_SESSION = 200_000
+"""Steps of all searches of one session: about a second."""
+MOST_KNOWN = 4096
+_known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], Dealt] = {}
+"""Results of searches; they follow from their keys."""
 
 
 class _Search:
     """Claims that leave a choice one after the other, the others with them all the time."""
 
-    def __init__(self, asks: Sequence[Sequence[Option]], free: set[int]) -> None:
+    def __init__(self, asks: Sequence[Sequence[Option]], free: set[int], steps: Steps) -> None:
+        self._steps = steps
         self._asks = asks
         self._free = free
         self._open = [a for a, options in enumerate(asks) if _is_open(options)]
@@ -141,6 +209,10 @@ class _Search:
         }
         self._ways: dict[int, list[tuple[Want, ...]]] = {}
         self._at: dict[int, int] = {}
+
+    def result(self) -> list[Got] | None:
+        """What each claim gets; None where that can not be."""
+        return self.found() if self.succeeds(0) else None
 
     def succeeds(self, first: int) -> bool:
         """Whether the claims from one on find devices besides those that have chosen."""
@@ -169,13 +241,17 @@ class _Search:
         return [(ask, want) for ask in sorted(self._wants) for want in self._wants[ask]]
 
     def _dealt(self) -> list[list[int]] | None:
-        return deal([want for _, want in self._listed()], self._free)
+        wants = [want for _, want in self._listed()]
+        if self._open:
+            self._steps.spend(1 + len(wants))
+        return deal(wants, self._free)
 
     def _ways_of(self, ask: int) -> list[tuple[Want, ...]]:
         key = id(self._asks[ask])
         if key not in self._ways:
             options = self._asks[ask]
-            self._ways[key] = [w for option in options for w in _ways(option, self._free)]
+            found = (w for option in options for w in _ways(option, self._free, self._steps))
+            self._ways[key] = list(found)
         return self._ways[key]
 
 
@@ -183,11 +259,16 @@ def _is_open(options: Sequence[Option]) -> bool:
     return len(options) != 1 or bool(options[0].bonds)
 
 
-def _ways(option: Option, free: set[int]) -> Iterator[tuple[Want, ...]]:
+def _is_plain(options: Sequence[Option]) -> bool:
+    return not _is_open(options)
+
+
+def _ways(option: Option, free: set[int], steps: Steps) -> Iterator[tuple[Want, ...]]:
     """An option without its bonds, once for each way in which they can hold."""
     same = [bond for bond in option.bonds if not bond.is_distinct]
-    values = [list(dict.fromkeys(bond.value_of.values())) for bond in same]
+    values = [sorted({value for value in bond.value_of if value >= 0}) for bond in same]
     for chosen in product(*values):
+        steps.spend()
         wants = [
             want._replace(places=tuple(p for p in want.places if p in free))
             for want in option.wants
@@ -197,16 +278,20 @@ def _ways(option: Option, free: set[int]) -> Iterator[tuple[Want, ...]]:
                 kept = tuple(p for p in wants[i].places if bond.value_of[p] == value)
                 wants[i] = wants[i]._replace(places=kept)
         if all(len(want.places) >= want.number for want in wants):
-            yield from _apart(wants, [bond for bond in option.bonds if bond.is_distinct])
+            apart = [bond for bond in option.bonds if bond.is_distinct]
+            yield from _apart(wants, apart, steps)
 
 
-def _apart(wants: Sequence[Want], bonds: Sequence[Bond]) -> Iterator[tuple[Want, ...]]:
+def _apart(
+    wants: Sequence[Want], bonds: Sequence[Bond], steps: Steps
+) -> Iterator[tuple[Want, ...]]:
     """Wants with the very places that they take, where bonds keep these apart."""
     tied = sorted({i for bond in bonds for i in bond.wants})
     if not tied:
         yield tuple(wants)
         return
     for sets in product(*(combinations(wants[i].places, wants[i].number) for i in tied)):
+        steps.spend()
         taken = dict(zip(tied, sets, strict=True))
         if all(_is_apart(bond, taken) for bond in bonds):
             yield tuple(

@@ -84,6 +84,7 @@ from optsched.session.guarantees import hold_guarantees
 from optsched.session.lending import Decided, find_withheld, lend_idle, without_lending
 from optsched.session.nearby import with_wants
 from optsched.session.reserving import Reserved, expected, reserve
+from optsched.session.selectors import with_verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -291,7 +292,7 @@ class _Session:
         if policy.rules.find("conformance") is not None:
             held = system_first(held)
         held = with_wants(held, policy.rules.scoring)
-        held = with_exclusive(held, policy.rules.masking)
+        held = with_verdicts(with_exclusive(held, policy.rules.masking))
         self._snapshot = held if _has_gangs(policy) else without_gangs(held)
         self._start = self._snapshot
         self._moved: tuple[Evict, ...] = ()

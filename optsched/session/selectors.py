@@ -1,0 +1,42 @@
+"""Selectors of devices, evaluated before anything is decided, within the steps of one session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optsched.domain.devices import evaluate_selectors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.domain.cluster import Snapshot
+    from optsched.domain.devices import DeviceNeed
+
+
+def with_verdicts(snapshot: Snapshot) -> Snapshot:
+    """The snapshot in which requests are postponed whose selectors cost too much for one session.
+
+    The very same where none is.
+    """
+    devices = snapshot.devices
+    if not devices.on_node and not devices.elsewhere:
+        return snapshot
+    found = evaluate_selectors(devices, _needs(snapshot))
+    return snapshot if found is devices else replace(snapshot, devices=found)
+
+
+def _needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
+    """What claims of pods have yet to get, with their namespaces; repetitions are left out."""
+    claims = snapshot.devices.claims
+    seen: set[tuple[str, object]] = set()
+    for gang in snapshot.gangs:
+        namespace = gang.key.partition("/")[0]
+        for task in gang.tasks:
+            parts = (namespace, (task.shape.devices, task.device_claims))
+            if parts in seen or not any(parts[1]):
+                continue
+            seen.add(parts)
+            named = (claims[key] for key in task.device_claims if key in claims)
+            asks = [*task.shape.devices, *(c.ask for c in named if c.allocation is None)]
+            yield from ((namespace, need) for ask in asks for need in ask.needs)
