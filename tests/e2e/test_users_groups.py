@@ -11,6 +11,8 @@ from tests.support.live import SCHEDULING
 from tests.support.users import begin, conf, reach, seed, settle
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.live import Site
 
 pytestmark = pytest.mark.e2e
@@ -70,6 +72,20 @@ def test_min_resources_that_are_not_there_keep_a_gang_pending(site: Site) -> Non
     reach(site, {"one": 1, "large": 0})
     site.complete("one")
     settle(site, scheduler, {"large": 2})
+
+
+def test_a_configuration_without_enqueue_lets_gangs_in(site: Site, tmp_path: Path) -> None:
+    """Their pods are made once their PodGroup is Inqueue: allocate sees to it, as Volcano's."""
+    site.nodes(1)
+    text = conf("seed").read_text()
+    assert "enqueue, " in text
+    config = tmp_path / "scheduler.conf"
+    config.write_text(text.replace("enqueue, ", ""))
+    begin(site, config, "none")
+    site.group("later", 1, minResources={"cpu": "1"})
+    site.await_phase("later", "Inqueue")
+    site.members("later", range(1))
+    site.await_bound("later", 1)
 
 
 def test_the_class_of_a_podgroup_decides_who_is_next(site: Site) -> None:

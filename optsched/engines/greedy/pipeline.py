@@ -97,6 +97,8 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
         steps[proposer.name] = partial(pipeline.propose, proposer)
     for action in options.actions:
         if action == ALLOCATE:
+            if ENQUEUE not in options.actions:
+                pipeline.let_all_in()
             pipeline.take_seats()
         if action in steps:
             steps[action]()
@@ -165,15 +167,7 @@ class _Pipeline:
 
     def enqueue(self) -> None:
         """Let pending gangs have their pods created, as far as rules expect room for them."""
-        closed = self._problem.queues.closed
-        waiting = [
-            i
-            for i, gang in enumerate(self._problem.snapshot.gangs)
-            if self._pending[i]
-            and gang.problem is None
-            and (queue := int(self._problem.queue_of[i])) >= 0
-            and queue not in closed
-        ]
+        waiting = self._waiting()
         late = [gang for gang in self._options.late if gang in waiting]
         is_set_aside = False
         for gang in late:
@@ -182,6 +176,25 @@ class _Pipeline:
                 is_set_aside = True
         for gang in self.turns(gang for gang in waiting if gang not in late):
             self._let_in(gang)
+
+    def let_all_in(self) -> None:
+        """Let all pending gangs have their pods created, as Volcano's allocate does.
+
+        That is where the policy does not list `enqueue` (`allocate.go`, organizeJobWorksheet).
+        """
+        self._enqueued[self._waiting()] = True
+
+    def _waiting(self) -> list[int]:
+        """Pending gangs of open queues."""
+        closed = self._problem.queues.closed
+        return [
+            i
+            for i, gang in enumerate(self._problem.snapshot.gangs)
+            if self._pending[i]
+            and gang.problem is None
+            and (queue := int(self._problem.queue_of[i])) >= 0
+            and queue not in closed
+        ]
 
     def _let_in(self, gang: int) -> bool:
         """Enqueue a gang if there may be room; in strict order nobody is after one that waits."""
