@@ -11,7 +11,7 @@ from optsched.engines.copies import copy_classes
 from optsched.engines.cpsat.model import Configurations, LevelModel, Objective, Placement
 from optsched.engines.cpsat.pricing import check_rooms, useful_capacity
 from optsched.engines.deal import deal, domains_taken
-from optsched.engines.masks import allowed_nodes, rooms, spare_room
+from optsched.engines.masks import allowed_nodes, open_classes, rooms, spare_room
 from optsched.problem.arrays import ranges, row_groups
 from optsched.problem.formulation import Formulation, gang_classes
 from optsched.problem.linear import Expression
@@ -243,7 +243,8 @@ def encode_configurations(
     spare = spare_room(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)
     request = requests[copies.class_of]
-    allowed = allowed_nodes(problem, rules)[copies.class_of] & copies.inside(problem)
+    classes = open_classes(problem)
+    allowed = allowed_nodes(problem, rules, classes)[copies.class_of] & copies.inside(problem)
     useful = useful_capacity(problem.idle, problem.classes.request)
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     class_of, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])

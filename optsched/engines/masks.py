@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.problem.arrays import UNLIMITED
 from optsched.rules.base import Spare
 
 if TYPE_CHECKING:
@@ -27,13 +28,20 @@ def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Boo
     return allowed
 
 
-def allowed_nodes(problem: Problem, rules: RuleSet) -> Bool:
-    """(C, N) ready nodes that no rule excludes, class by class."""
-    allowed = np.ones((len(problem.classes.shapes), problem.num_nodes), np.bool_)
-    for task_class in range(len(allowed)):
+def open_classes(problem: Problem) -> I64:
+    """Classes of the tasks that can be decided on, ascending: of no others rules are asked."""
+    is_open = problem.shape_of[problem.gang_of] >= 0
+    found: I64 = np.unique(problem.task_class[is_open])
+    return found
+
+
+def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) -> Bool:
+    """(C, N) ready nodes that no rule excludes, class by class; given some, none for others."""
+    allowed = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.bool_)
+    chosen = range(len(allowed)) if classes is None else classes.tolist()
+    for task_class in chosen:
         mask = static_mask(problem, rules.filters, task_class)
-        if mask is not None:
-            allowed[task_class] = mask
+        allowed[task_class] = True if mask is None else mask
     return allowed
 
 
@@ -48,12 +56,15 @@ def spare_room(problem: Problem, rules: RuleSet) -> Spare:
 
 
 def rooms(problem: Problem, rules: RuleSet) -> I64:
-    """(C, N) tasks of a class that fit on a node by themselves."""
+    """(C, N) tasks of a class that fit on a node by themselves; 0 for classes not open."""
     spare = spare_room(problem, rules)
-    idle = np.concatenate([problem.idle, spare.capacity], axis=1)
+    idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))
     fits = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)
-    for task_class, request in enumerate(requests):
-        asked = np.flatnonzero(request)
-        fits[task_class] = (idle[:, asked] // request[asked]).min(axis=1, initial=2**62)
-    return np.where(allowed_nodes(problem, rules), fits, 0)
+    classes = open_classes(problem)
+    for task_class in classes.tolist():
+        request, most = requests[task_class], fits[task_class]
+        most[:] = UNLIMITED
+        for r in np.flatnonzero(request).tolist():
+            np.minimum(most, idle[:, r] // int(request[r]), out=most)
+    return np.where(allowed_nodes(problem, rules, classes), fits, 0)

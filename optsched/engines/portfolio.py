@@ -17,7 +17,7 @@ from optsched.domain.decisions import LevelResult, LevelStatus, Sense
 from optsched.engines.cpsat.pricing import TOO_MANY_ROOMS, TooManyRooms, useful_capacity
 from optsched.engines.encode import Goal, encode_configurations, encode_direct
 from optsched.engines.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, run_greedy
-from optsched.engines.masks import rooms
+from optsched.engines.masks import open_classes, rooms
 from optsched.engines.sound import solve_soundly
 from optsched.problem.arrays import UNPLACED, frozen
 from optsched.problem.relations import TermKind, count_coming
@@ -467,7 +467,7 @@ def promised_gangs(problem: Problem, decisions: Decisions) -> Bool:
 
 def num_pairs(problem: Problem, rules: RuleSet) -> int:
     """Pairs of a task class and a node with room for it; not counted out where far too many."""
-    most = len(problem.classes.shapes) * problem.num_nodes
+    most = len(open_classes(problem)) * problem.num_nodes
     return most if most > 50 * MOST_DIRECT else int((rooms(problem, rules) > 0).sum())
 
 
@@ -479,7 +479,7 @@ def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
     for rule in rules.tying:
-        for task_class in range(len(tied)):
+        for task_class in open_classes(problem).tolist():
             if rule.ties_nodes(problem, task_class):
                 tied[task_class] = True
                 names.add(rule.name)

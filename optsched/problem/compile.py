@@ -20,7 +20,7 @@ from optsched.problem.columns import NodeColumns
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
 from optsched.problem.queues import NEVER_MS, Demand, narrowing_queues, queue_arrays
 from optsched.problem.relations import TermMatcher, build_relations, find_terms
-from optsched.problem.shapes import gang_row
+from optsched.problem.shapes import gang_row, rebound
 from optsched.problem.topology import topology_arrays
 from optsched.units import CPU, MEMORY, PODS
 
@@ -113,6 +113,8 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
         same = known.get(id(gang))
         if same is not None and same.queue == queue and same.bound == bound:
             return same
+        if same is not None and same.queue == queue:
+            return rebound(same, bound)
         return gang_row(gang, queue=queue, bound=bound)
 
     return tuple(row(g) for g in snapshot.gangs)

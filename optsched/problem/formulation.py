@@ -207,6 +207,9 @@ class Formulation:
         """
         request = self.problem.classes.request[self.gangs.class_of]
         counted = member[:, self.gangs.queue_of[self.gangs.gang_class_of]]
+        if self.victims is None:
+            self._add_plain_usage(counted, request, limit)
+            return
         for row, resource in zip(*np.nonzero(limit < _ENOUGH), strict=True):
             entries = counted[row] & (request[:, resource] > 0)
             if not entries.any():
@@ -219,6 +222,24 @@ class Formulation:
             self.model.add_rows(
                 0, use.variables, use.coefficients, upper=max(int(limit[row, resource]), 0)
             )
+
+    def _add_plain_usage(self, counted: Bool, request: I64, limit: I64) -> None:
+        """Add Σ request·x ≤ limit for each limit; (K, F) entries count, which request (F, R)."""
+        is_limited = limit < _ENOUGH
+        binds: Bool = np.any(is_limited, axis=1)
+        k, f = np.nonzero(counted & binds[:, None])
+        pair, resource = np.nonzero((request[f] > 0) & is_limited[k])
+        row, entry = k[pair], f[pair]
+        if not len(row):
+            return
+        number = row * limit.shape[1] + resource
+        used, at = np.unique(number, return_inverse=True)
+        self.model.add_rows(
+            at,
+            self.placed_variable[entry],
+            self.placed_factor[entry] * request[entry, resource],
+            upper=np.maximum(limit.ravel()[used], 0),
+        )
 
     def evicted(self, resource: int, member: Bool) -> Expression:
         """Σ request · evicted of a resource, over the victims of some queues (Q,)."""

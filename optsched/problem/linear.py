@@ -18,7 +18,20 @@ if TYPE_CHECKING:
 
 
 def _ints(values: ArrayLike) -> I64:
-    return np.atleast_1d(np.asarray(values, np.int64))
+    found: I64 = np.asarray(values, np.int64)
+    return found if found.ndim else found.reshape(1)
+
+
+def _aligned(*parts: ArrayLike) -> list[I64]:
+    """Parts of one length; a part of length 1 is repeated. Far cheaper than `broadcast_arrays`."""
+    arrays = [_ints(part) for part in parts]
+    lengths = {len(array) for array in arrays} - {1}
+    if not lengths:
+        return arrays
+    if len(lengths) > 1:
+        raise ValueError(f"parts of lengths {sorted(lengths)} do not go together")
+    (length,) = lengths
+    return [array if len(array) == length else array.repeat(length) for array in arrays]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +52,7 @@ class Expression:
     @classmethod
     def of(cls, variables: ArrayLike, coefficients: ArrayLike, constant: int = 0) -> Self:
         """Build one from anything array-like, leaving out zero coefficients."""
-        numbers, factors = np.broadcast_arrays(_ints(variables), _ints(coefficients))
+        numbers, factors = _aligned(variables, coefficients)
         used = factors != 0
         return cls(numbers[used].copy(), factors[used].copy(), constant)
 
@@ -85,7 +98,7 @@ class LinearModel:
 
     def add_variables(self, lower: ArrayLike, upper: ArrayLike) -> I64:
         """Add one integer variable for each pair of bounds; returns their numbers."""
-        low, high = np.broadcast_arrays(_ints(lower), _ints(upper))
+        low, high = _aligned(lower, upper)
         self._lower.append(low)
         self._upper.append(high)
         first, self.num_variables = self.num_variables, self.num_variables + len(low)
@@ -116,8 +129,8 @@ class LinearModel:
 
         """
         self._flush()
-        low, high = np.broadcast_arrays(_ints(lower), _ints(upper))
-        at, numbers, factors = np.broadcast_arrays(_ints(row), _ints(variable), _ints(coefficient))
+        low, high = _aligned(lower, upper)
+        at, numbers, factors = _aligned(row, variable, coefficient)
         counts = factors != 0
         self._row.append(at[counts] + self.num_rows)
         self._variable.append(numbers[counts])
@@ -188,7 +201,7 @@ class LinearModel:
 
     def add_entries(self, row: ArrayLike, variable: ArrayLike, coefficient: ArrayLike) -> None:
         """Add terms to rows that exist; a variable may come to a row once only."""
-        entries = np.broadcast_arrays(_ints(row), _ints(variable), _ints(coefficient))
+        entries = _aligned(row, variable, coefficient)
         self._row.append(entries[0])
         self._variable.append(entries[1])
         self._coefficient.append(entries[2])

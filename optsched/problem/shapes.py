@@ -227,6 +227,15 @@ def gang_row(
     return GangRow(gang, shape, pending, len(ready), *amounts, None, queue, bound, is_gated)
 
 
+def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
+    """The row of a gang that may not get in the way of other bookings than before."""
+    shape = row.shape
+    if shape is not None:
+        entries = tuple(replace(e, bound=bound) for e in shape.entries)
+        shape = replace(shape, entries=entries)
+    return replace(row, shape=shape, bound=bound)
+
+
 def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) -> tuple[Entry, ...]:
     if not queue and not bound:
         return entries

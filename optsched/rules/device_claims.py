@@ -84,6 +84,8 @@ class DeviceClaims(Rule):
         found: dict[str, tuple[DeviceGrant, ...]] = {}
         for name, placed in world.placed_on.items():
             asking = [t for t in placed if t.device_claims]
+            if not asking:
+                continue
             keys = dict.fromkeys(key for t in asking for key in t.device_claims)
             claims = [devices.claims[key] for key in keys if key in devices.claims]
             fresh = [claim for claim in claims if claim.allocation is None]

@@ -75,18 +75,31 @@ class Shortfall:
         missing = self._missing(problem, held)
         lacks = self.target - self.member.astype(np.int64) @ problem.queues.allocated
         request = problem.classes.request[gangs.class_of]
-        queue = gangs.queue_of[gangs.gang_class_of]
         step = self._step(problem)
-        steps = []
-        for k, r in np.argwhere(missing > 0).tolist():
-            (short,) = form.model.add_variables(0, missing[k, r])
-            use = form.placed(request[:, r], self.member[k][queue] & (request[:, r] > 0))
-            gone = form.evicted(r, self.member[k])
-            form.model.add_rows(
-                0,
-                np.concatenate([use.variables, gone.variables, [short]]),
-                np.concatenate([use.coefficients, -gone.coefficients, [step[r]]]),
-                lower=int(lacks[k, r]),
-            )
-            steps.append(int(short))
-        return Expression.of(np.array(steps, np.int64), np.ones(len(steps), np.int64))
+        k, r = np.nonzero(np.asarray(missing > 0))
+        short = form.model.add_variables(0, missing[k, r])
+        place = np.full(missing.shape, -1, np.int64)
+        place[k, r] = np.arange(len(k))
+        queue = gangs.queue_of[gangs.gang_class_of]
+        at, f, q = _counted(self.member[:, queue], request, place)
+        parts = [(at, form.placed_variable[f], form.placed_factor[f] * request[f, q])]
+        if form.victims is not None:
+            of_victims = np.pad(self.member, ((0, 0), (0, 1)))[:, form.victims.queue_of]
+            at, v, q = _counted(of_victims, form.victims.request, place)
+            parts.append((at, form.victims.variables[v], -form.victims.request[v, q]))
+        parts.append((np.arange(len(k)), short, step[r]))
+        row, variable, factor = (np.concatenate(part) for part in zip(*parts, strict=True))
+        form.model.add_rows(row, variable, factor, lower=lacks[k, r])
+        return Expression.of(short, np.ones_like(short))
+
+
+def _counted(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
+    """Row, number and resource of each amount (m, R) that counts towards a target.
+
+    `member` is (K, m), what counts towards each target; `place` (K, R) the row of a target, -1
+    where there is none.
+    """
+    is_due: Bool = np.any(place >= 0, axis=1)
+    k, m = np.nonzero(member & is_due[:, None])
+    pair, r = np.nonzero((request[m] > 0) & (place[k] >= 0))
+    return place[k[pair], r], m[pair], r

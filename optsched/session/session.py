@@ -49,6 +49,7 @@ from optsched.engines.victims.trial import has_foreign
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
+from optsched.problem.running import running_tasks
 from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.rules.admission import Started
@@ -440,8 +441,12 @@ class _Session:
 
     @property
     def _has_time(self) -> bool:
-        left = self._left_ms()
-        return left is None or left > 0
+        """Whether what searches have left is enough for one more plan of the pipeline."""
+        if self._limits.budget_ms is None or self._around.clock is None:
+            return True
+        seconds = self._watch.seconds
+        spent = seconds.get("solve", 0.0) + seconds.get("greedy", 0.0)
+        return int(spent * 1000) < 2 * self._limits.budget_ms
 
     def _by_pipeline(self, first: Round, best: Candidate) -> Iterator[Candidate]:
         """Plans of the pipeline with victims as Volcano chooses them, where they are better.
@@ -451,7 +456,10 @@ class _Session:
         rules, so that is no defect and counts as no repair.
         """
         options = replace(self._greedy_options(first.problem, first.tiers, Clearing()), gated=True)
-        for tier_of in (first.tiers.of, None):
+        is_gated = any(gang.phase is GangPhase.PENDING for gang in first.problem.snapshot.gangs)
+        # Without victims the order of tiers gives what the incumbent has.
+        by_tier = [first.tiers.of] if is_gated or len(running_tasks(first.problem)) else []
+        for tier_of in (*by_tier, None):
             with self._watch("greedy"):
                 decisions = run_greedy(
                     first.problem, self._policy.rules, replace(options, tier_of=tier_of)

@@ -36,7 +36,6 @@ class _View:
     """
 
     allowed: Bool | None
-    scored: _Scored | None
     asked: list[tuple[int, int]]
     parts: list[tuple[int, int]]
     fit: I64
@@ -51,6 +50,65 @@ class _Scored:
 
     base: F64 | None
     scorers: list[Scorer]
+
+
+class _Fixed:
+    """What rules say of classes whatever is placed: all books of one problem share it."""
+
+    def __init__(self, problem: Problem, rules: RuleSet) -> None:
+        self._problem = problem
+        self._masking = rules.filters
+        self._scoring = rules.scorers
+        self._ties_nodes = rules.ties_nodes
+        self._tied: dict[int, bool] = {}
+        self._asked: dict[int, list[tuple[int, int]]] = {}
+        self._allowed: dict[int, Bool | None] = {}
+        self._scored: dict[int, _Scored] = {}
+
+    def allowed(self, task_class: int) -> Bool | None:
+        """(N,) nodes that a class may use; None for all."""
+        if task_class not in self._allowed:
+            self._allowed[task_class] = static_mask(self._problem, self._masking, task_class)
+        return self._allowed[task_class]
+
+    def is_tied(self, task_class: int) -> bool:
+        """Whether rules tie a class to what else stands on nodes."""
+        if task_class not in self._tied:
+            self._tied[task_class] = self._ties_nodes(self._problem, task_class)
+        return self._tied[task_class]
+
+    def asked(self, task_class: int) -> list[tuple[int, int]]:
+        """What one task of a class takes, as (resource, amount)."""
+        if task_class not in self._asked:
+            self._asked[task_class] = _amounts(self._problem.classes.request[task_class])
+        return self._asked[task_class]
+
+    def scored(self, task_class: int) -> _Scored:
+        """What scores nodes for a class."""
+        if task_class not in self._scored:
+            scorers = scorers_of(self._problem, self._scoring, task_class)
+            self._scored[task_class] = _Scored(self._base(task_class), scorers)
+        return self._scored[task_class]
+
+    def _base(self, task_class: int) -> F64 | None:
+        total: F64 | None = None
+        for rule in self._scoring:
+            score = rule.class_score(self._problem, task_class)
+            if score is not None:
+                total = score if total is None else total + score
+        return total
+
+
+def _fixed_of(problem: Problem, rules: RuleSet) -> _Fixed:
+    # The rules are kept with what they say: no other set of rules gets their number.
+    known = problem.derived(_nothing_known)
+    if id(rules) not in known:
+        known[id(rules)] = (rules, _Fixed(problem, rules))
+    return known[id(rules)][1]
+
+
+def _nothing_known(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
+    return {}
 
 
 class _Log:
@@ -86,6 +144,9 @@ class _Log:
 
 _UNREAD = -1
 
+_OUTDATED = 64
+"""Touched nodes after which the most that is free on any node is read again."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lens:
@@ -119,22 +180,41 @@ class Book:
 
     def __init__(self, problem: Problem, rules: RuleSet, idle: I64) -> None:
         self._problem = problem
-        self._masking = rules.filters
-        self._scoring = rules.scorers
+        self._rules = rules
+        self._fixed = _fixed_of(problem, rules)
         self.idle = idle.copy()
         self.used = problem.used.copy()
         self.spare, self._spare_request = spare_room(problem, rules)
         self._log = _Log(problem.num_nodes)
         self._views: dict[int, _View] = {}
+        self._most: list[int] = []
+        self._most_read = _UNREAD
 
     def mind(self, problem: Problem) -> None:
         """Let masks be those of the problem as it looks when others have left, or have not."""
         self._problem = problem
+        self._fixed = _fixed_of(problem, self._rules)
         self._views.clear()
 
     def fits(self, task_class: int) -> I64:
         """(N,) how many tasks of a class each node could take on its own. Read only."""
         return self._view(task_class).fit
+
+    def is_tied(self, task_class: int) -> bool:
+        """Whether rules tie a class to what else stands on nodes."""
+        return self._fixed.is_tied(task_class)
+
+    def may_fit(self, task_class: int) -> bool:
+        """Whether a task of a class asks for no more than the most of anything on a node.
+
+        A cheap question that most classes without room answer. What is free may have been counted
+        some tasks ago: it is never less than it is now.
+        """
+        if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
+            self._most = self.idle.max(axis=0, initial=0).tolist()
+            self._most_read = self._log.length
+        most = self._most
+        return all(amount <= most[r] for r, amount in self._fixed.asked(task_class))
 
     def scores(self, task_class: int) -> F64:
         """(N,) score of the next task of a class; NOWHERE on nodes without room. Read only."""
@@ -143,7 +223,7 @@ class Book:
     def wishes(self, task_class: int) -> F64:
         """(N,) score of the next task, room or not; NOWHERE where it may never be."""
         problem, view = self._problem, self._view(task_class)
-        scored = self._scoring_of(task_class, view)
+        scored = self._fixed.scored(task_class)
         score = _total(scored.scorers, self.used, problem.allocatable)
         if scored.base is not None:
             score += scored.base
@@ -158,11 +238,14 @@ class Book:
         self.used[nodes] += taken
         self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
+        if (counts < 0).any():
+            self._most_read = _UNREAD
 
     def reserve(self, nodes: I64, amounts: I64) -> None:
         """Keep amounts (m, R) of nodes (m,) free from everybody."""
         self.idle[nodes] -= amounts
         self._log.append(nodes)
+        self._most_read = _UNREAD
 
     def forgo(self, task_class: int, nodes: I64, counts: I64) -> None:
         """Count tasks (m,) on nodes (m,) against what rules add to resources, and nothing else."""
@@ -199,7 +282,7 @@ class Book:
         request = self._problem.classes.request[task_class]
         used = self.used[nodes][:, None, :] + taken[None, :, None] * request
         offered = np.repeat(self._problem.allocatable[nodes], steps, axis=0)
-        scored = self._scoring_of(task_class, view)
+        scored = self._fixed.scored(task_class)
         score = _total(scored.scorers, used.reshape(-1, used.shape[2]), offered)
         if scored.base is not None:
             score = score + np.repeat(scored.base[nodes], steps)
@@ -221,38 +304,21 @@ class Book:
         """What a class sees, its fits and scores up to date."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
-            scored = self._scoring_of(task_class, view)
+            scored = self._fixed.scored(task_class)
             self._refresh_scores(view, scored, self._log.since(view.score_read))
             view.score_read = self._log.length
         return view
 
     def _open(self, task_class: int) -> _View:
-        problem = self._problem
         return _View(
-            allowed=static_mask(problem, self._masking, task_class),
-            scored=None,
-            asked=_amounts(problem.classes.request[task_class]),
+            allowed=self._fixed.allowed(task_class),
+            asked=self._fixed.asked(task_class),
             parts=_amounts(self._spare_request[task_class]),
-            fit=np.zeros(problem.num_nodes, np.int64),
+            fit=np.zeros(self._problem.num_nodes, np.int64),
             fit_read=_UNREAD,
-            score=np.full(problem.num_nodes, NOWHERE),
+            score=np.full(self._problem.num_nodes, NOWHERE),
             score_read=_UNREAD,
         )
-
-    def _scoring_of(self, task_class: int, view: _View) -> _Scored:
-        """What scores nodes for a class, made when it is first asked for."""
-        if view.scored is None:
-            scorers = scorers_of(self._problem, self._scoring, task_class)
-            view.scored = _Scored(self._base(task_class), scorers)
-        return view.scored
-
-    def _base(self, task_class: int) -> F64 | None:
-        total: F64 | None = None
-        for rule in self._scoring:
-            score = rule.class_score(self._problem, task_class)
-            if score is not None:
-                total = score if total is None else total + score
-        return total
 
     def _refresh_fits(self, view: _View, nodes: I64) -> None:
         """Recompute fits of some nodes."""

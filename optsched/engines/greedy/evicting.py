@@ -324,15 +324,20 @@ class Evicting:
         for a task come before all others, and need no candidates.
         """
         problem, running = self._problem, self.running
-        gain = np.zeros_like(problem.used)
-        np.add.at(gain, running.node_of[candidates], running.request[candidates])
-        later = self.placing.future
-        asked = np.flatnonzero(problem.classes.request[task_class])
-        request = problem.classes.request[task_class][asked]
-        fits = (later.idle[:, asked] + gain[:, asked] >= request).all(axis=1)
-        has_room = (later.idle[:, asked] >= request).all(axis=1) & problem.ready
-        has_room &= takes_room
-        fits &= gain.any(axis=1) | has_room
+        later, request = self.placing.future, problem.classes.request[task_class]
+        asked = np.flatnonzero(request).tolist()
+        has_room = problem.ready & takes_room
+        for r in asked:
+            has_room &= later.idle[:, r] >= request[r]
+        fits = has_room
+        if candidates.any():
+            gain = np.zeros_like(problem.used)
+            np.add.at(gain, running.node_of[candidates], running.request[candidates])
+            fits = has_room | gain.any(axis=1)
+            for r in asked:
+                fits &= later.idle[:, r] + gain[:, r] >= request[r]
+        if not fits.any():
+            return
         score = later.wishes(task_class)
         order = np.argsort(-score, kind="stable") if action == PREEMPT else np.arange(len(score))
         first = preferred_nodes(problem)

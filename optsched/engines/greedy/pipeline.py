@@ -20,6 +20,7 @@ from optsched.engines.greedy.lines import Lines
 from optsched.engines.greedy.placing import Placing
 from optsched.engines.greedy.proposing import Proposing
 from optsched.problem.decisions import Decisions
+from optsched.problem.running import running_tasks
 from optsched.rules.contained import Faults
 from optsched.rules.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
 from optsched.rules.fifo import NOBODY, FifoLines
@@ -305,6 +306,11 @@ class _Pipeline:
 
     # --- preempt, reclaim ------------------------------------------------------------------------
 
+    @property
+    def _may_reclaim(self) -> bool:
+        """Whether it evicts at all, and anybody runs: without victims nobody reclaims."""
+        return self._options.gated and len(running_tasks(self._problem)) > 0
+
     def preempt(self) -> None:
         """Make room within queues; see `evicting`."""
         # Who could be evicted takes long to find out, and nobody asks where everybody has room.
@@ -313,7 +319,7 @@ class _Pipeline:
 
     def reclaim(self) -> None:
         """Make room between queues; see `evicting`."""
-        if self._options.gated and (short := self._short()):
+        if self._may_reclaim and (short := self._short()):
             self._evicting.reclaim(short, self._faces.is_overused)
 
     def gang_preempt(self) -> None:

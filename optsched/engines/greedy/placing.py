@@ -109,7 +109,6 @@ class Placing:
         self._shape_of: list[int] = problem.shape_of.tolist()
         self._task_start: list[int] = problem.task_start.tolist()
         self._offset: list[int] = problem.shapes.offset.tolist()
-        self._tied: dict[int, bool] = {}
 
     def cursor(self, gang: int) -> Cursor:
         """How far a gang has come."""
@@ -134,8 +133,11 @@ class Placing:
         shape = self.problem.shapes.shapes[self._shape_of[gang]]
         if not shape.is_rigid:
             return True
+        classes = [self.class_of(gang, e) for e in range(len(shape.entries))]
+        if not all(map(self.book.may_fit, classes)):
+            return False
         return all(
-            int(self.book.fits(self.class_of(gang, e)).sum()) >= entry.count
+            int(self.book.fits(classes[e]).sum()) >= entry.count
             for e, entry in enumerate(shape.entries)
         )
 
@@ -386,10 +388,7 @@ class Placing:
             cursor.need_role[role] -= number
 
     def _is_tied(self, task_class: int) -> bool:
-        if task_class not in self._tied:
-            tied = self._rules.ties_nodes(self.problem, task_class)
-            self._tied[task_class] = tied
-        return self._tied[task_class]
+        return self.book.is_tied(task_class)
 
 
 def _fresh_runs(cursor: Cursor) -> list[int]:

@@ -23,6 +23,7 @@ from optsched.engines.victims.encode import ENDED, START, TASKS, VICTIMS, encode
 from optsched.engines.victims.packing import Packed, narrowed, pack
 from optsched.engines.victims.refusal import refusal, withheld
 from optsched.engines.victims.trial import has_foreign, try_out
+from optsched.problem.running import running_tasks
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.fifo import NOBODY, FifoLines
 from optsched.rules.outcome import Outcome
@@ -139,7 +140,8 @@ def make_room(
             waiting &= ~excluded
     gangs = np.flatnonzero(waiting)
     order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
-    if not len(order) or not reach:
+    nobody_runs = not len(running_tasks(problem)) and not has_foreign(rules)
+    if not len(order) or not reach or nobody_runs:
         return Clearing()
     stage = _Stage(Bidding(problem, rules, reach), tiers, decisions, means)
     return stage.run(order.tolist())
