@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.admission import names
 from optsched.admission.graphs import find_cycle
-from optsched.admission.limits import MAX_PODS, MAX_TASKS, check_count
+from optsched.admission.limits import MAX_TASKS, check_count
 from optsched.admission.policies import check_policies
 from optsched.admission.templates import check_template, containers_of
 from optsched.api.fields import Fields
@@ -65,12 +65,7 @@ def check_job_spec(
 
 
 def check_totals(spec: JobSpec, path: str, findings: Findings) -> None:
-    """The job's minimum against the pods that it has, and the number of these."""
-    if spec.num_pods > MAX_PODS:
-        findings.deny(
-            f"{path}.tasks: the job has {spec.num_pods} pods: write at most {MAX_PODS} replicas "
-            "in all tasks together"
-        )
+    """The job's minimum against the pods that it has."""
     if spec.min_available > spec.num_pods:
         findings.deny(
             f"job 'minAvailable' should not be greater than total replicas in tasks: "

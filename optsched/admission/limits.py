@@ -26,8 +26,6 @@ MAX_CONTAINERS: Final = 500
 MAX_CLAIMS: Final = 500
 MAX_FLOWS: Final = 1000
 MAX_MEMBERS: Final = 10_000
-MAX_PODS: Final = 100_000
-"""Pods of one job; Kubernetes is made for 150 000 in a cluster."""
 
 _MANAGED: Final = "managedFields"
 

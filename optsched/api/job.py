@@ -147,6 +147,10 @@ class TaskSpec:
     partition: PartitionPolicy | None = None
 
 
+MAX_PODS: Final = 100_000
+"""Pods of one job, which controllers keep one by one; Kubernetes is made for 150 000 pods."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What runs, how much of it at once, and what is done when something happens.
@@ -248,6 +252,12 @@ def parse_job(obj: object) -> tuple[Job | None, tuple[FieldError, ...]]:
 def read_job_spec(spec: Fields) -> JobSpec:
     """The spec of a job, of a template or of the jobs of a CronJob, with Volcano's defaults."""
     tasks = tuple(_task(each, index) for index, each in enumerate(spec.records("tasks")))
+    num_pods = sum(task.replicas for task in tasks)
+    if num_pods > MAX_PODS:
+        message = (
+            f"pods in all are too many: write at most {MAX_PODS} replicas in all tasks together"
+        )
+        spec.reject("tasks", num_pods, message)
     return JobSpec(
         scheduler_name=spec.text("schedulerName") or wellknown.DEFAULT_SCHEDULER_NAME,
         min_available=spec.integer("minAvailable") or sum(task.min_available for task in tasks),

@@ -44,6 +44,10 @@ CARDS: Final = "optsched.io/vgpus"
 CARD_PROBLEM: Final = "optsched.io/card-problem"
 """Our own mark: why the devices of a node that has been dumped had no reading."""
 
+MAX_CARDS: Final = 1024
+"""GPUs of a node that are shared: they are kept one by one."""
+_TOO_MANY: Final = f"is more than a machine can have: write at most {MAX_CARDS}"
+
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
 _DELETED: Final = "Deleted"
@@ -67,7 +71,8 @@ def node_cards(
 
     table: how they may be cut.
 
-    A node whose device plugin has left (`Deleted` in the handshake) has no vGPUs.
+    A node whose device plugin has left (`Deleted` in the handshake) has no vGPUs. One that reports
+    more than `MAX_CARDS` of a kind has none of these.
     """
     cards = list(_numbered(annotations, dict(offered), errors))
     if not annotations.get(HANDSHAKE, "").startswith(_DELETED):
@@ -95,6 +100,10 @@ def _numbered(
     number, memory = offered.get(GPU_NUMBER, 0), offered.get(GPU_MEMORY, 0)
     if not number or not memory:
         return
+    if number > MAX_CARDS:
+        path = f"status.allocatable[{GPU_NUMBER}]"
+        errors.append(FieldError(path, number, _TOO_MANY))
+        return
     ill = _numbers(annotations, wellknown.GPU_UNHEALTHY_IDS, errors)
     for i in range(number):
         yield Card(str(i), memory // number, is_healthy=i not in ill)
@@ -104,6 +113,10 @@ def _registered(
     annotations: Mapping[str, str], table: GeometryTable, errors: list[FieldError]
 ) -> Iterable[Card]:
     text = annotations.get(wellknown.NODE_VGPU_REGISTER, "")
+    if text.count(":") > MAX_CARDS:
+        path = f"metadata.annotations[{wellknown.NODE_VGPU_REGISTER}]"
+        errors.append(FieldError(path, f"{text.count(':')} GPUs", _TOO_MANY))
+        return
     for part in (p for p in text.split(":") if p.strip()):
         fields = part.strip().split(",")
         if len(fields) not in (5, 6) or not all(_is_count(f) for f in fields[1:3]):

@@ -19,7 +19,6 @@ from optsched.admission.limits import (
     MAX_FIELD_NAME,
     MAX_FLOWS,
     MAX_MEMBERS,
-    MAX_PODS,
     MAX_TASKS,
     MAX_VALUES,
     MAX_VALUES_OF_REVIEW,
@@ -28,6 +27,7 @@ from optsched.admission.limits import (
 from optsched.admission.review import Response, TooLarge, answer, read_body, read_fields
 from optsched.admission.services import SERVICE_OF, review
 from optsched.admission.world import Settings
+from optsched.api.job import MAX_PODS
 from tests.admission.kit import container, job, task, template, world
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ MANY: dict[str, tuple[str, Raw, str]] = {
     "pods": (
         "/jobs/validate",
         job(task("a", MAX_PODS), task("b", 1)),
-        f"spec.tasks: the job has {MAX_PODS + 1} pods: write at most {MAX_PODS} replicas "
+        f"spec.tasks: {MAX_PODS + 1} pods in all are too many: write at most {MAX_PODS} replicas "
         "in all tasks together",
     ),
     "flows": (

@@ -53,6 +53,39 @@ def read(manifest: dict[str, Any]):
 # --- nodes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("annotations", "offered", "path"),
+    [
+        (
+            {},
+            {"volcano.sh/gpu-number": "2000000000", "volcano.sh/gpu-memory": "4000000000"},
+            "status.allocatable[volcano.sh/gpu-number]: 2000000000 is more than a machine can have",
+        ),
+        (
+            {"volcano.sh/node-vgpu-register": "GPU,1,1,m,true,hami-core:" * 1025},
+            {},
+            'metadata.annotations[volcano.sh/node-vgpu-register]: "1025 GPUs" is more than a '
+            "machine can have",
+        ),
+        (
+            {},
+            {"nvidia.com/gpu": "2000000000"},
+            "status.allocatable[nvidia.com/gpu]: 2000000000 is more than a machine can have",
+        ),
+    ],
+)
+def test_absurd_numbers_are_named_and_ignored(
+    annotations: dict[str, str], offered: dict[str, str], path: str
+) -> None:
+    """The rest of the node counts: a mistake of one device plugin takes no CPU away."""
+    made, errors = parse_node(node(annotations, offered))
+    assert made is not None
+    assert made.cards == ()
+    assert dict(made.allocatable)["cpu"] == 8000
+    assert "nvidia.com/gpu" not in dict(made.allocatable)
+    assert [str(error).partition(": write at most")[0] for error in errors] == [path]
+
+
 def test_registered_cards() -> None:
     made, errors = parse_node(node({"volcano.sh/node-vgpu-register": REGISTER}))
     assert errors == ()

@@ -675,3 +675,15 @@ def test_evictions_may_count_as_in_volcano(is_ours: bool, max_retry: int) -> Non
     )
     play.world.apply(effects)
     assert (play.status["retryCount"], play.status.get("evictions", 0)) == (1, 0)
+
+
+def test_a_job_with_more_pods_than_a_cluster_holds_is_named_and_left_alone() -> None:
+    """A webhook that is down lets it in; pods are kept one by one."""
+    play = Play(job(task("a", 2**31 - 1)))
+    play.settle()
+    assert play.group is None
+    (message,) = {event.message for event in play.world.events}
+    assert message == (
+        "spec.tasks: 2147483647 pods in all are too many: write at most 100000 replicas in all "
+        "tasks together"
+    )
