@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from optsched import __version__
 from optsched.api.wellknown import HOSTNAME
+from optsched.controllers.job.preview import preview_jobs
 from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, alike_gang
 from optsched.domain.decisions import Allocate, Plan
 from optsched.domain.progress import Progress
@@ -252,7 +253,7 @@ def trace(
 
 
 def _amounts(quantities: Mapping[str, object]) -> Amounts:
-    found, errors = parse_resource_list(quantities, "")
+    found, errors = parse_resource_list(quantities, "", whole_gpus=True)
     if errors:
         raise ValueError("; ".join(map(str, errors)))
     return tuple(sorted(found.items()))
@@ -273,7 +274,7 @@ def read(path: str | Path) -> Snapshot:
         There is nothing to schedule there.
 
     """
-    return read_instance(Path(path)).snapshot
+    return read_instance(Path(path), preview=preview_jobs).snapshot
 
 
 def read_trace(source: str, trace_format: str | None = None, nodes: Path | None = None) -> Given:

@@ -122,9 +122,11 @@ class Fields:
         """An object of another kind's making, as it stands."""
         return dict(self._entries(name))
 
-    def amounts(self, name: str) -> dict[str, int]:
-        """Quantities by resource, in base units."""
-        found, errors = parse_resource_list(self.raw(name), self.path_of(name))
+    def amounts(self, name: str, *, whole_gpus: bool = False) -> dict[str, int]:
+        """Quantities by resource, in base units; whole_gpus: parts of GPUs are errors."""
+        found, errors = parse_resource_list(
+            self.raw(name), self.path_of(name), whole_gpus=whole_gpus
+        )
         self._errors += errors
         return found
 

@@ -10,6 +10,7 @@ from optsched import __version__
 from optsched.cli.deciding import policy_of
 from optsched.cli.endings import BAD_INPUT, NOT_KEPT
 from optsched.cli.keeping import KeepError, check_writable
+from optsched.cli.paths import is_standard
 from optsched.cli.screen import say
 from optsched.cli.solving import Job, Places, earlier_result
 from optsched.formats.identity import instance_identity, versions
@@ -45,6 +46,12 @@ class Options:
     names: tuple[str, ...]
     everything: bool
     plugins_dir: Path | None
+    strict: bool = False
+
+    @property
+    def prints_a_file(self) -> bool:
+        """Whether a file goes to the standard output: tables go to the standard error then."""
+        return any(map(is_standard, (self.out, self.result, self.report)))
 
 
 def policies_of(screen: Console, options: Options) -> Mapping[str, Policy]:

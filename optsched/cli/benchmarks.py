@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from optsched.cli.keeping import KeepError, check_writable
+from optsched.cli.options import SEED, Seconds, form_option
 from optsched.cli.output import JSON, TABLE, YAML
 from optsched.formats.reassignments import is_model
 from optsched.formats.vbp import is_vbp
@@ -93,28 +94,20 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
     options = (
         click.option(
             "--time-limit",
-            type=click.FloatRange(min=0),
+            type=Seconds(),
             default=seconds,
             show_default=True,
             help=limit,
         ),
         click.option(
             "--seed",
-            type=click.IntRange(min=0),
+            type=SEED,
             default=0,
             show_default=True,
             help="Of what is drawn by lot.",
         ),
         click.option("--out", type=click.Path(path_type=Path), callback=_writable, help=out),
-        click.option(
-            "-o",
-            "--output",
-            "form",
-            type=click.Choice((TABLE, JSON, YAML)),
-            default=TABLE,
-            show_default=True,
-            help="How to print.",
-        ),
+        form_option((TABLE, JSON, YAML)),
     )
     return lambda command: reduce(lambda given, option: option(given), options[::-1], command)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.cli.endings import BAD_INPUT, STOPPED
+from optsched.cli.options import form_option
+from optsched.cli.output import TABLE
+from optsched.cli.paths import ModelSource, TraceSource, check_folder, check_outputs, is_standard
 from optsched.cli.plugins import shelf_of
 from optsched.cli.replaying import replay_options
 from optsched.cli.reporting import check_report, report_option, write_report
@@ -22,7 +26,7 @@ from optsched.formats.problems import InstanceError
 from optsched.formats.whole import write_whole
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
-from optsched.policy.policy import without_solver
+from optsched.policy.policy import with_solver
 from optsched.policy.problem import PolicyError
 from optsched.study.comparison.grid import cells_of, read_traces
 from optsched.study.comparison.keep import CELLS, Keep
@@ -100,10 +104,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("traces", type=str, nargs=-1, required=True)
+@click.argument("traces", type=TraceSource(), nargs=-1, required=True)
 @click.option(
     "--model",
     "models",
+    type=ModelSource(),
     multiple=True,
     required=True,
     help="Name of a model, or a file; give several. Others are compared with the first.",
@@ -125,9 +130,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--dask-cert", type=_FILE, help="Our certificate for it.")
 @click.option("--dask-key", type=_FILE, help="The key of our certificate.")
 @report_option
-@click.option(
-    "-o", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True
-)
+@form_option((TABLE, "json", "csv"))
 def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
     """Play TRACES under several models, and tell what differs.
 
@@ -141,7 +144,7 @@ def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
 
 def _compare(asked: Asked) -> None:
     screen = remarks()
-    check_report(asked.report)
+    _check(asked)
     try:
         cells = _cells(screen, asked)
         with _place(asked, len(cells)) as place:
@@ -153,7 +156,7 @@ def _compare(asked: Asked) -> None:
     except OSError as e:
         raise click.ClickException(f"{e.filename or asked.out}: {e.strerror}") from e
     unwritten = _write(comparison, asked.out)
-    _show(comparison, asked.form)
+    _show(screen if is_standard(asked.report) else output(), comparison, asked.form)
     for name, fault in comparison.failures.items():
         say(screen, f"{name}: {fault}", "red")
     for name, fault in run.unkept.items():
@@ -167,6 +170,27 @@ def _compare(asked: Asked) -> None:
         sys.exit(STOPPED)
     if comparison.failures or run.unkept or unwritten:
         sys.exit(FAILED)
+
+
+def _check(asked: Asked) -> None:
+    """Refuse what is given twice, and what would overwrite an input."""
+    for option, given in (("--model", asked.models), ("TRACES", asked.traces)):
+        twice = [name for name, number in Counter(given).items() if number > 1]
+        if twice:
+            raise click.UsageError(f"{option}: {twice[0]} is given more than once")
+    check_folder("--out", asked.out)
+    inputs = [Path(each) for each in (*asked.traces, *asked.models)]
+    inputs += [asked.nodes] if asked.nodes else []
+    check_outputs(
+        {
+            "--report": [] if asked.report is None else [asked.report],
+            "--out": [asked.out / n for n in (JSON, CSV, GPU_HOURS)] if asked.out else [],
+        },
+        inputs,
+    )
+    if is_standard(asked.report) and asked.form != TABLE:
+        raise click.UsageError("-o and --report - both write to the standard output")
+    check_report(asked.report)
 
 
 # --- the grid ------------------------------------------------------------------------------------
@@ -189,7 +213,7 @@ def _policies(screen: Console, asked: Asked) -> dict[str, Policy]:
         policy = load_policy(name, lambda path: path.read_text(), shelf)
         for warning in policy.warnings:
             say(screen, f"{name}: {warning}", "yellow")
-        found[name] = without_solver(policy) if asked.solver == "none" else policy
+        found[name] = with_solver(policy, asked.solver)
     return found
 
 
@@ -287,10 +311,10 @@ def _as_text(comparison: Comparison) -> str:
     return json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _show(comparison: Comparison, form: str) -> None:
+def _show(console: Console, comparison: Comparison, form: str) -> None:
     if form == "json":
         click.echo(_as_text(comparison), nl=False)
     elif form == "csv":
         click.echo(comparison.as_csv(), nl=False)
     else:
-        show_comparison(output(), comparison)
+        show_comparison(console, comparison)

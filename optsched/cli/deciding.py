@@ -11,7 +11,7 @@ from optsched.cli.plugins import shelf_of
 from optsched.cli.screen import say
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
-from optsched.policy.policy import without_solver
+from optsched.policy.policy import with_solver
 from optsched.policy.problem import PolicyError
 from optsched.session.session import Surroundings
 from optsched.session.solving import solver_of
@@ -48,7 +48,7 @@ def policy_from(
         sys.exit(BAD_INPUT)
     for warning in policy.warnings:
         say(screen, str(warning), "yellow")
-    return without_solver(policy) if solver == "none" else policy
+    return with_solver(policy, solver)
 
 
 @contextmanager

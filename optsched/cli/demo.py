@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from optsched.cli.screen import PlainConsole
 from optsched.engines.cpsat.solver import InProcess
 from optsched.formats.pods import DecodeOptions
 from optsched.local.assets import AssetsError, require
@@ -42,7 +43,7 @@ NUM_CPUS = sum(int(node["status"]["allocatable"]["cpu"]) for node in NODES)
 @click.option("--emulated", is_flag=True, help="Play on the emulated cluster in any case.")
 def demo(*, emulated: bool) -> None:
     """Play the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes of 4 CPU."""
-    console = Console()
+    console = PlainConsole()
     with _stage(console, emulated=emulated) as stage:
         results = [
             (n, least, _round(console, stage, n, least)) for n in JOBS for least in (TASKS, 1)

@@ -11,6 +11,8 @@ import click
 from rich.table import Table
 
 from optsched.cli.endings import BAD_INPUT
+from optsched.cli.options import form_option
+from optsched.cli.output import JSON, TABLE
 from optsched.cli.screen import output, remarks, say
 from optsched.formats.problems import InstanceError
 from optsched.study.chargeback import Chargeback, chargeback_of_pictures, hours_text, of_json
@@ -36,9 +38,7 @@ _NOBODY: Final = "—"
     show_default=True,
     help="A line for each queue and user, or for each queue, or for each user.",
 )
-@click.option(
-    "-o", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True
-)
+@form_option((TABLE, "csv", JSON))
 def gpu_hours(folder: Path, by: str, form: str) -> None:
     """GPU-hours of FOLDER, to be charged to queues and users.
 

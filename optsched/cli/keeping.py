@@ -5,6 +5,9 @@ from __future__ import annotations
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
+import click
+
+from optsched.cli.paths import is_standard
 from optsched.cli.screen import say
 from optsched.formats.whole import write_whole
 
@@ -27,6 +30,9 @@ def keep_text(path: Path, text: str) -> None:
         The folder can not be written to, or the disk is full.
 
     """
+    if is_standard(path):
+        click.echo(text, nl=False)
+        return
     try:
         write_whole(path, text)
     except OSError as e:
@@ -41,12 +47,15 @@ def has_kept(screen: Console, path: Path, text: str, note: str = "") -> bool:
     except KeepError as e:
         say(screen, str(e), "red")
         return False
-    say(screen, f"wrote {path}{note}", "dim")
+    if not is_standard(path):
+        say(screen, f"wrote {path}{note}", "dim")
     return True
 
 
 def check_writable(path: Path) -> None:
     """Raise `KeepError` now where a file could not be written later."""
+    if is_standard(path):
+        return
     if path.is_dir():
         raise KeepError(f"{path}: is a folder; name a file")
     if path.exists() and not path.is_file():

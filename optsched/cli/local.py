@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.text import Text
 
+from optsched.cli.screen import PlainConsole
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options
 from optsched.local.files import cache_directory, shipped
@@ -119,7 +119,7 @@ def _reported_errors() -> Iterator[None]:
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """A line that changes on a terminal, a line for each message elsewhere."""
-    console = Console(stderr=True, highlight=False)
+    console = PlainConsole(stderr=True, highlight=False)
     if not console.is_terminal:
         yield lambda message: console.print(Text(message))
         return

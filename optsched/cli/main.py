@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
@@ -42,6 +43,17 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
         return sorted({*COMMANDS, *super().list_commands(ctx)})
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click; a name that is close to that of a command is in the message."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            close = get_close_matches(name, self.list_commands(ctx), n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            ctx.fail(f"There is no command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
         """Run it; a disk behind the standard output that is full is no fault of ours."""

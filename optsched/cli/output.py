@@ -19,6 +19,8 @@ from optsched.formats.text import write_yaml
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from rich.console import Console
+
     from optsched.api.kinds import Kind
 
     Raw = Mapping[str, Any]
@@ -137,9 +139,14 @@ def show_table(table: Table, objects: Sequence[Raw], *, wide: bool) -> None:
     show_rows(headings, [table.row(obj, now_ms, wide=wide) for obj in objects])
 
 
-def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print lines of cells below each other, states in colour on a terminal."""
-    console = output()
+def show_rows(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
+) -> None:
+    """Print lines of cells below each other, states in colour on a terminal.
+
+    console: where, if not to the standard output.
+    """
+    console = console or output()
     for line in lines_of(headings, rows):
         console.print(line, soft_wrap=True, highlight=False)
 

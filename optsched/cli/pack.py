@@ -16,12 +16,13 @@ from optsched.cli.benchmarks import STOPPED_BY_HAND, form_of, search_options
 from optsched.cli.endings import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.keeping import has_kept
 from optsched.cli.output import JSON, TABLE, show_rows, written
+from optsched.cli.paths import check_no_url, check_outputs, is_standard
 from optsched.cli.screen import remarks, say
 from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.engines.packing.work import PackingWork, packings
 from optsched.formats.packings import packing_document, packing_list
 from optsched.formats.problems import InstanceError
-from optsched.formats.vbp import read_vbps
+from optsched.formats.vbp import file_of, read_vbps
 from optsched.kube.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
     written.
     """
     screen = remarks()
+    if options["out"] is not None:
+        check_outputs({"--out": [options["out"]]}, [file_of(Path(file)) for file in files])
     _Packing(screen, options["time_limit"], options["seed"]).all(
         _instances(screen, files), options["form"], options["out"]
     )
@@ -79,6 +82,7 @@ def _instances(screen: Console, files: Iterable[str]) -> list[VbpInstance]:
     found: list[VbpInstance] = []
     wrong: list[str] = []
     for file in files:
+        check_no_url(file)
         try:
             found.extend(read_vbps(Path(file)))
         except InstanceError as e:
@@ -131,7 +135,8 @@ class _Packing:
     def _show(self, form: str, out: Path | None) -> None:
         whole = packing_list([self._document(packed) for packed in self._packed])
         if form == TABLE:
-            show_rows(HEADINGS, [_row(packed) for packed in self._packed])
+            rows = [_row(packed) for packed in self._packed]
+            show_rows(HEADINGS, rows, self._screen if is_standard(out) else None)
         else:
             click.echo(written(whole, form), nl=False)
         if out is not None:

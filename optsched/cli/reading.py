@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from optsched.cli.endings import BAD_INPUT
 from optsched.cli.screen import say
+from optsched.controllers.job.preview import preview_jobs
 from optsched.formats.instances import read_instance
 from optsched.formats.pods import DecodeOptions
 from optsched.formats.problems import InstanceError
 from optsched.session.flaws import READ_CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -22,20 +23,40 @@ if TYPE_CHECKING:
     from optsched.formats.instances import Instance
     from optsched.session.flaws import Flaw
 
+MOST_LEFT_OUT: Final = 20
 
-def instance_of(screen: Console, path: Path, names: tuple[str, ...]) -> Instance:
-    """The instance at a path; ends with 2 where there is none, and tells what is wrong with it."""
+
+def instance_of(
+    screen: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
+) -> Instance:
+    """Return the instance at a path and print what is wrong with it.
+
+    Ends with 2 where there is none, and with `strict` where anything of it is left out.
+    """
     try:
         with _progress(screen, path) as report:
-            read = read_instance(path, DecodeOptions(names), progress=report)
+            read = read_instance(path, DecodeOptions(names), progress=report, preview=preview_jobs)
     except InstanceError as e:
         say(screen, str(e), "red")
         sys.exit(BAD_INPUT)
     for problem in read.problems:
         say(screen, str(problem), "yellow")
+    for sentence in _first(read.left_out):
+        say(screen, sentence, "yellow")
     for notice in read.notices:
         say(screen, notice, "dim")
+    if strict and (read.problems or read.left_out):
+        number = len(read.problems) + len(read.left_out)
+        objects = "1 mistake or object" if number == 1 else f"{number} mistakes and objects"
+        say(screen, f"{path}: {objects} would be left out; --strict decides nothing then", "red")
+        sys.exit(BAD_INPUT)
     return read
+
+
+def _first(sentences: Sequence[str]) -> Iterator[str]:
+    yield from sentences[:MOST_LEFT_OUT]
+    if len(sentences) > MOST_LEFT_OUT:
+        yield f"and {len(sentences) - MOST_LEFT_OUT} more objects that no scheduler reads"
 
 
 def news(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:

@@ -7,7 +7,6 @@ import time
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,6 +16,7 @@ from optsched.cli.benchmarks import STOPPED_BY_HAND, form_of, search_options
 from optsched.cli.endings import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.keeping import has_kept
 from optsched.cli.output import TABLE, show_rows, written
+from optsched.cli.paths import Source, check_outputs, is_standard
 from optsched.cli.screen import remarks, say
 from optsched.domain.reassignment import ReassignmentCost, cost_of
 from optsched.engines.cpsat.solver import WorkerProcess
@@ -24,9 +24,11 @@ from optsched.engines.reassignment.solve import Effort
 from optsched.engines.reassignment.work import reassignments
 from optsched.formats.problems import InstanceError
 from optsched.formats.reassignments import reassignment_document, write_assignment
-from optsched.formats.roadef import read_reassignment
+from optsched.formats.roadef import initial_file, read_reassignment
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from optsched.domain.reassignment import Reassignment
@@ -69,10 +71,10 @@ class Asked:
 
 
 @click.command("solve")
-@click.argument("model", type=click.Path(exists=True, path_type=Path, dir_okay=False))
+@click.argument("model", type=Source(is_file=True))
 @click.option(
     "--assignment",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=Source(is_file=True),
     help="Where processes run at first; assignment_*.txt beside model_*.txt unless given.",
 )
 @click.option(
@@ -103,6 +105,9 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     printed and written.
     """
     screen, asked = remarks(), Asked(**options)
+    if asked.out is not None:
+        inputs = [model, *([asked.assignment] if asked.assignment else [initial_file(model)])]
+        check_outputs({"--out": [asked.out]}, inputs)
     try:
         problem = read_reassignment(model, asked.assignment)
     except InstanceError as e:
@@ -145,12 +150,14 @@ def _show(model: Path, problem: Reassignment, result: ReassignmentResult, asked:
     rows.append(["cost", str(before.total), str(after.total)])
     rows.append(["bound", "", f"≥ {result.bound}"])
     rows.append(["gap", "", f"{100 * result.gap:.3g} %" if result.gap else "0"])
-    show_rows(HEADINGS, rows)
+    is_piped = is_standard(asked.out)
+    show_rows(HEADINGS, rows, remarks() if is_piped else None)
     moved = sum(a != b for a, b in zip(result.machine_of, problem.initial, strict=True))
     seconds = result.history[-1][0]
     click.echo(
         f"{moved} of {len(problem.initial)} processes move; "
-        f"found by {result.found_by} after {seconds:.1f} s; {result.stopped}"
+        f"found by {result.found_by} after {seconds:.1f} s; {result.stopped}",
+        err=is_piped,
     )
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from optsched.cli.options import solver_option
+from optsched.cli.paths import Source
 from optsched.formats.traces.read import TRACE_FORMATS
 from optsched.units import DurationError, parse_duration_ms
 
@@ -19,6 +21,9 @@ class Span(click.ParamType[int]):
     """A duration, in milliseconds."""
 
     name = "duration"
+
+    def __init__(self, *, more_than_zero: bool = False) -> None:
+        self._more_than_zero = more_than_zero
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -32,13 +37,14 @@ class Span(click.ParamType[int]):
             found = parse_duration_ms(text)
         except DurationError as e:
             self.fail(str(e), param, ctx)
-        if found < 0:
-            self.fail(f"{text} is below zero", param, ctx)
+        if found < 0 or (self._more_than_zero and not found):
+            least = "longer than zero" if self._more_than_zero else "zero or longer"
+            self.fail(f"{text}: has to be {least}", param, ctx)
         return found
 
 
 _OPTIONS: Final = (
-    click.option("--solver", type=click.Choice(["none"]), help="none: the greedy pipeline alone."),
+    solver_option,
     click.option(
         "--format",
         "trace_format",
@@ -47,13 +53,17 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--nodes",
-        type=click.Path(exists=True, path_type=Path),
+        type=Source(),
         help="Play them on the nodes of this trace or of these manifests.",
     ),
     click.option(
-        "--period", type=Span(), help="From session to session; the model's if not given."
+        "--period",
+        type=Span(more_than_zero=True),
+        help="From session to session; the model's if not given.",
     ),
-    click.option("--until", type=Span(), help="Stop at this instant of each trace."),
+    click.option(
+        "--until", type=Span(more_than_zero=True), help="Stop at this instant of each trace."
+    ),
     click.option(
         "--warm-up", type=Span(), default="0s", help="What happens before does not count."
     ),

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from optsched.cli.paths import is_standard
 from optsched.cli.screen import say
 from optsched.policy.load import load_policy
 from optsched.study.definitions import definition
-from optsched.study.reports.page import write_page
+from optsched.study.reports.page import render, write_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +30,8 @@ report_option = click.option(
 
 def check_report(target: Path | None) -> None:
     """Say before any work begins that a report can not be written there."""
+    if is_standard(target):
+        return
     if target is not None and not target.absolute().parent.is_dir():
         raise click.ClickException(f"{target}: there is no folder {target.parent}")
 
@@ -40,6 +43,9 @@ def base_definition() -> dict[str, Any]:
 
 def write_report(screen: Console, page: Page, target: Path) -> None:
     """Write a page and say so; a ClickException where it can not be written."""
+    if is_standard(target):
+        click.echo(render(page))
+        return
     try:
         write_page(page, target)
     except OSError as e:

@@ -28,6 +28,7 @@ from optsched.cli.flags import (
     verbosity_option,
     warn_ignored,
 )
+from optsched.cli.options import solver_option
 from optsched.cli.plugins import shelf_of
 from optsched.domain.shards import Sharding, ShardMode
 from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions, Loners
@@ -122,7 +123,7 @@ def _label(text: str) -> tuple[str, str]:
     default=DEFAULT_MODEL,
     help="A model that comes along, or a file, in Volcano's format or ours, read when it changes.",
 )
-@click.option("--solver", type=click.Choice(["cpsat", "none"]), help="Instead of the policy's.")
+@solver_option
 @click.option(
     "--schedule-period",
     type=Duration(),

@@ -1,25 +1,83 @@
-"""Where commands print: results to the standard output, everything else beside it."""
+"""Where commands print: results to the standard output, everything else to the standard error."""
 
 from __future__ import annotations
 
-from rich.console import Console
+import time
+from typing import TYPE_CHECKING, Any, Final
 
-PIPED_WIDTH = 160
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from rich.console import RenderableType
+
+PIPED_WIDTH: Final = 160
+PROGRESS_EVERY_S: Final = 10.0
+"""How often a line of progress is printed where no terminal shows one that changes."""
+
+
+class PlainConsole(Console):
+    """A console that prints names as they are: no markup, no emoji codes."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  rich's
+        super().__init__(markup=False, emoji=False, **options)
+
+    def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
+        """Show a line that changes; on what is no terminal, a line now and then."""
+        return PlainStatus(self, status)
+
+
+class PlainStatus(Status):
+    """A line of progress whose text is never parsed."""
+
+    def __init__(self, console: Console, status: RenderableType) -> None:
+        super().__init__(_plain(status), console=console)
+        self._shown_s = time.monotonic()
+
+    def update(self, status: RenderableType | None = None, **options: Any) -> None:  # noqa: ANN401
+        """See `Status`."""
+        if status is None or self.console.is_terminal:
+            super().update(None if status is None else _plain(status), **options)
+        elif time.monotonic() - self._shown_s >= PROGRESS_EVERY_S:
+            self._shown_s = time.monotonic()
+            say(self.console, str(status), "dim")
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        if self.console.is_terminal:
+            self.stop()
+
+
+def _plain(text: RenderableType) -> RenderableType:
+    return Text(text) if isinstance(text, str) else text
 
 
 def output() -> Console:
     """The standard output; wide where no terminal says how wide it is."""
-    return _wide_enough(Console())
+    return _wide_enough(PlainConsole())
 
 
 def remarks() -> Console:
     """The standard error, for progress, warnings and errors."""
-    return _wide_enough(Console(stderr=True))
+    return _wide_enough(PlainConsole(stderr=True))
 
 
 def say(console: Console, text: str, style: str) -> None:
     """Print text as it is: no markup, no line breaks of our own."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(Text(text), style=style, highlight=False, soft_wrap=True)
 
 
 def _wide_enough(console: Console) -> Console:

@@ -16,6 +16,9 @@ from optsched import __version__
 from optsched.cli.collecting import keep_for_good
 from optsched.cli.deciding import policy_of
 from optsched.cli.endings import BAD_INPUT, STOPPED
+from optsched.cli.options import SEED, form_option
+from optsched.cli.output import JSON, TABLE
+from optsched.cli.paths import ModelSource, TraceSource, check_folder, check_outputs, is_standard
 from optsched.cli.replaying import replay_options
 from optsched.cli.reporting import base_definition, check_report, report_option, write_report
 from optsched.cli.screen import output, remarks, say
@@ -72,12 +75,16 @@ class Asked:
 
 
 @click.command()
-@click.argument("trace", type=str)
+@click.argument("trace", type=TraceSource())
 @click.option(
-    "--model", default="volcano-default", show_default=True, help="Name of a model, or a file."
+    "--model",
+    type=ModelSource(),
+    default="volcano-default",
+    show_default=True,
+    help="Name of a model, or a file.",
 )
 @replay_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Of the solver.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -92,9 +99,7 @@ class Asked:
 )
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out.")
 @report_option
-@click.option(
-    "-o", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@form_option((TABLE, JSON))
 def simulate(trace: str, **asked: Any) -> None:  # noqa: ANN401  click checks them
     """Play TRACE on virtual time: arrivals, failures, and the sessions of the live scheduler.
 
@@ -109,6 +114,17 @@ def _simulate(trace: str, asked: Asked) -> None:
     screen = remarks()
     if asked.out is None and asked.resume:
         raise click.UsageError("--resume goes on from what is in a folder: name it with --out")
+    check_folder("--out", asked.out)
+    names = (RECORD, RESULT, GPU_HOURS, CHECKPOINT)
+    check_outputs(
+        {
+            "--report": [] if asked.report is None else [asked.report],
+            "--out": [] if asked.out is None else [asked.out / name for name in names],
+        },
+        [Path(trace), Path(asked.model), *([asked.nodes] if asked.nodes else [])],
+    )
+    if is_standard(asked.report) and asked.form != TABLE:
+        raise click.UsageError("-o and --report - both write to the standard output")
     check_report(asked.report)
     policy = policy_of(screen, asked.model, asked.solver, asked.plugins_dir)
     given = _given(screen, trace, asked)
@@ -127,7 +143,7 @@ def _simulate(trace: str, asked: Asked) -> None:
     if asked.form == "json":
         click.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        show_result(output(), result)
+        show_result(screen if is_standard(asked.report) else output(), result)
     if asked.report is not None and run.telling is not None:
         story = run.telling.story(result["ended_at_ms"])
         write_report(screen, simulation_page(result, story, base_definition()), asked.report)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from optsched.cli.options import Seconds
+from optsched.cli.paths import check_folder, is_standard
 from optsched.cli.screen import remarks, say
 from optsched.formats.encode import bundle_writer, yaml_bundle
 from optsched.formats.whole import write_whole
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--every",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(more_than_zero=True),
     default=10.0,
     show_default=True,
     help="Seconds between two pictures of --record.",
@@ -55,6 +57,8 @@ def snapshot(
     Nothing is changed. Secrets are not read, and what containers run is left out. With --record
     a picture is taken again and again, until it is interrupted.
     """
+    check_folder("--record", folder)
+    out = None if is_standard(out) else out
     if folder is not None:
         if out is not None:
             raise click.UsageError("--out is for one picture, --record for many: give one of them")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ from optsched.cli.benchmarks import OrBenchmark
 from optsched.cli.collecting import collect_less
 from optsched.cli.endings import NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.keeping import has_kept
+from optsched.cli.options import SEED, Seconds, form_option, solver_option
 from optsched.cli.output import JSON, TABLE
+from optsched.cli.paths import ModelSource, Source, check_folder, check_outputs
 from optsched.cli.reading import instance_of, news
 from optsched.cli.reporting import base_definition, check_report, report_option, write_report
 from optsched.cli.screen import output, remarks, say
@@ -27,8 +30,10 @@ from optsched.cli.show import MOST_ROWS, show_plan
 from optsched.cli.showmodels import show_models
 from optsched.cli.solving import Gap, Places, Solved, solve_one
 from optsched.cli.stopping import stopping
+from optsched.formats.instances import files_of
 from optsched.formats.plan import write_plan
 from optsched.formats.pods import SCHEDULER_NAMES
+from optsched.formats.problems import InstanceError
 from optsched.formats.solveresult import write_result, write_results
 from optsched.session.session import NOTHING
 from optsched.session.solving import DEFAULT_SECONDS
@@ -47,19 +52,20 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=OrBenchmark)
-@click.argument("instance", type=click.Path(exists=True, path_type=Path))
+@click.argument("instance", type=Source())
 @click.option(
     "--model",
     "models",
+    type=ModelSource(),
     multiple=True,
     default=("volcano-default",),
     show_default=True,
     help="Name of a model, or a file; may be given again, to compare with the first.",
 )
-@click.option("--solver", type=click.Choice(["none"]), help="none: the greedy pipeline alone.")
+@solver_option
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     help=f"Seconds for the solver; {DEFAULT_SECONDS:g} unless said otherwise.",
 )
 @click.option(
@@ -67,7 +73,7 @@ if TYPE_CHECKING:
     type=Gap(),
     help="Stop once each level is proved to be within this of its best value: 0.01 or 1%.",
 )
-@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True)
+@click.option("--seed", type=SEED, default=0, show_default=True)
 @click.option("--deterministic", is_flag=True, help="The same plan every time: reads no clock.")
 @click.option(
     "--out",
@@ -81,19 +87,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--resume",
-    type=click.Path(exists=True, path_type=Path),
+    type=Source(),
     help="Go on from a result of --result: the same file or folder.",
 )
 @report_option
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice([TABLE, JSON]),
-    default=TABLE,
-    show_default=True,
-    help="json: print the result.",
-)
+@form_option((TABLE, JSON))
 @click.option("--progress", is_flag=True, help="Print a line for everything new on the way.")
 @click.option(
     "--scheduler-name",
@@ -103,6 +101,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Decide pods that ask for this scheduler; may be given again.",
 )
+@click.option("--strict", is_flag=True, help="End with 2 if anything of the instance is left out.")
 @click.option("--all", "everything", is_flag=True, help="Print every gang.")
 @click.option(
     "--plugins-dir",
@@ -116,11 +115,12 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     verified plan was made, 2 for bad input, 3 when there is no plan, 4 when a file could not be
     written, 130 after Ctrl-C, with the best plan so far.
     """
-    screen = remarks()
+    screen, asked = remarks(), Options(**options)
+    _check_outputs(instance, asked)
     collect_less()
     try:
-        check_report(options["report"])
-        code = _solve(screen, instance, Options(**options))
+        check_report(asked.report)
+        code = _solve(screen, instance, asked)
     except click.ClickException as e:
         say(screen, e.format_message(), "red")
         code = NOT_KEPT
@@ -130,10 +130,23 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     sys.exit(code)
 
 
+def _check_outputs(instance: Path, options: Options) -> None:
+    """Refuse what would overwrite an input or print two things to the standard output."""
+    with suppress(InstanceError):  # is told where the instance is read
+        inputs = [*files_of(instance), *(Path(m) for m in options.models)]
+        written = {"--out": options.out, "--result": options.result, "--report": options.report}
+        check_outputs({name: [p] for name, p in written.items() if p is not None}, inputs)
+    if options.prints_a_file and options.form != TABLE:
+        raise click.UsageError("-o and a file of `-` both write to the standard output")
+    for name, path in (("--out", options.out), ("--result", options.result)):
+        if len(options.models) > 1:
+            check_folder(name, path)
+
+
 def _solve(screen: Console, instance: Path, options: Options) -> int:
     policies = policies_of(screen, options)
     places = places_of(screen, options, policies)
-    read = instance_of(screen, instance, options.names)
+    read = instance_of(screen, instance, options.names, strict=options.strict)
     identity = identity_of(screen, instance)
     jobs = [job_of(screen, options, each, identity, places[each[0]]) for each in policies.items()]
     solved: list[Solved] = []
@@ -169,9 +182,10 @@ def _tell(screen: Console, solved: Solved, read: Instance, options: Options) -> 
     """Print a plan and what was wrong on the way."""
     report = solved.report
     if options.form == TABLE:
+        console = screen if options.prints_a_file else output()
         if len(options.models) > 1:
-            output().print(f"model {solved.policy.name}\n", style="bold", highlight=False)
-        show_plan(output(), report.plan, sys.maxsize if options.everything else MOST_ROWS)
+            console.print(f"model {solved.policy.name}\n", style="bold", highlight=False)
+        show_plan(console, report.plan, sys.maxsize if options.everything else MOST_ROWS)
     for flaw in news(report.flaws, read):
         say(screen, str(flaw), "yellow")
     for violation in report.trace.violations:
@@ -202,7 +216,7 @@ def _conclude(solved: Sequence[Solved], read: Instance, options: Options) -> Non
         click.echo(write_result(results[0]) if alone else write_results(results), nl=False)
     elif len(solved) > 1:
         measured = [(s.policy.name, _measured(read, s)) for s in solved]
-        show_models(output(), measured)
+        show_models(remarks() if options.prints_a_file else output(), measured)
 
 
 def _measured(read: Instance, solved: Solved) -> PlanMeasures:

@@ -11,6 +11,7 @@ import click
 
 from optsched.cli.endings import BAD_INPUT
 from optsched.cli.keeping import KeepError, keep_text
+from optsched.cli.paths import is_standard
 from optsched.cli.screen import say
 from optsched.cli.showprogress import showing
 from optsched.formats.solveresult import read_result, write_result
@@ -163,6 +164,7 @@ def solve_one(
         solver_of(job.policy, is_stopped) as solver,
     ):
         means = Means(clock, solver, job.limits, is_stopped, show, earlier=job.earlier)
-        means = replace(means, keep=None if kept is None else Keeper(screen, kept))
+        keep = None if kept is None or is_standard(kept) else Keeper(screen, kept)
+        means = replace(means, keep=keep)
         report, result = solve_offline(snapshot, job.policy, job.assignment, means)
     return Solved(job.policy, report, result)

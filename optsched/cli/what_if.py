@@ -13,7 +13,9 @@ from optsched.api.kinds import JOB, find_kind
 from optsched.cli.cluster import Exit, Failure, Place, cluster_options
 from optsched.cli.deciding import surroundings
 from optsched.cli.files import read_parts
+from optsched.cli.options import Seconds, form_option, solver_option
 from optsched.cli.output import JSON, TABLE, WIDE, YAML, show_rows, written
+from optsched.cli.paths import Source
 from optsched.cli.picture import MODEL, classes_in, from_file, live, policy_for
 from optsched.cli.screen import remarks, say
 from optsched.controllers.job.expand import expand_job
@@ -76,14 +78,14 @@ class Options:
 @click.option("-n", "--namespace", default="", show_default="the current context's")
 @click.option(
     "--snapshot",
-    type=click.Path(exists=True, path_type=Path),
+    type=Source(),
     help="A file of `optsched snapshot`, or a folder of manifests, in the place of the cluster.",
 )
 @click.option("--model", default="", show_default=f"the cluster's, else {MODEL}")
-@click.option("--solver", type=click.Choice(["none"]), help="none: the greedy pipeline alone.")
+@solver_option
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     help=f"Seconds for the solver; {DEFAULT_SECONDS:g} unless said otherwise.",
 )
 @click.option("--deterministic", is_flag=True, help="The same answer every time: reads no clock.")
@@ -100,15 +102,7 @@ class Options:
     type=click.Path(path_type=Path, file_okay=False),
     help="Python files in this folder are plugins that the model may name.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice((TABLE, WIDE, JSON, YAML)),
-    default=TABLE,
-    show_default=True,
-    help="How to print.",
-)
+@form_option((TABLE, WIDE, JSON, YAML))
 def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  click checks them
     """Say whether a job would start now, where, at whose cost, and if not, why and when.
 

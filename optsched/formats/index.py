@@ -83,6 +83,8 @@ class ObjectIndex:
         What is no object, has no name, or is there twice.
     ignored
         Number of objects of kinds that a snapshot is not made of, by `apiVersion Kind`.
+    left_out
+        The same objects one by one: `apiVersion Kind name` and `file:line`.
     taken_ms
         When the snapshot was taken, where its dump says so.
     answers
@@ -95,6 +97,7 @@ class ObjectIndex:
     def __init__(self, objects: Iterable[Mapping[str, Any]], where: Sequence[str]) -> None:
         self.problems: list[ObjectProblem] = []
         self.ignored: Counter[str] = Counter()
+        self.left_out: list[tuple[str, str]] = []
         self.taken_ms: int | None = None
         self.answers: list[tuple[str, str]] = []
         self.sharding: Sharding | None = None
@@ -130,6 +133,9 @@ class ObjectIndex:
             self._read_answers(obj, where)
         else:
             self.ignored[f"{version} {name}"] += 1
+            meta = obj.get("metadata")
+            called = meta.get("name") if isinstance(meta, dict) else None
+            self.left_out.append((f"{version} {name} {called or ''}".strip(), where))
 
     def _add(self, kind: kinds.Kind, obj: dict[str, Any], position: int, where: str) -> None:
         meta = obj.get("metadata")

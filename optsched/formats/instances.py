@@ -20,14 +20,21 @@ from optsched.formats.snapshot import assemble
 from optsched.formats.text import Document, TextError, read_json, read_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.domain.cluster import Snapshot
     from optsched.formats.pods import DecodeOptions
     from optsched.formats.snapshot import Assembled
+    from optsched.units import FieldError
 
 Progress: TypeAlias = "Callable[[int, int], None]"
 """Called with the number of characters read and their total."""
+
+Preview: TypeAlias = (
+    "Callable[[Iterable[tuple[Mapping[str, Any], str]]],"
+    " Iterable[tuple[Mapping[str, Any], str, tuple[FieldError, ...]]]]"
+)
+"""Replaces objects that controllers would make others of; see `controllers.job.preview`."""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -48,6 +55,8 @@ class Instance:
         What could not be read, with file and line; the rest is in the snapshot.
     notices
         What was left out although nothing is wrong with it, in sentences.
+    left_out
+        Objects of kinds that no scheduler reads, in sentences with file and line.
 
     """
 
@@ -55,6 +64,7 @@ class Instance:
     snapshot: Snapshot
     problems: tuple[ObjectProblem, ...] = ()
     notices: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -72,6 +82,7 @@ def read_instance(
     taken_ms: int | None = None,
     *,
     progress: Progress | None = None,
+    preview: Preview | None = None,
 ) -> Instance:
     """Read the cluster at a path.
 
@@ -86,6 +97,8 @@ def read_instance(
         When the snapshot counts as taken; None for what a dump says or else the latest creation.
     progress
         Told how far reading has come.
+    preview
+        Replaces objects that controllers would make others of; None for no such objects.
 
     Raises
     ------
@@ -99,11 +112,17 @@ def read_instance(
         return Instance(str(path), snapshot, problems)
     found = _read_files(_files(where), where, progress or _silent)
     unknown = tuple(_unknown(found))
+    if preview is not None:
+        found = _previewed(found, preview)
     assembled = assemble(found.values, options, taken_ms, where=found.where)
     problems = (*found.problems, *unknown, *assembled.problems)
     if not assembled.num_read:
         raise InstanceError(_nothing(where, assembled), problems)
-    return Instance(str(path), assembled.snapshot, problems, tuple(_notices(assembled)))
+    left_out = tuple(
+        f"{at}: {what} is left out: no scheduler reads this kind" for what, at in assembled.left_out
+    )
+    notices = tuple(_notices(assembled))
+    return Instance(str(path), assembled.snapshot, problems, notices, left_out)
 
 
 def read_objects(
@@ -156,6 +175,19 @@ def _read_files(files: Sequence[Path], root: Path, progress: Progress) -> _Objec
             progress(before + part.end, total)
         before += len(text)
     return found
+
+
+def _previewed(found: _Objects, preview: Preview) -> _Objects:
+    made = _Objects([], [], found.problems)
+    for value, where, errors in preview(zip(found.values, found.where, strict=True)):
+        if errors:
+            kind, meta = str(value.get("kind")), value.get("metadata")
+            key = _key(kinds.JOB, meta)
+            made.problems += problems_of(kind, key, errors, where)
+        else:
+            made.values.append(value)
+            made.where.append(where)
+    return made
 
 
 def _text(file: Path, found: _Objects) -> str:
@@ -219,8 +251,6 @@ def _key(kind: kinds.Kind, metadata: object) -> str:
 
 
 def _notices(assembled: Assembled) -> Iterator[str]:
-    if assembled.ignored:
-        yield f"left out, for a snapshot is not made of them: {_listed(assembled.ignored)}"
     for scheduler, number in sorted(assembled.elsewhere.items()):
         pods = "pod waits" if number == 1 else "pods wait"
         yield f"left out: {number} {pods} for the scheduler {scheduler}"

@@ -73,7 +73,7 @@ def _allocatable(status: Fields) -> Amounts:
 
 def offered_amounts(status: Fields, name: str) -> Amounts:
     """What a machine offers by a field; more than a machine can have is told and left out."""
-    offered = status.amounts(name)
+    offered = status.amounts(name, whole_gpus=True)
     for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"
         status.reject(f"{name}[{resource}]", offered.pop(resource), message)

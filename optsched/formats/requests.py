@@ -84,7 +84,8 @@ def is_sidecar(container: Fields) -> bool:
 def own_request(container: Fields) -> _Amounts:
     """What a container asks for; a limit without a request counts as one."""
     resources = container.record("resources")
-    return {**resources.amounts("limits"), **resources.amounts("requests")}
+    limits = resources.amounts("limits", whole_gpus=True)
+    return {**limits, **resources.amounts("requests", whole_gpus=True)}
 
 
 def _apply_pod_level(resources: Fields, total: _Amounts) -> None:

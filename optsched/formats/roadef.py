@@ -42,12 +42,17 @@ def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignme
         Or the processes can not run where they do.
 
     """
-    initial = assignment or model.with_name(model.name.replace("model", "assignment", 1))
+    initial = assignment or initial_file(model)
     found = parse_reassignment(text_of(model), text_of(initial), model.name, initial.name)
     wrong = wrong_with(found, found.initial)
     if wrong:
         raise InstanceError(f"{initial}: this is not allowed: {wrong[0]} (1 of {len(wrong)})")
     return found
+
+
+def initial_file(model: Path) -> Path:
+    """The file `assignment_*.txt` that belongs to a file `model_*.txt`."""
+    return model.with_name(model.name.replace("model", "assignment", 1))
 
 
 def parse_reassignment(

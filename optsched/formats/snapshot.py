@@ -93,6 +93,8 @@ class Assembled:
         carries its problem in the snapshot as well.
     ignored
         How many objects there were of kinds that a snapshot is not made of, by `apiVersion Kind`.
+    left_out
+        The same objects one by one: `apiVersion Kind name` and `file:line`.
     elsewhere
         How many pods wait for another scheduler, by its name; they are not in the snapshot.
 
@@ -102,6 +104,7 @@ class Assembled:
     num_read: int
     problems: tuple[ObjectProblem, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
+    left_out: tuple[tuple[str, str], ...] = ()
     elsewhere: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -176,6 +179,7 @@ class _Assembly:
             num_read=self._index.num_read,
             problems=tuple(self._problems),
             ignored=dict(self._index.ignored),
+            left_out=tuple(self._index.left_out),
             elsewhere=dict(self._elsewhere),
         )
 

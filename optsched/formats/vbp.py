@@ -92,7 +92,7 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
     dimensions = numbers.next("number of dimensions")
     if not dimensions:
         raise numbers.error("number of dimensions", 0, "is too small: write 1 or more")
-    capacity = numbers.several(dimensions, "capacity")
+    capacity = tuple(_capacity(numbers, d) for d in range(dimensions))
     rows, lines = list[ItemKind](), list[int]()
     for i in range(numbers.next("number of rows")):
         sizes = tuple(numbers.signed(f"size {d} of row {i}") for d in range(dimensions))
@@ -112,6 +112,13 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
     return VbpInstance(VectorPacking(name, capacity, kinds), tuple(rows), digest)
 
 
+def _capacity(numbers: Numbers, dimension: int) -> int:
+    found = numbers.next(f"capacity {dimension}")
+    if not found:
+        raise numbers.error(f"capacity {dimension}", 0, "is too small: write 1 or more")
+    return found
+
+
 def _too_large(
     where: str, capacity: tuple[int, ...], rows: list[ItemKind], lines: list[int]
 ) -> Iterator[str]:
@@ -126,6 +133,11 @@ def _too_large(
 
 
 # --- several, and archives -----------------------------------------------------------------------
+
+
+def file_of(path: Path) -> Path:
+    """The file on the disk that a path of `read_vbps` is in."""
+    return path if path.suffix == SUFFIX and _is_file(path) else _archive_of(path) or path
 
 
 def is_vbp(path: str) -> bool:
@@ -148,7 +160,7 @@ def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
         As `read_vbp`; there is no file of that name in the archive.
 
     """
-    archive = None if path.is_file() and path.suffix == SUFFIX else _archive_of(path)
+    archive = None if _is_file(path) and path.suffix == SUFFIX else _archive_of(path)
     if archive is None:
         return (parse_instance(text_of(path), path.stem, str(path)),)
     wanted = str(path.relative_to(archive)) if path != archive else "*"
@@ -160,9 +172,17 @@ def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
 
 def _archive_of(path: Path) -> Path | None:
     for each in (path, *path.parents):
-        if each.name.endswith(ARCHIVES) and each.is_file():
+        if each.name.endswith(ARCHIVES) and _is_file(each):
             return each
     return None
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that is too long is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _members(archive: Path, wanted: str) -> Iterator[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from optsched.policy.policy import with_solver
 from optsched.policy.reload import Rejected, Reloaded
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Policies:
                 pass
 
     def _adapted(self, policy: Policy) -> Policy:
-        return policy if self._solver is None else replace(policy, solver=self._solver)
+        return with_solver(policy, self._solver)
 
     def _greet(self) -> None:
         log.info("policy %s: %s", self._policy.source, ", ".join(self._policy.actions))

@@ -15,6 +15,7 @@ from optsched.policy.policy import (
     SolverKind,
     TierPlugin,
     describe,
+    with_solver,
     without_solver,
 )
 from optsched.policy.problem import PolicyError, Problem, Severity
@@ -38,5 +39,6 @@ __all__ = [
     "load_policy",
     "parse_policy",
     "shipped_models",
+    "with_solver",
     "without_solver",
 ]

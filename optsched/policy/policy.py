@@ -142,6 +142,14 @@ def without_solver(policy: Policy) -> Policy:
     return replace(policy, solver=SolverKind.NONE, reservations=0)
 
 
+def with_solver(policy: Policy, solver: SolverKind | str | None) -> Policy:
+    """The same policy with a solver in the place of its own; None for its own."""
+    if solver is None:
+        return policy
+    kind = SolverKind(solver)
+    return without_solver(policy) if kind is SolverKind.NONE else replace(policy, solver=kind)
+
+
 def build_rules(
     tiers: Iterable[Sequence[TierPlugin]], metrics: Iterable[tuple[str, str]] = ()
 ) -> RuleSet:

@@ -36,6 +36,9 @@ _STORAGE_CLASS_QUOTA: Final = ".storageclass.storage.k8s.io/requests.storage"
 _NEGATIVE: Final = "is negative: write an amount of zero or more"
 _TOO_LARGE: Final = f"is above the largest amount that can be counted, {MAX_BASE} {{}}"
 _NOT_A_MAPPING: Final = "is not a list of resources: write resource names with quantities"
+_PART_OF_A_GPU: Final = (
+    "is no whole number of GPUs: write 1 or more, or ask for a share with volcano.sh/vgpu-number"
+)
 _NOT_A_NAME: Final = "is not a resource name: write a text such as cpu or nvidia.com/gpu"
 
 
@@ -85,11 +88,14 @@ def parse_amount(resource: str, value: object) -> int:
     return _amount(resource, value, parse_quantity_field(value))
 
 
-def parse_resource_list(obj: object, path: str) -> tuple[dict[str, int], list[FieldError]]:
+def parse_resource_list(
+    obj: object, path: str, *, whole_gpus: bool = False
+) -> tuple[dict[str, int], list[FieldError]]:
     """The amounts in a ResourceList, in base units, and an error for each entry that has none.
 
     obj: a mapping of resource names to quantities; null counts as empty. Good entries are kept
-    next to bad ones. path: of the list, for the errors.
+    next to bad ones. path: of the list, for the errors. whole_gpus: parts of GPUs are errors, as
+    for requests of pods at the API server; they are rounded up all the same.
     """
     if obj is None:
         return {}, []
@@ -105,7 +111,15 @@ def parse_resource_list(obj: object, path: str) -> tuple[dict[str, int], list[Fi
             amounts[resource] = parse_amount(resource, value)
         except QuantityError as error:
             errors.append(error.at(f"{path}[{resource}]"))
+            continue
+        if whole_gpus and is_gpu(resource) and not _is_whole(value):
+            errors.append(FieldError(f"{path}[{resource}]", value, _PART_OF_A_GPU))
     return amounts, errors
+
+
+def _is_whole(value: object) -> bool:
+    quantity = parse_quantity_field(value)
+    return quantity.milli() == 1000 * quantity.value()
 
 
 def format_quantity(base: int, resource: str) -> str:

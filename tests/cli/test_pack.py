@@ -104,7 +104,7 @@ def test_every_bad_file_is_told_with_its_line(tmp_path: Path) -> None:
         "bad.vbp:5: size 1 of row 1: 16 is too large: write 0 to 10",
         "short.vbp:6: the file ends; number of items of row 2 belongs here",
     ]
-    assert told[3].startswith("gone.vbp: this file can not be read")
+    assert told[3].startswith("gone.vbp: can not be read")
 
 
 def test_what_has_no_packing(tmp_path: Path) -> None:

@@ -111,10 +111,12 @@ def test_what_is_left_out_is_named(tmp_path: Path):
     theirs = pod("theirs", spec={"schedulerName": "other"})
     found = read_instance(write(tmp_path / "a.yaml", *jobs, theirs, node()))
     assert found.problems == ()
-    assert found.notices == (
-        "left out, for a snapshot is not made of them: 2 batch.volcano.sh/v1alpha1 Job",
-        "left out: 1 pod waits for the scheduler other",
-    )
+    assert [each.partition(": ")[2] for each in found.left_out] == [
+        f"batch.volcano.sh/v1alpha1 Job {name} is left out: no scheduler reads this kind"
+        for name in "ab"
+    ]
+    assert found.left_out[0].startswith("a.yaml:2: ")
+    assert found.notices == ("left out: 1 pod waits for the scheduler other",)
 
 
 def test_options_are_passed_on(tmp_path: Path):
@@ -186,4 +188,5 @@ def test_all_manifests_together():
     assert len(found.snapshot.queues) == 21
     group = found.snapshot.gang_by_key["default/training-job"]
     assert (group.priority, group.problem) == (1000, None)
-    assert "34 batch.volcano.sh/v1alpha1 Job" in found.notices[0]
+    jobs = [each for each in found.left_out if " batch.volcano.sh/v1alpha1 Job " in each]
+    assert len(jobs) == 34

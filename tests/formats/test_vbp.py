@@ -63,7 +63,7 @@ def test_what_is_wrong_is_told_with_its_line(old: str, new: str, told: str) -> N
 
 
 def test_a_file_that_is_not_there(tmp_path) -> None:
-    with pytest.raises(InstanceError, match="this file can not be read"):
+    with pytest.raises(InstanceError, match="can not be read"):
         read_vbp(tmp_path / "gone.vbp")
 
 
@@ -72,3 +72,8 @@ def test_the_published_instances_are_whole(family: str, number: int) -> None:
     found = published(shared("traces", "vbp"), family)
     assert len(found) == number
     assert all(case.optimum is None or volume_bound(case.problem) <= case.optimum for case in found)
+
+
+def test_a_bin_of_no_capacity_is_refused() -> None:
+    with pytest.raises(InstanceError, match=r"x:1: capacity 1: 0 is too small: write 1 or more"):
+        parse_vbp("2 4 0\n1\n1 0 3\n", "x")

@@ -47,7 +47,7 @@ _NO_NODE: Final = "is no place to run: write 1 or more nodes"
 
 
 def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """A log of one Helios cluster; virtual clusters are queues.
+    """A log of one Helios cluster; virtual clusters are queues, jobs go by their submission.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
         gpus = sum(amount for queue in queues for _, amount in queue.deserved)
         offered = equal_nodes(gpus // _GPUS_OF_A_NODE, {GPU: _GPUS_OF_A_NODE})
         nodes = listed_nodes(table, offered, problems, _NO_GPUS)
-    jobs = list(_jobs(_HELIOS, file, problems))
+    jobs = sorted(_jobs(_HELIOS, file, problems), key=lambda job: job.at_ms)
     return played(file.parent.name, jobs, nodes, problems, queues)
 
 

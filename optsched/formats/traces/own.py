@@ -30,6 +30,7 @@ from optsched.formats.problems import InstanceError
 from optsched.formats.single import read_single, unknown_paths
 from optsched.formats.text import line_of
 from optsched.formats.traces.jobs import MOST_NODES, MOST_TASKS
+from optsched.units import parse_resource_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +76,11 @@ SCHEMA: Final[Schema] = record(
             capability=amounts("What it may have at most."),
             deserved=amounts("Its fair part."),
             guarantee=amounts("What is kept for it."),
+            dequeueStrategy=text(
+                "fifo: no job passes the first one that waits; traverse: later ones may.",
+                enum=["traverse", "fifo"],
+                default="traverse",
+            ),
         ),
     ),
     jobs=listing(
@@ -192,13 +198,17 @@ def _queue(fields: Fields) -> Queue:
         capability=sorted_amounts(ceiling) if ceiling else None,
         deserved=sorted_amounts(fields.amounts("deserved")),
         guarantee=sorted_amounts(fields.amounts("guarantee")),
+        is_fifo=fields.text("dequeueStrategy") == "fifo",
     )
 
 
 def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) -> Arrival | None:
     name, at_ms = fields.text("name"), fields.duration_ms("at")
     duration_ms, estimate_ms = fields.duration_ms("duration"), fields.duration_ms("estimate")
+    _, wrong = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
     gang = _gang(fields, name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}", shapes)
+    if wrong:
+        return None  # is reported already: a job with another request is another job
     if not name or at_ms is None:
         return None
     if duration_ms is None and fields.raw("duration") is not None:
@@ -209,7 +219,7 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
 
 def _gang(fields: Fields, key: str, shapes: dict[TaskShape, TaskShape]) -> Gang:
     shape = TaskShape(
-        sorted_amounts(fields.amounts("request")),
+        sorted_amounts(fields.amounts("request", whole_gpus=True)),
         node_selector=tuple(sorted(fields.texts_by_name("nodeSelector").items())),
     )
     shape = shapes.setdefault(shape, shape)

@@ -149,6 +149,13 @@ def _duration_ms(attempts: Sequence[Any]) -> int | None:
     return total
 
 
+def _num_gpus(listed: object) -> int:
+    """How many GPUs a list names; TypeError for what is no list."""
+    if not isinstance(listed, list):
+        raise TypeError
+    return len(listed)
+
+
 def _parts(attempts: Sequence[Any]) -> tuple[Part, ...]:
     """Machines of the last attempt that has any."""
     for i in range(len(attempts) - 1, -1, -1):
@@ -156,7 +163,7 @@ def _parts(attempts: Sequence[Any]) -> tuple[Part, ...]:
         if not detail:
             continue
         try:
-            gpus = [len(machine["gpus"]) for machine in detail]
+            gpus = [_num_gpus(machine["gpus"]) for machine in detail]
         except (TypeError, KeyError):
             path = f"attempts[{i}].detail"
             raise _Broken(path, detail, "is no list of machines with gpus") from None

@@ -101,6 +101,24 @@ def test_another_kind_is_no_trace(tmp_path: Path) -> None:
         read_own(path)
 
 
+def test_a_job_that_asks_for_half_a_gpu_is_left_out(tmp_path: Path) -> None:
+    gpus = "nodes: [{name: box, allocatable: {cpu: 4, nvidia.com/gpu: 1}}]\n"
+    half = "{name: a, at: 0s, request: {nvidia.com/gpu: 500m}}"
+    text = f"{gpus}jobs: [{half}, {{name: b, at: 1s}}]\n"
+    trace, problems = read_own(written(tmp_path, text))
+    assert [a.gang.key for a in trace.arrivals] == ["default/b"]
+    (problem,) = problems
+    assert str(problem).startswith(
+        "t.yaml:4: jobs[0].request[nvidia.com/gpu]: '500m' is no whole number of GPUs"
+    )
+
+
+def test_queues_have_a_strategy(tmp_path: Path) -> None:
+    queues = "queues: [{name: a, dequeueStrategy: fifo}, {name: b}]\n"
+    trace, _ = read_own(written(tmp_path, f"{NODES}{queues}jobs: [{{name: j, at: 0s}}]\n"))
+    assert {q.name: q.is_fifo for q in trace.queues if q.name in "ab"} == {"a": True, "b": False}
+
+
 def test_the_page_names_every_field() -> None:
     page = (FAILURES.parents[2] / "docs" / "simulate.md").read_text()
     for name, part in SCHEMA["properties"].items():

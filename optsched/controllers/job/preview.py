@@ -1,0 +1,116 @@
+"""Volcano's Jobs in manifests as the PodGroup and the pods that the controller would make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api import wellknown
+from optsched.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, find_kind
+from optsched.controllers.job.expand import expand_job
+from optsched.formats.pods import DEFAULT_NAMESPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from optsched.units import FieldError
+
+    Raw = Mapping[str, Any]
+
+_ENDED: Final = frozenset({"Completed", "Failed", "Terminated", "Aborted"})
+
+
+def preview_jobs(
+    objects: Iterable[tuple[Raw, str]],
+) -> Iterator[tuple[Raw, str, tuple[FieldError, ...]]]:
+    """Replace each Job that waits by its PodGroup, which has the Job's name, and its pods.
+
+    A Job whose PodGroup or pods are among the objects stays as it is, and so does one that has
+    ended: nothing would be made for it.
+
+    Parameters
+    ----------
+    objects
+        Objects with the place of each.
+
+    Yields
+    ------
+    tuple
+        An object, its place, and what is wrong with it if it is a Job that could not be read.
+
+    """
+    known = [(obj, where) for obj, where in objects]
+    classes = {
+        name: obj
+        for obj, _ in known
+        if isinstance(obj, dict)
+        and obj.get("kind") == PRIORITY_CLASS.kind
+        and (name := _meta(obj).get("name"))
+    }
+    owned = {key for obj, _ in known for key in _owners(obj)}
+    for obj, where in known:
+        if not _is_job(obj) or _key(obj) in owned or _phase(obj) in _ENDED:
+            yield obj, where, ()
+            continue
+        yield from ((each, where, errors) for each, errors in _preview(obj, classes))
+
+
+def _preview(obj: Raw, classes: Mapping[str, Raw]) -> Iterator[tuple[Raw, tuple[FieldError, ...]]]:
+    namespace, name = _key(obj)
+    meta = {**_meta(obj), "namespace": namespace, "uid": "job"}
+    found, errors = expand_job({**obj, "metadata": meta}, classes)
+    if found is None:
+        yield obj, errors
+        return
+    group_meta = {**found.group["metadata"], "name": name}
+    yield {**found.group, "metadata": _created(group_meta, meta)}, ()
+    for pod in found.pods:
+        annotations = dict(pod["metadata"].get("annotations") or {})
+        annotations |= {key: name for key in wellknown.GROUP_NAME_ANNOTATIONS if key in annotations}
+        pod_meta = {**pod["metadata"], "annotations": annotations}
+        yield {**pod, "metadata": _created(pod_meta, meta)}, ()
+
+
+def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
+    """Metadata with the creation time of the job, without owners that are not there."""
+    found = {k: v for k, v in meta.items() if k != "ownerReferences"}
+    if of_job.get("creationTimestamp") is not None:
+        found["creationTimestamp"] = of_job["creationTimestamp"]
+    return found
+
+
+def _is_job(obj: object) -> bool:
+    if not isinstance(obj, dict) or not isinstance(_meta(obj).get("name"), str):
+        return False
+    return find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) == JOB
+
+
+def _meta(obj: object) -> dict[str, Any]:
+    meta = obj.get("metadata") if isinstance(obj, dict) else None
+    return meta if isinstance(meta, dict) else {}
+
+
+def _key(obj: Raw) -> tuple[str, str]:
+    meta = _meta(obj)
+    return str(meta.get("namespace") or DEFAULT_NAMESPACE), str(meta.get("name"))
+
+
+def _phase(obj: Raw) -> object:
+    status = obj.get("status")
+    state = status.get("state") if isinstance(status, dict) else None
+    return state.get("phase") if isinstance(state, dict) else None
+
+
+def _owners(obj: object) -> Iterator[tuple[str, str]]:
+    """Jobs that own a PodGroup or a pod, or that a pod names."""
+    if not isinstance(obj, dict):
+        return
+    if find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) not in (POD, POD_GROUP):
+        return
+    meta = _meta(obj)
+    namespace = str(meta.get("namespace") or DEFAULT_NAMESPACE)
+    for owner in meta.get("ownerReferences") or ():
+        if isinstance(owner, dict) and owner.get("kind") == JOB.kind:
+            yield namespace, str(owner.get("name"))
+    annotations = meta.get("annotations")
+    if isinstance(annotations, dict) and wellknown.JOB_NAME in annotations:
+        yield namespace, str(annotations[wellknown.JOB_NAME])

@@ -1,0 +1,304 @@
+"""Odd inputs and outputs of commands on files: one sentence, code 2, nothing overwritten."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from optsched.cli.main import main
+from optsched.cli.screen import output, remarks
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+ROOT = Path(__file__).parents[2]
+PACKING = ROOT / "instances" / "examples" / "packing.yaml"
+FAILURES = ROOT / "instances" / "traces" / "failures.yaml"
+VBP = "2\n4 4\n1\n1 2 3\n"
+NODE = (
+    "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {allocatable: {cpu: 8, pods: 9}}\n"
+)
+JOB = """---
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: train}
+spec:
+  minAvailable: 2
+  tasks:
+  - name: w
+    replicas: 3
+    template: {spec: {containers: [{name: a, image: b, resources: {requests: {cpu: 1}}}]}}
+"""
+GREEDY = ("--solver", "none")
+SMALL = ("--model", "volcano-compatible", *GREEDY)
+
+
+def run(*arguments: object, given: bytes | None = None) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments], input=given)
+
+
+def reading(command: str, source: object) -> list[object]:
+    """A command that reads a source, as cheap as can be."""
+    return {
+        "solve": ["solve", source, *SMALL],
+        "pack": ["solve", source, "--time-limit", 1],
+        "reassign": ["solve", source, "--time-limit", 1],
+        "simulate": ["simulate", source, *SMALL],
+        "compare": ["compare", source, *SMALL, "--workers", 0],
+        "gpu-hours": ["gpu-hours", source],
+    }[command]
+
+
+SUFFIX = {"pack": ".vbp", "reassign": ".txt"}
+COMMANDS = ("solve", "pack", "reassign", "simulate", "compare", "gpu-hours")
+CONTENTS = {
+    "empty": b"",
+    "blank": b"\r\n\r\n",
+    "binary": bytes(range(256)),
+    "NUL": b"\0",
+    "BOM alone": b"\xef\xbb\xbf",
+    "a word": b"hello",
+    "a number": b"12",
+    "JSON list": b"[1, 2]",
+    "empty List": b'{"apiVersion": "v1", "kind": "List", "items": []}',
+    "List of nothing": b"apiVersion: v1\nkind: List\nitems:\n",
+    "documents": b"---\n---\na: 1\n---\n- b\n",
+    "deep": b"[" * 3000,
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_contents_that_mean_nothing_are_refused(tmp_path: Path, command: str, content: str) -> None:
+    path = tmp_path / f"{'ü' * 40}[b]{SUFFIX.get(command, '.yaml')}"
+    path.write_bytes(CONTENTS[content])
+    result = run(*reading(command, path))
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.stderr
+    assert path.read_bytes() == CONTENTS[content]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "gpu-hours"])
+@pytest.mark.parametrize(
+    "source", ["gone", "https://example.org/cluster", "folder", "x" * 300, "locked"]
+)
+def test_places_that_can_not_be_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = source + SUFFIX.get(command, "")
+    if source == "folder":
+        Path(name).mkdir()
+    if source == "locked":
+        Path(name).write_text(VBP)
+        monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != name)
+    if source == "locked" and command == "pack":
+        monkeypatch.setattr(Path, "read_text", locked)
+    result = run(*reading(command, name))
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert name in result.stderr
+
+
+def locked(path: Path, *_: object) -> str:
+    raise PermissionError(13, "Permission denied", str(path))
+
+
+def test_names_are_never_markup(tmp_path: Path) -> None:
+    path = tmp_path / "names.yaml"
+    named = NODE.replace("n1", '"[/b]"') + JOB.replace("train", '"[red]:smile:[/]"')
+    path.write_text(f"{named}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: '[/x]'}}\n")
+    result = run("solve", path, *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "default/[red]:smile:[/]" in result.stdout
+    assert "[/b] ×3" in result.stdout
+    assert "names.yaml:16: v1 ConfigMap [/x] is left out" in result.stderr
+
+
+def test_texts_of_progress_are_never_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    with remarks().status("reading [/b]") as status:
+        status.update("read [/b]")
+    output().print("[/b]")
+    assert capsys.readouterr().out == "[/b]\n"
+
+
+def test_progress_is_a_line_now_and_then_where_no_terminal_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, 1.0, 11.0, 11.0, 12.0])
+    monkeypatch.setattr("optsched.cli.screen.time.monotonic", lambda: next(now))
+    with remarks().status("playing") as status:
+        for number in (1, 2, 3):
+            status.update(f"played {number}")
+    assert capsys.readouterr().err == "played 2\n"
+
+
+# --- pipes ---------------------------------------------------------------------------------------
+
+
+def test_the_standard_input_is_read() -> None:
+    for source, command in ((PACKING, "solve"), (FAILURES, "simulate"), (FAILURES, "compare")):
+        plain = run(*reading(command, source))
+        piped = run(*reading(command, "-"), given=source.read_bytes())
+        assert (plain.exit_code, piped.exit_code) == (0, 0), piped.output
+        assert len(piped.stdout.splitlines()) == len(plain.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    "text", [NODE + JOB, "\ufeff" + NODE + JOB, (NODE + JOB).replace("\n", "\r\n")]
+)
+def test_a_pipe_is_read_with_a_byte_order_mark_and_with_crlf(tmp_path: Path, text: str) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_text, args=(text, "utf-8"))
+    writer.start()
+    result = run("solve", fifo, *SMALL)
+    writer.join()
+    assert result.exit_code == 0, result.output
+    assert "default/train" in result.stdout
+
+
+def test_a_model_may_come_from_a_pipe(tmp_path: Path) -> None:
+    fifo = tmp_path / "model"
+    os.mkfifo(fifo)
+    text = (ROOT / "models" / "volcano-compatible.yaml").read_text()
+    writer = threading.Thread(target=fifo.write_text, args=(text,))
+    writer.start()
+    result = run("solve", PACKING, "--model", fifo)
+    writer.join()
+    assert result.exit_code == 0, result.output
+
+
+# --- outputs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--out", "--result", "--report"])
+def test_solve_prints_one_file_to_the_standard_output(option: str) -> None:
+    result = run("solve", PACKING, *SMALL, option, "-")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("<!DOCTYPE html" if option == "--report" else "{")
+    assert "certificate" in result.stderr
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("option", ["--out", "--result", "--report"])
+def test_solve_never_overwrites_its_inputs(tmp_path: Path, option: str) -> None:
+    path, model = tmp_path / "p.yaml", tmp_path / "m.yaml"
+    path.write_bytes(PACKING.read_bytes())
+    model.write_bytes((ROOT / "models" / "volcano-compatible.yaml").read_bytes())
+    (tmp_path / "link.yaml").symlink_to(path)
+    before = {p: p.read_bytes() for p in tmp_path.iterdir()}
+    for target in (path, model, tmp_path / "link.yaml"):
+        result = run("solve", path, "--model", model, option, target)
+        assert result.exit_code == 2
+        assert f"{option} {target}: is read by this command" in result.stderr
+    assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_other_commands_never_overwrite_their_inputs(tmp_path: Path) -> None:
+    trace, vbp = tmp_path / "result.json", tmp_path / "a.vbp"
+    trace.write_bytes(FAILURES.read_bytes())
+    vbp.write_text(VBP)
+    for arguments in (
+        ["simulate", trace, *SMALL, "--out", tmp_path],
+        ["simulate", trace, *SMALL, "--report", trace],
+        ["compare", trace, *SMALL, "--report", trace],
+        ["solve", vbp, "--out", vbp],
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, "is read by this command" in result.stderr) == (2, True)
+    assert (trace.read_bytes(), vbp.read_text()) == (FAILURES.read_bytes(), VBP)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["solve", PACKING, "--out", "a", "--result", "./a"], "both write to the file"),
+        (["solve", PACKING, "--out", "-", "--report", "-"], "both write to the standard output"),
+        (["solve", PACKING, "--out", "-", "-o", "json"], "both write to the standard output"),
+        (["solve", PACKING, "--time-limit", "nan"], "write a number of seconds from 0 on"),
+        (["solve", PACKING, "--time-limit", "inf"], "write a number of seconds from 0 on"),
+        (["solve", PACKING, "--time-limit", "-1"], "write a number of seconds from 0 on"),
+        (["solve", PACKING, "--gap", "nan"], "is no gap"),
+        (["solve", PACKING, "--seed", "-1"], "is not in the range"),
+        (["simulate", FAILURES, "--seed", "-1"], "is not in the range"),
+        (["simulate", FAILURES, "--out", "-"], "several files are written: name a folder"),
+        (["simulate", FAILURES, "--period", "0s"], "0s: has to be longer than zero"),
+        (["simulate", FAILURES, "--until", "-1s"], "-1s: has to be longer than zero"),
+        (["simulate", "gavel:load=nan"], "load: nan is out of range"),
+        (["simulate", "gavel:estimated=inf"], "estimated: inf is out of range"),
+        (["compare", FAILURES, "--model", "crater", "--model", "crater"], "more than once"),
+        (["compare", FAILURES, FAILURES, "--model", "crater"], "more than once"),
+        (["snapshot", "--every", "nan"], "write a number of seconds above 0"),
+        (["simulat", FAILURES], "There is no command 'simulat'. Did you mean simulate?"),
+        (["frobnicate"], "There is no command 'frobnicate'."),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- manifests -----------------------------------------------------------------------------------
+
+
+def test_a_job_becomes_its_pod_group_and_pods(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(NODE + JOB)
+    result = run("solve", path, *SMALL)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "default/train      3  n1 ×3" in result.stdout
+
+
+def test_a_job_whose_pods_are_there_or_that_has_ended_is_not_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(NODE + JOB + "status: {state: {phase: Completed}}\n")
+    result = run("solve", path, *SMALL)
+    assert "job.yaml:6: batch.volcano.sh/v1alpha1 Job train is left out" in result.stderr
+    pod = """---
+apiVersion: v1
+kind: Pod
+metadata: {name: train-w-0, annotations: {volcano.sh/job-name: train}}
+spec: {schedulerName: volcano, containers: [{name: a, image: b}]}
+"""
+    path.write_text(NODE + JOB + pod)
+    assert "×3" not in run("solve", path, *SMALL).stdout
+
+
+def test_a_job_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(NODE + JOB.replace("minAvailable: 2", "minAvailable: two"))
+    result = run("solve", path, *SMALL)
+    assert 'job.yaml:6: Job default/train: spec.minAvailable: "two"' in result.stderr
+
+
+def test_strict_decides_nothing_where_something_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    foreign = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"
+    path.write_text(NODE + JOB + foreign)
+    assert run("solve", path, *SMALL).exit_code == 0
+    result = run("solve", path, *SMALL, "--strict")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "c.yaml:16: v1 Secret s is left out" in result.stderr
+    path.write_text(NODE + JOB)
+    assert run("solve", path, *SMALL, "--strict").exit_code == 0
+
+
+def test_half_a_gpu_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "half.yaml"
+    path.write_text(NODE + JOB.replace("cpu: 1}", "nvidia.com/gpu: 500m}"))
+    result = run("solve", path, *SMALL, "--strict")
+    assert result.exit_code == 2
+    assert "[nvidia.com/gpu]: " in result.stderr
+    assert "is no whole number of GPUs" in result.stderr
