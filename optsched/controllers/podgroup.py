@@ -59,7 +59,7 @@ from optsched.controllers.manifests import (
 )
 from optsched.controllers.world import Index
 from optsched.domain.reasons import ReasonCode
-from optsched.formats.requests import pod_request
+from optsched.formats.requests import pod_request, pod_usage
 from optsched.formats.schemas import POD as POD_SCHEMA
 from optsched.units import format_resource_list
 
@@ -248,11 +248,13 @@ def _min_member(annotations: Mapping[str, str]) -> int:
 
 
 def _min_resources(pod: Manifest, min_member: int) -> dict[str, str] | None:
-    """What the smallest part that may run asks for; None where a pod asks for nothing."""
+    """What the smallest part that may run takes of nodes and quotas; None where it is nothing."""
     errors: list[FieldError] = []
     fields = Fields(pod, POD_SCHEMA, "", errors)
-    request = pod_request(fields.record("spec"), Fields({}, POD_SCHEMA, "", []).record("status"))
-    amounts = {name: amount * min_member for name, amount in request.items() if min_member}
+    spec = fields.record("spec")
+    request = pod_request(spec, Fields({}, POD_SCHEMA, "", []).record("status"))
+    usage = pod_usage(spec, request)
+    amounts = {name: amount * min_member for name, amount in usage.items() if min_member}
     return format_resource_list(amounts) or None
 
 

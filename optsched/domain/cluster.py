@@ -188,6 +188,8 @@ class Gang:
         (role, number): the same by role, as it was written; what counts is `role_minimums`.
     min_resources
         What must be available before anything of it starts.
+    min_usage
+        What `minResources` names as only ResourceQuotas count it, such as `limits.cpu`.
     tasks
         All its tasks in `Task.order`, finished ones included.
     waiting_since_ms
@@ -211,6 +213,7 @@ class Gang:
     min_member: int = 0
     min_role: tuple[tuple[str, int], ...] = ()
     min_resources: Amounts = ()
+    min_usage: Amounts = ()
     priority: int = 0
     created_ms: int = 0
     waiting_since_ms: int = 0

@@ -324,7 +324,7 @@ def _group(gang: Gang) -> Manifest:
             "queue": gang.queue,
             "minMember": gang.min_member,
             "minTaskMember": dict(gang.min_role),
-            "minResources": _amounts(gang.min_resources),
+            "minResources": _amounts((*gang.min_resources, *gang.min_usage)),
             **topology_spec(gang),
             **({"priorityClassName": _class_name(gang.priority)} if gang.priority else {}),
         },

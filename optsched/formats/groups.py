@@ -40,7 +40,7 @@ from optsched.formats.topology import sub_group_rule, topology_request
 from optsched.formats.upstream import PREFIX
 from optsched.formats.usage import USAGE, read_usage
 from optsched.rules.task_topology import read_roles
-from optsched.units import DurationError, FieldError, parse_duration_ms
+from optsched.units import DurationError, FieldError, parse_duration_ms, split_usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -96,13 +96,15 @@ def gang_of_group(
     value = priorities.find(group.priority_class)
     missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
     created = group.meta.creation_ms
+    least, usage = split_usage(group.min_resources)
     gang = Gang(
         key=group.key,
         queue=group.queue,
         uid=group.meta.uid,
         min_member=group.min_member,
         min_role=tuple(sorted(group.min_task_member.items())),
-        min_resources=amounts(group.min_resources),
+        min_resources=amounts(least),
+        min_usage=amounts(usage),
         priority=value or 0,
         created_ms=created,
         waiting_since_ms=waiting_since_ms(group.meta.annotations, created),

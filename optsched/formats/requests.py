@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from optsched.units import CPU, HUGEPAGES_PREFIX, MEMORY, PODS
+from optsched.units import CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _Amounts: TypeAlias = dict[str, int]
 
+_LIMITED: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
+"""Resources whose limits ResourceQuotas count."""
 _SIDECAR: Final = "Always"
 _RESIZE_PENDING: Final = "PodResizePending"
 _INFEASIBLE: Final = "Infeasible"
@@ -42,12 +44,33 @@ def pod_burst(spec: Fields, request: Mapping[str, int]) -> _Amounts:
 
     Volcano: `getPodCPURequestLimit`, `getPodMemRequestLimit` of the usage plugin.
     """
-    limits = _containers(spec, _limits, _limits)
-    limits.update(spec.record("resources").amounts("limits"))
-    overhead = spec.amounts("overhead")
-    _add(limits, {name: amount for name, amount in overhead.items() if limits.get(name)})
+    limits = _pod_limits(spec)
     found = {name: limits.get(name, 0) - request.get(name, 0) for name in (CPU, MEMORY)}
     return {name: amount for name, amount in found.items() if amount > 0}
+
+
+def pod_usage(spec: Fields, request: Mapping[str, int]) -> _Amounts:
+    """What ResourceQuotas count of a pod, its request included, by their names of resources.
+
+    Kubernetes: `PodUsageFunc` in `pkg/quota/v1/evaluator/core`. Volcano names the same in the
+    `minResources` of PodGroups (`GetPodQuotaUsage`), so that a quota on limits holds back a gang
+    and not a part of its pods.
+    """
+    limits = _pod_limits(spec)
+    return {
+        **request,
+        **{f"requests.{name}": amount for name, amount in request.items()},
+        **{f"limits.{name}": limits[name] for name in _LIMITED if limits.get(name)},
+        PODS: 1,
+        "count/pods": 1,
+    }
+
+
+def _pod_limits(spec: Fields) -> _Amounts:
+    limits = _containers(spec, _limits, _limits)
+    limits.update(spec.record("resources").amounts("limits"))
+    _add(limits, {n: amount for n, amount in spec.amounts("overhead").items() if limits.get(n)})
+    return limits
 
 
 def _limits(container: Fields) -> _Amounts:

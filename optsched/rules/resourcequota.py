@@ -81,7 +81,7 @@ def _brings(gang: Gang, name: str) -> int:
     missing = max(gang.min_member - alive, 0)
     if alive and not missing:
         return 0
-    whole = _named(dict(gang.min_resources), name)
+    whole = _named(dict((*gang.min_resources, *gang.min_usage)), name)
     if name in _COUNTS:
         return whole if whole and not alive else missing
     return -(-whole * missing // gang.min_member) if alive else whole

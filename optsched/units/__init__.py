@@ -42,6 +42,7 @@ from optsched.units.resources import (
     most_on_node,
     parse_amount,
     parse_resource_list,
+    split_usage,
     unit_of,
 )
 
@@ -80,5 +81,6 @@ __all__ = [
     "parse_quantity_field",
     "parse_resource_list",
     "parse_time_ms",
+    "split_usage",
     "unit_of",
 ]

@@ -30,7 +30,8 @@ PODS: Final = "pods"
 HUGEPAGES_PREFIX: Final = "hugepages-"
 
 _BYTE_NAMES: Final = frozenset({MEMORY, EPHEMERAL_STORAGE, STORAGE})
-_QUOTA_PREFIXES: Final = ("requests.", "limits.")
+_REQUESTS: Final = "requests."
+_QUOTA_PREFIXES: Final = (_REQUESTS, "limits.")
 _STORAGE_CLASS_QUOTA: Final = ".storageclass.storage.k8s.io/requests.storage"
 
 _NEGATIVE: Final = "is negative: write an amount of zero or more"
@@ -65,6 +66,25 @@ def unit_of(resource: str) -> Unit:
     if name in _BYTE_NAMES or name.startswith(HUGEPAGES_PREFIX):
         return Unit.BYTE
     return Unit.BYTE if name.endswith(_STORAGE_CLASS_QUOTA) else Unit.PIECE
+
+
+def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return what a list names of nodes' resources, and what ResourceQuotas alone count.
+
+    `minResources` of a PodGroup names both (`requests.cpu`, `limits.cpu`, `pods`, `count/pods`).
+    A request that only quotas' names tell counts for nodes as well.
+    """
+    least = {name: amount for name, amount in named.items() if not _counts_for_quotas(name)}
+    usage = {name: amount for name, amount in named.items() if name not in least}
+    for name, amount in usage.items():
+        plain = name.removeprefix(_REQUESTS)
+        if plain != name and plain not in named and not _counts_for_quotas(plain):
+            least[plain] = amount
+    return least, usage
+
+
+def _counts_for_quotas(name: str) -> bool:
+    return name == PODS or name.startswith((*_QUOTA_PREFIXES, "count/"))
 
 
 def is_gpu(resource: str) -> bool:

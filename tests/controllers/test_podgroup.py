@@ -21,6 +21,7 @@ from optsched.controllers.effects import Create
 from optsched.controllers.manifests import owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from tests.support.memory import MemoryWorld
+from tests.support.usage import least
 
 if TYPE_CHECKING:
     from optsched.controllers.controller import Controller
@@ -99,7 +100,7 @@ def test_a_pod_alone_has_a_podgroup_of_its_own(world: MemoryWorld) -> None:
     assert group["spec"] == {
         "minMember": 1,
         "queue": "default",
-        "minResources": {"cpu": "300m", "memory": "1Gi"},
+        "minResources": least(1, {"cpu": "300m", "memory": "1Gi"}),
         "priorityClassName": "high",
     }
     assert group["status"] == {"phase": "Pending"}
@@ -118,7 +119,7 @@ def test_pods_of_an_owner_share_a_podgroup(world: MemoryWorld, kind: Kind) -> No
     assert group["spec"] == {
         "minMember": 3,
         "queue": "q",
-        "minResources": {"cpu": "900m", "memory": "3Gi"},
+        "minResources": least(3, {"cpu": "900m", "memory": "3Gi"}),
     }
     assert group["metadata"]["annotations"] == {"volcano.sh/sla-waiting-time": "1h"}
     assert group["metadata"]["labels"] == {"volcano.sh/preemptable": "true"}
@@ -282,7 +283,7 @@ def test_a_podgroup_follows_its_owner_and_keeps_what_others_say(world: MemoryWor
     assert group["spec"] == {
         "minMember": 2,
         "queue": "default",
-        "minResources": {"cpu": "600m"},
+        "minResources": least(2, {"cpu": "600m"}),
         "priorityClassName": "high",
     }
     assert group["status"] == {"phase": "Running", "running": 1}

@@ -254,3 +254,23 @@ def test_an_annotation_comes_before_a_label_about_being_evicted() -> None:
     assert gang(group(labels={key: "true"})).annotations == {key: "true"}
     both = gang(group(labels={key: "true"}, annotations={key: "false"}))
     assert both.annotations == {key: "false"}
+
+
+def test_min_resources_as_quotas_count_them_are_no_resources_of_nodes() -> None:
+    named = {
+        "cpu": "2",
+        "requests.cpu": "2",
+        "limits.cpu": "4",
+        "requests.nvidia.com/gpu": "1",
+        "pods": "3",
+        "count/pods": "3",
+    }
+    found = gang(group("g", {"minResources": named}))
+    assert found.min_resources == (("cpu", 2000), ("nvidia.com/gpu", 1))
+    assert dict(found.min_usage) == {
+        "requests.cpu": 2000,
+        "limits.cpu": 4000,
+        "requests.nvidia.com/gpu": 1,
+        "pods": 3,
+        "count/pods": 3,
+    }

@@ -63,6 +63,16 @@ def test_pods_are_counted(name: str) -> None:
     assert enqueued(waits("a", 1), waits("b", 1), waits("c", 1, 1), quotas=(few,)) == ["a", "c"]
 
 
+@pytest.mark.parametrize("name", ["limits.cpu", "requests.memory", "count/pods"])
+def test_what_only_quotas_count_is_counted(name: str) -> None:
+    """Volcano's PodGroups say it in minResources: a quota on limits let half a gang in."""
+    quota = Quota("ns/q", hard=((name, 5),))
+    fits = waits("a", 1, min_usage=((name, 5),))
+    assert enqueued(fits, quotas=(quota,)) == ["a"]
+    too_much = waits("a", 1, min_usage=((name, 6),))
+    assert enqueued(too_much, quotas=(quota,)) == []
+
+
 def test_gangs_that_were_let_in_before_still_bring_their_pods() -> None:
     assert enqueued(waits("a", 3, phase=GangPhase.INQUEUE), waits("b", 2), waits("c", 1)) == ["c"]
 

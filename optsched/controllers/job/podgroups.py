@@ -21,7 +21,7 @@ from optsched.controllers.manifests import (
     spec_of,
     status_of,
 )
-from optsched.formats.requests import pod_request
+from optsched.formats.requests import pod_request, pod_usage
 from optsched.formats.schemas import POD as POD_SCHEMA
 from optsched.units import format_resource_list
 
@@ -100,7 +100,7 @@ def minimums(job: Job) -> dict[str, Any]:
 
 
 def min_resources(job: Job, world: World) -> dict[str, str]:
-    """What the pods that start together request."""
+    """What the pods that start together request, and what ResourceQuotas count of them."""
     total = _min_resources(_first_tasks(job), minimums(job)["minMember"], world)
     return format_resource_list(total)
 
@@ -171,8 +171,8 @@ def _min_resources(tasks: list[TaskSpec], minimum: int, world: World) -> dict[st
     ordered = sorted(tasks, key=lambda task: -_priority(task, world))
     total: dict[str, int] = {}
     for task, num_pods in _first(ordered, minimum):
-        request = _request(task) if num_pods else {}
-        for resource, amount in request.items():
+        usage = _usage(task) if num_pods else {}
+        for resource, amount in usage.items():
             total[resource] = total.get(resource, 0) + amount * num_pods
     return total
 
@@ -197,13 +197,15 @@ def _priority(task: TaskSpec, world: World) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _request(task: TaskSpec) -> dict[str, int]:
-    """What a pod asks for by name; limits alone are not counted, as in Volcano."""
-    spec = dict(template_spec(task))
+def _usage(task: TaskSpec) -> dict[str, int]:
+    """What a pod asks for by name; limits alone are no requests, as in Volcano."""
+    template = template_spec(task)
+    spec = dict(template)
     for name in ("containers", "initContainers"):
         spec[name] = [_without_limits(each) for each in records(spec, name)]
     whole = Fields({"spec": spec}, POD_SCHEMA, "", [])
-    return pod_request(whole.record("spec"), whole.record("status"))
+    request = pod_request(whole.record("spec"), whole.record("status"))
+    return pod_usage(Fields({"spec": template}, POD_SCHEMA, "", []).record("spec"), request)
 
 
 def _without_limits(container: Mapping[str, Any]) -> dict[str, Any]:

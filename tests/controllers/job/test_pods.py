@@ -12,6 +12,7 @@ from optsched.controllers.job.podgroups import group_changes, wanted_group
 from optsched.controllers.job.pods import pod_maker
 from optsched.controllers.job.volumes import pod_volumes
 from tests.support.memory import MemoryWorld
+from tests.support.usage import least
 from tests.support.vcjobs import Play, container, job, task
 
 
@@ -173,7 +174,7 @@ def test_a_gang_asks_for_what_its_first_pods_need() -> None:
         "minMember": 4,
         "minTaskMember": {"ps": 2, "worker": 1},
         "queue": "q",
-        "minResources": {"cpu": "5"},  # both ps, the worker that must be, and one more
+        "minResources": least(4, {"cpu": "5"}),  # both ps, the worker that must be, and one more
         "priorityClassName": "high",
         "networkTopology": {"mode": "soft", "highestTierAllowed": 2},
     }
@@ -183,7 +184,7 @@ def test_limits_alone_are_not_asked_for() -> None:
     own = task("a", 2)
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
     own["template"]["spec"]["containers"] = [container(resources=resources)]
-    assert group_of(job(own))["spec"]["minResources"] == {"cpu": "2"}
+    assert group_of(job(own))["spec"]["minResources"] == least(2, {"cpu": "2"}, {"cpu": "4"})
 
 
 def test_what_matters_more_is_counted_first() -> None:
@@ -194,7 +195,7 @@ def test_what_matters_more_is_counted_first() -> None:
     a["template"]["spec"]["priorityClassName"] = "low"
     b["template"]["spec"]["priorityClassName"] = "high"
     group = group_of(job(a, b, minAvailable=3), world)
-    assert group["spec"]["minResources"] == {"cpu": "9"}
+    assert group["spec"]["minResources"] == least(3, {"cpu": "9"})
 
 
 def test_partitions_become_sub_groups() -> None:
@@ -244,7 +245,7 @@ def test_what_is_requested_is_added_up_when_the_job_has_changed() -> None:
         "spec": {
             "minMember": 3,
             "minTaskMember": {"a": 3},
-            "minResources": {"cpu": "3"},
+            "minResources": least(3, {"cpu": "3"}),
         },
         "metadata": {"annotations": {"optsched.io/job-generation": "2"}},
     }
