@@ -99,6 +99,11 @@ e2e: $(STAMP) ## tests on a real API server
 	bash .ci/prerequisites go
 	$(PY) -m pytest -m e2e --numprocesses=2 --dist=loadgroup
 
+.PHONY: e2e-tenants
+e2e-tenants: $(STAMP) ## two tenants on a real API server: what one tries against the other
+	bash .ci/prerequisites go
+	$(PY) -m pytest -m e2e tests/e2e/test_tenants.py
+
 .PHONY: research
 research: $(STAMP) ## the published figures, on all of the data
 	bash .ci/prerequisites go

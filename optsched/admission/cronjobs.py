@@ -15,6 +15,7 @@ from optsched.admission.job_rules import check_job_spec
 from optsched.admission.jobs import as_parsed
 from optsched.admission.queue_access import check_access
 from optsched.admission.review import Action
+from optsched.admission.submitters import check_template, record_submitter
 from optsched.api.cronjob import parse_cronjob
 from optsched.units.cron import CronError, parse_timetable
 
@@ -27,6 +28,15 @@ _MAX_NAME: Final = 52
 """Job names are made of it, a dash and ten digits."""
 _SUFFIX: Final = "-0000000000"
 _TEMPLATE: Final = "spec.jobTemplate.spec"
+
+
+def mutate(request: Request, world: World, settings: Settings) -> Response:
+    """Record who submits a CronJob: its jobs are made on his behalf."""
+    del world
+    findings = Findings()
+    is_changed = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
+    record_submitter(request, settings, findings, is_changed=is_changed)
+    return findings.response()
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
@@ -43,6 +53,8 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     _check_name(cron.meta.name, findings)
     _check_schedule(cron, findings)
     _check_zone(part(obj, "spec").get("timeZone"), settings, findings)
+    template = part(part(obj, "spec"), "jobTemplate")
+    check_template(template.get("metadata"), "spec.jobTemplate.metadata", findings)
     _check_job(cron, request, (world, settings), findings)
     return findings.response()
 

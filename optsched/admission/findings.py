@@ -11,7 +11,7 @@ from optsched.units.errors import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.admission.review import Operation
+    from optsched.admission.review import Operation, Question, Request
     from optsched.api.kinds import Kind
     from optsched.units import FieldError
 
@@ -43,6 +43,7 @@ class Findings:
         self._warnings: dict[str, None] = {}
         self._patch: list[Operation] = []
         self._rests: dict[Ref, None] = {}
+        self._questions: dict[Question, None] = {}
 
     def deny(self, sentence: str) -> None:
         """It may not be done."""
@@ -89,6 +90,13 @@ class Findings:
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(kind, namespace, name)] = None
 
+    def answer(self, question: Question, request: Request, default: Any) -> Any:  # noqa: ANN401
+        """The answer to a question; the default as long as it is open, with nothing allowed."""
+        if question in request.answers:
+            return request.answers[question]
+        self._questions[question] = None
+        return default
+
     def tells_of(self, path: str) -> bool:
         """Whether a problem with a field, or with what is in it, was found already."""
         return any(problem.startswith(path) for problem in self._problems)
@@ -105,6 +113,7 @@ class Findings:
             patch=tuple(self._patch),
             warnings=tuple(self._warnings),
             rests_on=tuple(self._rests) if self._problems else (),
+            questions=tuple(self._questions),
         )
 
 

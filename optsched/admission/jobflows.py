@@ -16,6 +16,7 @@ from optsched.admission.jobs import as_parsed, name_of
 from optsched.admission.limits import MAX_FLOWS, check_count
 from optsched.admission.queue_access import check_access
 from optsched.admission.review import Action
+from optsched.admission.submitters import record_submitter
 from optsched.api.fields import Fields
 from optsched.api.job import read_job_spec
 from optsched.api.job_schemas import JOB_SPEC
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 _NOT_DAG: Final = "jobflow flow is not dag"
+
+
+def mutate(request: Request, world: World, settings: Settings) -> Response:
+    """Record who submits a flow or a template: jobs are made on behalf of both."""
+    del world
+    findings = Findings()
+    is_changed = (request.old or {}).get("spec") != (request.obj or {}).get("spec")
+    record_submitter(request, settings, findings, is_changed=is_changed)
+    return findings.response()
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:

@@ -8,9 +8,10 @@ from optsched.admission.applied import declares
 from optsched.admission.findings import Findings, part
 from optsched.admission.job_defaults import fill_in, refill
 from optsched.admission.job_rules import check_job_spec, check_task_minimum, check_totals
-from optsched.admission.queue_access import JOB, check_leaf, check_queue
+from optsched.admission.queue_access import JOB, check_access, check_leaf, check_queue
 from optsched.admission.review import Action
 from optsched.admission.sameness import difference
+from optsched.admission.submitters import record_submitter
 from optsched.api.job import parse_job
 from optsched.units.errors import shown
 
@@ -31,14 +32,15 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
     """Fill in a job that is to be made, or what a change of it has left out."""
     del world
     findings = Findings()
-    spec = (request.obj or {}).get("spec")
-    if not isinstance(spec, dict):
-        return findings.response()
-    if request.action is Action.CREATE:
+    old, spec = part(request.old, "spec"), (request.obj or {}).get("spec")
+    is_changed = isinstance(spec, dict) and difference(old, spec) is not None
+    if isinstance(spec, dict) and request.action is Action.CREATE:
         fill_in(spec, settings, findings)
-    elif difference(old := part(request.old, "spec"), spec) is not None:
+    elif isinstance(spec, dict) and is_changed:
         is_whole = declares(request, "minAvailable") is False
-        refill(old, spec, settings, findings, is_whole=is_whole)
+        filled = refill(old, spec, settings, findings, is_whole=is_whole)
+        is_changed = difference(old, filled) is not None
+    record_submitter(request, settings, findings, is_changed=is_changed)
     return findings.response()
 
 
@@ -48,7 +50,7 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     if request.action is Action.CREATE:
         _check_new(request, world, settings, findings)
     elif request.action is Action.UPDATE:
-        _check_change(request, settings, findings)
+        _check_change(request, (world, settings), findings)
     return findings.response()
 
 
@@ -80,7 +82,7 @@ def _check_new(request: Request, world: World, settings: Settings, findings: Fin
     check_submission(spec, request, around, findings)
 
 
-def _check_change(request: Request, settings: Settings, findings: Findings) -> None:
+def _check_change(request: Request, around: tuple[World, Settings], findings: Findings) -> None:
     old, new = part(request.old, "spec"), part(request.obj, "spec")
     if difference(old, new) is None:
         return
@@ -91,19 +93,45 @@ def _check_change(request: Request, settings: Settings, findings: Findings) -> N
     check_totals(job.spec, "spec", findings)
     for index, task in enumerate(job.spec.tasks):
         check_task_minimum(task, job.meta.name, f"spec.tasks[{index}]", findings)
-    num_old, num_new = (len(spec.get("tasks") or ()) for spec in (old, new))
+    num_old, num_new = (len(_records(spec, "tasks")) for spec in (old, new))
     if num_old != num_new:
         findings.deny(
             f"job updates may not add or remove tasks: spec.tasks had {num_old}, {num_new} are "
             "new; make another job"
         )
         return
+    world, settings = around
     # What admission fills in is no change: a manifest that is applied again does not have it.
     before, after = (_fixed(fill_in(spec, settings, Findings())) for spec in (old, new))
     found = difference(before, after)
     if found:
         path, was, is_new = found
         findings.deny(f"{_FIXED}: {path} was {shown(was)}, {shown(is_new)} is new")
+    queue = world.queue(job.spec.queue)
+    if queue is not None and not _only_shrinks(old, new):
+        check_access(queue, request, settings, findings)
+
+
+def _only_shrinks(old: Raw, new: Raw) -> bool:
+    """Whether no number of pods grows, and nothing but numbers of pods changes."""
+    if difference(old.get("priorityClassName"), new.get("priorityClassName")) is not None:
+        return False
+    pairs = [(old, new), *zip(_records(old, "tasks"), _records(new, "tasks"), strict=False)]
+    return all(
+        _number(after.get(name)) <= _number(before.get(name))
+        for before, after in pairs
+        for name in ("replicas", "minAvailable")
+    )
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _records(spec: Raw, name: str) -> list[Raw]:
+    """The objects in a list of a spec; what of it is none is left out."""
+    found = spec.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _fixed(spec: Raw) -> Raw:
@@ -111,9 +139,9 @@ def _fixed(spec: Raw) -> Raw:
     kept = {name: value for name, value in spec.items() if name not in _MAY_CHANGE}
     tasks = [
         {name: value for name, value in task.items() if name not in _MAY_CHANGE_IN_TASKS}
-        for task in spec.get("tasks") or ()
+        for task in _records(spec, "tasks")
     ]
-    volumes = [_without_made_name(volume) for volume in spec.get("volumes") or ()]
+    volumes = [_without_made_name(volume) for volume in _records(spec, "volumes")]
     return {**kept, "tasks": tasks, "volumes": volumes}
 
 

@@ -8,17 +8,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.admission.findings import Findings
+from optsched.admission.findings import Findings, part
 from optsched.admission.jobs import as_parsed
-from optsched.admission.queue_access import POD_GROUP, check_queue
-from optsched.admission.review import Action
+from optsched.admission.queue_access import (
+    POD_GROUP,
+    can_use,
+    check_access,
+    check_queue,
+    is_restricted,
+)
+from optsched.admission.review import Action, PodsQuestion
+from optsched.admission.submitters import record_of, record_submitter
 from optsched.api.podgroup import parse_podgroup
-from optsched.api.wellknown import DEFAULT_QUEUE, QUEUE_NAME
+from optsched.api.submitters import parse_submitters
+from optsched.api.wellknown import (
+    DEFAULT_QUEUE,
+    GROUP_NAME_ANNOTATIONS,
+    QUEUE_NAME,
+    first_annotation,
+)
 
 if TYPE_CHECKING:
     from optsched.admission.review import Request, Response
     from optsched.admission.world import Settings, World
     from optsched.api.podgroup import NetworkTopology, PodGroup
+    from optsched.api.queue import Queue
 
 _TWO_TIERS: Final = (
     "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
@@ -27,11 +41,12 @@ _TIER: Final = "highestTierName"
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:
-    """Give a PodGroup without a queue that of its namespace."""
-    del settings
+    """Give a PodGroup without a queue that of its namespace, and record who submits it."""
     findings = Findings()
     obj = request.obj or {}
     spec = obj.get("spec")
+    is_changed = (request.old or {}).get("spec") != spec
+    record_submitter(request, settings, findings, is_changed=is_changed)
     queue = world.namespace_annotations(request.namespace).get(QUEUE_NAME)
     if request.action is not Action.CREATE or not queue:
         return findings.response()
@@ -43,19 +58,57 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a PodGroup may be made, or go to another queue."""
+    """Whether a PodGroup may be made, go to another queue, or change otherwise."""
     findings = Findings()
     if request.action is Action.DELETE:
         return findings.response()
     group, errors = parse_podgroup(as_parsed(request))
     old = parse_podgroup(request.old)[0] if request.action is Action.UPDATE else None
-    if group is None or (old is not None and old.queue == group.queue):
+    if group is None:
         return findings.response()
-    check_queue(group.queue, POD_GROUP, request, (world, settings), findings)
+    around = (world, settings)
+    if old is None or old.queue != group.queue:
+        queue = check_queue(group.queue, POD_GROUP, request, around, findings)
+        if queue is not None and is_restricted(queue, settings):
+            _check_members(group, queue, request, settings, findings)
+    elif _is_other_work(request, settings):
+        queue = world.queue(group.queue)
+        if queue is not None:
+            check_access(queue, request, settings, findings)
     if old is None:
         findings.errors(error for error in errors if not error.path.endswith(_TIER))
         _check_topologies(group, findings)
     return findings.response()
+
+
+def _is_other_work(request: Request, settings: Settings) -> bool:
+    """Whether an update in the same queue changes the work, or for whom controllers do it."""
+    if request.user in settings.trusted:
+        return record_of(request.old) != record_of(request.obj)
+    return (request.old or {}).get("spec") != (request.obj or {}).get("spec")
+
+
+def _check_members(
+    group: PodGroup, queue: Queue, request: Request, settings: Settings, findings: Findings
+) -> None:
+    """Deny a PodGroup that pods name whose submitters may not use its queue.
+
+    Controllers name the PodGroups that they make after UIDs, which pods can not name before.
+    """
+    if request.user in settings.trusted and request.action is Action.CREATE:
+        return
+    pods = findings.answer(PodsQuestion(request.namespace), request, default=())
+    for pod in pods:
+        meta = part(pod, "metadata")
+        named = first_annotation(part(meta, "annotations"), GROUP_NAME_ANNOTATIONS)
+        if named != group.meta.name:
+            continue
+        for subject in parse_submitters(record_of(pod)):
+            if not can_use(queue, subject, request, settings, findings):
+                findings.deny(
+                    f"pod {meta.get('name')} of user {subject.user} names this PodGroup and may "
+                    f"not use queue {queue.name}: delete the pod, or choose another name or queue"
+                )
 
 
 def _check_topologies(group: PodGroup, findings: Findings) -> None:

@@ -5,13 +5,18 @@ Source: pkg/webhooks/admission/pods. That the lists of a queue bind a bare pod t
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission.findings import Findings, part
-from optsched.admission.queue_access import check_access
-from optsched.admission.review import Action
+from optsched.admission.queue_access import check_access, has_restricted_queues
+from optsched.admission.review import Action, ObjectQuestion
+from optsched.admission.submitters import check_record, record_submitter
+from optsched.api.kinds import POD_GROUP, Ref
 from optsched.api.wellknown import (
+    DEFAULT_QUEUE,
     GROUP_NAME_ANNOTATIONS,
+    MADE_GROUP_PREFIX,
     MAX_UNAVAILABLE,
     MIN_AVAILABLE,
     QUEUE_ALLOCATION_GATE,
@@ -30,10 +35,14 @@ _BUDGETS: Final = (MIN_AVAILABLE, MAX_UNAVAILABLE)
 _PERCENT: Final = 100
 _MAX_DIGITS: Final = 18
 _SHOWN: Final = 60
+_MADE: Final = re.compile(
+    rf"^{MADE_GROUP_PREFIX}|-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}$"
+)
+"""Names of PodGroups that controllers make, for owners of pods and for jobs."""
 
 
 def mutate(request: Request, world: World, settings: Settings) -> Response:
-    """Give a pod what its resource group has for it, and the gate that it asks for."""
+    """Give a pod what its resource group has for it, its gate, and the record of its submitter."""
     del world
     findings = Findings()
     annotations = part(part(request.obj, "metadata"), "annotations")
@@ -44,10 +53,12 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
     spec = part(request.obj, "spec")
     if request.action is not Action.CREATE:
         return findings.response()
-    if settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
-        name = (group.scheduler_name if group is not None else "") or spec.get("schedulerName")
-        if name in settings.scheduler_names:
-            _hold_back(spec, findings)
+    name = (group.scheduler_name if group is not None else "") or spec.get("schedulerName")
+    is_ours = name in settings.scheduler_names
+    if is_ours:
+        record_submitter(request, settings, findings, is_changed=True)
+    if is_ours and settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
+        _hold_back(spec, findings)
     if group is not None and spec:
         _give(group, spec, findings)
     return findings.response()
@@ -77,17 +88,57 @@ def _give(group: ResourceGroup, spec: Raw, findings: Findings) -> None:
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:
-    """Whether a pod may be made."""
+    """Whether a pod may be made, or name another queue or PodGroup."""
     findings = Findings()
     is_ours = part(request.obj, "spec").get("schedulerName") in settings.scheduler_names
-    if request.action is not Action.CREATE or not is_ours:
+    if request.action is Action.DELETE or not is_ours:
         return findings.response()
     annotations = part(part(request.obj, "metadata"), "annotations")
-    _check_budgets(annotations, findings)
-    queue = world.queue(annotations.get(QUEUE_NAME, ""))
-    if queue is not None and not first_annotation(annotations, GROUP_NAME_ANNOTATIONS):
-        check_access(queue, request, settings, findings)
+    if request.action is Action.CREATE:
+        _check_budgets(annotations, findings)
+    if has_restricted_queues(world, settings):
+        check_record(request, settings, findings)
+        _check_queues(annotations, request, (world, settings), findings)
     return findings.response()
+
+
+def _check_queues(
+    annotations: Mapping[str, str],
+    request: Request,
+    around: tuple[World, Settings],
+    findings: Findings,
+) -> None:
+    """Deny a pod a queue that its submitter may not use, named by itself or by its PodGroup."""
+    world, settings = around
+    if request.action is Action.CREATE and request.user in settings.trusted:
+        # A pod of a job, whose PodGroup was reviewed.
+        return
+    before = part(part(request.old, "metadata"), "annotations")
+    named = annotations.get(QUEUE_NAME, "")
+    if named != before.get(QUEUE_NAME, ""):
+        queue = world.queue(named)
+        if queue is not None:
+            check_access(queue, request, settings, findings)
+    group = first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
+    if group and group != first_annotation(before, GROUP_NAME_ANNOTATIONS):
+        _check_group(group, request, around, findings)
+
+
+def _check_group(
+    name: str, request: Request, around: tuple[World, Settings], findings: Findings
+) -> None:
+    world, settings = around
+    question = ObjectQuestion(Ref(POD_GROUP, request.namespace, name))
+    group = findings.answer(question, request, default={})
+    if group is not None:
+        queue = world.queue(str(part(group, "spec").get("queue") or DEFAULT_QUEUE))
+        if queue is not None:
+            check_access(queue, request, settings, findings)
+    elif request.user not in settings.trusted and _MADE.search(name):
+        findings.deny(
+            f"there is no PodGroup {name}: controllers make those whose names hold a UID, and add "
+            "their pods themselves; leave the annotation out"
+        )
 
 
 def _check_budgets(annotations: Mapping[str, str], findings: Findings) -> None:

@@ -2,7 +2,8 @@
 
 The lists are ours: annotations `optsched.io/users`, `optsched.io/groups` and
 `optsched.io/namespaces` of a queue, names with commas between. A queue without any of them is for
-everybody.
+everybody, unless settings ask for the right `use` of queues (`Settings.checks_use`): then a list or
+a role has to let a user in.
 """
 
 from __future__ import annotations
@@ -11,15 +12,27 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from optsched.admission.review import AccessQuestion
+from optsched.admission.submitters import subjects_of
 from optsched.api.kinds import QUEUE
 from optsched.api.queue import QueueState
-from optsched.api.wellknown import QUEUE_GROUPS, QUEUE_NAMESPACES, QUEUE_USERS, ROOT_QUEUE
+from optsched.api.wellknown import (
+    QUEUE_GROUPS,
+    QUEUE_NAMESPACES,
+    QUEUE_USERS,
+    ROOT_QUEUE,
+    SUBMITTER,
+)
 
 if TYPE_CHECKING:
     from optsched.admission.findings import Findings
     from optsched.admission.review import Request
     from optsched.admission.world import Settings, World
     from optsched.api.queue import Queue
+    from optsched.api.submitters import Subject
+
+USE: Final = "use"
+"""The verb on queues by which plain RBAC lets users in."""
 
 _MOST_NAMES: Final = 10
 
@@ -73,23 +86,62 @@ def check_leaf(queue: Queue, world: World, findings: Findings) -> None:
         findings.rests_on(QUEUE, queue.name)
 
 
+def is_restricted(queue: Queue, settings: Settings) -> bool:
+    """Whether a queue is not for everybody."""
+    return settings.checks_use or any(_lists_of(queue).values())
+
+
+def has_restricted_queues(world: World, settings: Settings) -> bool:
+    """Whether any queue is not for everybody."""
+    return settings.checks_use or any(is_restricted(queue, settings) for queue in world.queues())
+
+
 def check_access(queue: Queue, request: Request, settings: Settings, findings: Findings) -> None:
-    """Deny work of a user whom the lists of a queue do not name."""
-    lists = {key: _names(queue.meta.annotations.get(key, "")) for key in _LISTS}
-    if not any(lists.values()) or request.user in settings.trusted:
+    """Deny work of a user whom neither the lists of a queue nor the right `use` let in."""
+    if not is_restricted(queue, settings):
         return
+    subjects = subjects_of(request, settings)
+    for subject in subjects:
+        if not can_use(queue, subject, request, settings, findings):
+            _deny(queue, f"user {subject.user}", request, settings, findings)
+    if not subjects and request.namespace not in _lists_of(queue)[QUEUE_NAMESPACES]:
+        unknown = f"the unknown submitter (no annotation {SUBMITTER}; submit it again)"
+        _deny(queue, unknown, request, settings, findings)
+
+
+def can_use(
+    queue: Queue, subject: Subject, request: Request, settings: Settings, findings: Findings
+) -> bool:
+    """Whether a subject may give a queue work; true as long as the API server has not said."""
+    lists = _lists_of(queue)
     is_listed = (
-        request.user in lists[QUEUE_USERS]
-        or bool(request.groups & lists[QUEUE_GROUPS])
+        subject.user in lists[QUEUE_USERS]
+        or bool(subject.groups & lists[QUEUE_GROUPS])
         or request.namespace in lists[QUEUE_NAMESPACES]
     )
-    if not is_listed:
-        said = "; ".join(f"{key}: {_some(sorted(lists[key]))}" for key in _LISTS if lists[key])
-        findings.deny(
-            f"user {request.user} may not use queue {queue.name} from namespace "
-            f"{request.namespace}: its annotations let in {said}"
-        )
-        findings.rests_on(QUEUE, queue.name)
+    if is_listed or not is_restricted(queue, settings):
+        return True
+    if not settings.checks_use:
+        return False
+    question = AccessQuestion(subject, USE, QUEUE, queue.name, request.namespace)
+    return bool(findings.answer(question, request, default=True))
+
+
+def _deny(queue: Queue, who: str, request: Request, settings: Settings, findings: Findings) -> None:
+    lists = _lists_of(queue)
+    said = "; ".join(f"{key}: {_some(sorted(lists[key]))}" for key in _LISTS if lists[key])
+    reasons = [f"its annotations let in {said}"] if said else []
+    if settings.checks_use:
+        reasons.append(f"no role grants the verb {USE} on queues.{QUEUE.group} {queue.name}")
+    findings.deny(
+        f"{who} may not use queue {queue.name} from namespace "
+        f"{request.namespace}: {'; '.join(reasons)}"
+    )
+    findings.rests_on(QUEUE, queue.name)
+
+
+def _lists_of(queue: Queue) -> dict[str, frozenset[str]]:
+    return {key: _names(queue.meta.annotations.get(key, "")) for key in _LISTS}
 
 
 _LISTS: Final = (QUEUE_USERS, QUEUE_GROUPS, QUEUE_NAMESPACES)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.admission.limits import MAX_VALUES_OF_REVIEW, count_values
 from optsched.units.errors import shown
 
 if TYPE_CHECKING:
-    from optsched.api.kinds import Ref
+    from collections.abc import Mapping
+
+    from optsched.api.kinds import Kind, Ref
+    from optsched.api.submitters import Subject
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
@@ -58,11 +61,44 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessQuestion:
+    """Whether a subject has a right (SubjectAccessReview); the answer is a bool.
+
+    namespace: in which the right may be granted too; empty for cluster-wide grants alone.
+    """
+
+    subject: Subject
+    verb: str
+    kind: Kind
+    name: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectQuestion:
+    """What an object is now; the answer is the object, or None where there is none."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class PodsQuestion:
+    """Which pods a namespace has now; the answer is a tuple of pods."""
+
+    namespace: str
+
+
+Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion
+"""What only the API server knows; the answers come with the next review of the same request."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What somebody wants to do.
 
     obj: the object as it would be; empty for DELETE. old: the object as it is; empty for CREATE.
     manager: `fieldManager` of a patch.
+    answers: to the questions that earlier reviews of this request have raised.
     """
 
     uid: str
@@ -75,6 +111,7 @@ class Request:
     user: str = ""
     groups: frozenset[str] = frozenset()
     manager: str = ""
+    answers: Mapping[Question, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +119,19 @@ class Response:
     """Whether it may be done, what is changed about it, and what its user should know.
 
     problems: why not; empty where it may. rests_on: objects on which a denial rests; a newer
-    look at them may change it.
+    look at them may change it. questions: without answers to them nothing is allowed.
     """
 
     problems: tuple[str, ...] = ()
     patch: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
     rests_on: tuple[Ref, ...] = ()
+    questions: tuple[Question, ...] = ()
 
     @property
     def allowed(self) -> bool:
         """Whether it may be done."""
-        return not self.problems
+        return not self.problems and not self.questions
 
 
 def read_body(body: bytes) -> Request:
@@ -210,7 +248,7 @@ def answer(uid: str, response: Response) -> Raw:
     if response.warnings:
         said["warnings"] = list(response.warnings)
     if not response.allowed:
-        message = "; ".join(response.problems)
+        message = "; ".join(response.problems or ("questions to the API server are open",))
         said["status"] = {"status": "Failure", "code": 403, "reason": "Forbidden"}
         said["status"]["message"] = message
     elif response.patch:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission import (
+    commands,
     cronjobs,
     hypernodes,
     jobflows,
@@ -29,20 +30,42 @@ if TYPE_CHECKING:
 _CREATE: Final = (Action.CREATE,)
 _CHANGES: Final = (Action.CREATE, Action.UPDATE)
 _ALL: Final = tuple(Action)
+_BUDGETS: Final = "['volcano.sh/jdb-min-available', 'volcano.sh/jdb-max-unavailable']"
+_PLACES: Final = (
+    "['scheduling.volcano.sh/queue-name', 'scheduling.k8s.io/group-name', "
+    "'scheduling.volcano.sh/group-name']"
+)
+"""Annotations of pods that say in which queue they are."""
+_RECORD: Final = "'optsched.io/submitter'"
+CONTROLLERS: Final = (
+    "system:serviceaccount:volcano-system:optsched-controllers",
+    "system:serviceaccount:volcano-system:volcano-controllers",
+)
+"""Users whose new pods are those of jobs that were reviewed."""
+_BY_CONTROLLERS: Final = f"request.userInfo.username in {list(CONTROLLERS)}"
 _ANNOTATED: Final = (
-    "has(object.metadata.annotations) && ["
-    "'volcano.sh/jdb-min-available', 'volcano.sh/jdb-max-unavailable', "
-    "'scheduling.volcano.sh/queue-name'].exists(key, key in object.metadata.annotations)"
+    "has(object.metadata.annotations) && (request.operation == 'CREATE' "
+    f"? ({_BUDGETS}.exists(key, key in object.metadata.annotations) "
+    f"|| (!({_BY_CONTROLLERS}) && {_PLACES}.exists(key, key in object.metadata.annotations))) "
+    f": ({_PLACES} + [{_RECORD}]).exists(key, object.metadata.?annotations[?key].orValue('') "
+    "!= oldObject.metadata.?annotations[?key].orValue('')))"
 )
 """Most pods say nothing that is looked at, and so cost no request."""
 GATE_ASKED: Final = (
     "object.metadata.?annotations[?'scheduling.volcano.sh/queue-allocation-gate']"
     ".orValue('') == 'true'"
 )
+RECORDED: Final = (
+    f"{GATE_ASKED} || (!({_BY_CONTROLLERS}) && (object.metadata.?annotations[?{_RECORD}]"
+    ".hasValue() || object.?spec.?schedulerName.orValue('default-scheduler') "
+    "!= 'default-scheduler'))"
+)
 """Which pods `/pods/mutate` has to see where there are no resource groups."""
-_NEW_QUEUE: Final = (
+_CHANGED_WORK: Final = (
     "request.operation != 'UPDATE' || "
-    "object.?spec.?queue.orValue('') != oldObject.?spec.?queue.orValue('')"
+    "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "
+    f"object.metadata.?annotations[?{_RECORD}].orValue('') != "
+    f"oldObject.metadata.?annotations[?{_RECORD}].orValue('')"
 )
 """Schedulers write the status of a PodGroup into the object itself, again and again."""
 
@@ -76,8 +99,9 @@ SERVICES: Final = (
         "/podgroups/mutate",
         "mutatepodgroup.volcano.sh",
         kinds.POD_GROUP,
-        _CREATE,
+        _CHANGES,
         podgroups.mutate,
+        _CHANGED_WORK,
     ),
     Service(
         "/podgroups/validate",
@@ -85,11 +109,11 @@ SERVICES: Final = (
         kinds.POD_GROUP,
         _CHANGES,
         podgroups.validate,
-        _NEW_QUEUE,
+        _CHANGED_WORK,
     ),
-    Service("/pods/mutate", "mutatepod.volcano.sh", kinds.POD, _CREATE, pods.mutate),
+    Service("/pods/mutate", "mutatepod.volcano.sh", kinds.POD, _CREATE, pods.mutate, RECORDED),
     Service(
-        "/pods/validate", "validatepod.volcano.sh", kinds.POD, _CREATE, pods.validate, _ANNOTATED
+        "/pods/validate", "validatepod.volcano.sh", kinds.POD, _CHANGES, pods.validate, _ANNOTATED
     ),
     Service(
         "/hypernodes/validate",
@@ -99,11 +123,25 @@ SERVICES: Final = (
         hypernodes.validate,
     ),
     Service(
+        "/jobflows/mutate",
+        "mutatejobflow.volcano.sh",
+        kinds.JOB_FLOW,
+        _CHANGES,
+        jobflows.mutate,
+    ),
+    Service(
         "/jobflows/validate",
         "validatejobflow.volcano.sh",
         kinds.JOB_FLOW,
         _CHANGES,
         jobflows.validate,
+    ),
+    Service(
+        "/jobtemplates/mutate",
+        "mutatejobtemplate.volcano.sh",
+        kinds.JOB_TEMPLATE,
+        _CHANGES,
+        jobflows.mutate,
     ),
     Service(
         "/jobtemplates/validate",
@@ -113,15 +151,28 @@ SERVICES: Final = (
         jobflows.validate_template,
     ),
     Service(
+        "/cronjobs/mutate",
+        "mutatecronjob.volcano.sh",
+        kinds.CRON_JOB,
+        _CHANGES,
+        cronjobs.mutate,
+    ),
+    Service(
         "/cronjobs/validate",
         "validatecronjob.volcano.sh",
         kinds.CRON_JOB,
         _CHANGES,
         cronjobs.validate,
     ),
+    Service(
+        "/commands/validate",
+        "validatecommand.volcano.sh",
+        kinds.COMMAND,
+        _CHANGES,
+        commands.validate,
+    ),
 )
-DEFAULT_PATHS: Final = tuple(service.path for service in SERVICES if service.path != "/pods/mutate")
-"""All but the one that does nothing without resource groups and gates."""
+DEFAULT_PATHS: Final = tuple(service.path for service in SERVICES)
 SERVICE_OF: Final = {service.path: service for service in SERVICES}
 
 

@@ -51,6 +51,7 @@ class Settings:
     something may not be deleted (Volcano's --enable-queue-allocated-pods-check). resource_groups:
     the first to which a pod belongs says where it runs. gates_pods: whether pods that ask for it
     are held back until their queue has room (Volcano's feature SchedulingGatesQueueAdmission).
+    checks_use: whether a user needs the right `use` of a queue, unless its lists name him.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -62,6 +63,7 @@ class Settings:
     job_plugins: frozenset[str] = JOB_PLUGINS
     resource_groups: tuple[ResourceGroup, ...] = ()
     gates_pods: bool = False
+    checks_use: bool = False
 
 
 @dataclass(frozen=True)

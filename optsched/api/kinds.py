@@ -289,6 +289,14 @@ MUTATING_WEBHOOK_CONFIGURATION: Final = Kind(
     "mutatingwebhookconfiguration",
     namespaced=False,
 )
+SUBJECT_ACCESS_REVIEW: Final = Kind(
+    "authorization.k8s.io",
+    "v1",
+    "SubjectAccessReview",
+    "subjectaccessreviews",
+    "subjectaccessreview",
+    namespaced=False,
+)
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases", "lease")
 EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
 

@@ -96,6 +96,7 @@ OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # ours; Volcano reads
 QUEUE_USERS: Final = "optsched.io/users"  # ours: who may submit, names with commas between
 QUEUE_GROUPS: Final = "optsched.io/groups"  # ours
 QUEUE_NAMESPACES: Final = "optsched.io/namespaces"  # ours
+SUBMITTER: Final = "optsched.io/submitter"  # ours: on work, who submitted it; admission writes it
 
 # Nodes.
 NODEGROUP_NAME: Final = "volcano.sh/nodegroup-name"

@@ -44,7 +44,12 @@ CONTROLLERS: Final = ("volcano-controllers", "optsched-controllers")
 
 GRAMMAR: Final = Grammar(
     switches=frozenset(
-        {"enable-healthz", "enable-queue-allocated-pods-check", "enable-root-queue-protection"}
+        {
+            "enable-healthz",
+            "enable-queue-allocated-pods-check",
+            "enable-root-queue-protection",
+            "queue-rbac",
+        }
     ),
     ignored_switches=frozenset({"alsologtostderr", "logtostderr"}),
     ignored=frozenset(
@@ -76,7 +81,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     "--enabled-admission",
     "paths",
     default="",
-    show_default="all, /pods/mutate with resource groups or gates only",
+    show_default="all",
     help="Paths with commas between.",
 )
 @click.option(
@@ -131,7 +136,13 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     "trusted",
     multiple=True,
     show_default="our controllers and Volcano's",
-    help="Acts for others: lists of users of a queue do not bind it; may be given again.",
+    help="Acts for others, by the record of who submitted; may be given again.",
+)
+@click.option(
+    "--queue-rbac/--no-queue-rbac",
+    "checks_use",
+    default=False,
+    help="Users need the right `use` of a queue, unless its lists name them.",
 )
 @click.option(
     "--graceful-shutdown-time",
@@ -165,7 +176,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
     namespace = given["webhook_namespace"]
     return Settings(
-        services=_services(given["paths"], given["conf"] is not None or given["gates"]),
+        services=_services(given["paths"]),
         rules=_rules(given),
         place=Address(given["bind_address"], given["port"]),
         secret=Ref(SECRET, namespace, given["secret_name"]),
@@ -195,11 +206,10 @@ def _gates(features: str) -> bool:
     return wanted == "true"
 
 
-def _services(paths: str, sees_pods: bool) -> Sequence[Service]:
-    from optsched.admission.services import DEFAULT_PATHS, SERVICE_OF
+def _services(paths: str) -> Sequence[Service]:
+    from optsched.admission.services import SERVICE_OF
 
-    usual = tuple(SERVICE_OF) if sees_pods else DEFAULT_PATHS
-    wanted = [path.strip() for path in paths.split(",") if path.strip()] or usual
+    wanted = [path.strip() for path in paths.split(",") if path.strip()] or tuple(SERVICE_OF)
     unknown = [path for path in wanted if path not in SERVICE_OF]
     if unknown:
         known = ", ".join(SERVICE_OF)
@@ -221,6 +231,7 @@ def _rules(given: Mapping[str, Any]) -> Rules:
         protects_root=given["protects_root"],
         checks_allocated=given["checks_allocated"],
         gates_pods=given["gates"],
+        checks_use=given["checks_use"],
     )
 
 

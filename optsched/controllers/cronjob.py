@@ -21,6 +21,7 @@ from optsched.api.kinds import CRON_JOB, JOB
 from optsched.controllers.controller import Controller, existing, owner_wakes
 from optsched.controllers.effects import Again, Create, Delete, Emit, PatchStatus, Then
 from optsched.controllers.manifests import (
+    acting_for,
     controller_of,
     created_ms,
     is_leaving,
@@ -32,6 +33,7 @@ from optsched.controllers.manifests import (
     time_ms,
     uid_of,
     version_of,
+    without_record,
 )
 from optsched.units import format_time
 from optsched.units.cron import CronError, parse_timetable
@@ -247,7 +249,11 @@ def _job(case: _Case, name: str, due_ms: int, clock: _Clock) -> dict[str, Any]:
             "name": name,
             "namespace": cron.meta.namespace,
             "labels": dict(cron.labels),
-            "annotations": {**cron.annotations, SCHEDULED_AT: at.replace("+00:00", "Z")},
+            "annotations": {
+                **without_record(cron.annotations),
+                **acting_for(case.manifest),
+                SCHEDULED_AT: at.replace("+00:00", "Z"),
+            },
             "ownerReferences": [owner_reference(CRON_JOB, case.manifest)],
         },
         "spec": dict(cron.template),

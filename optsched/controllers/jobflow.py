@@ -29,6 +29,7 @@ from optsched.controllers.effects import (
     Then,
 )
 from optsched.controllers.manifests import (
+    acting_for,
     annotations_of,
     controller_of,
     is_leaving,
@@ -275,7 +276,7 @@ def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
             "name": name,
             "namespace": meta.namespace,
             "labels": {key: value for key, value in marks.items() if len(value) <= 63},
-            "annotations": marks,
+            "annotations": {**marks, **acting_for(case.manifest, template)},
             "ownerReferences": [owner_reference(JOB_FLOW, case.manifest)],
         },
         "spec": patched(spec_of(template), flow.patch),

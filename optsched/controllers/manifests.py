@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import Ref
+from optsched.api.submitters import format_submitters, parse_submitters
+from optsched.api.wellknown import SUBMITTER
 from optsched.units import TimestampError, parse_time_ms
 
 if TYPE_CHECKING:
@@ -71,6 +73,23 @@ def labels_of(obj: Manifest) -> Mapping[str, str]:
 def annotations_of(obj: Manifest) -> Mapping[str, str]:
     """`metadata.annotations`."""
     return part(meta_of(obj), "annotations")
+
+
+def acting_for(*manifests: Manifest) -> dict[str, str]:
+    """The annotation that says on whose behalf an object is made from others.
+
+    Admission has recorded it on them. Empty where one of them has no record, so that the object
+    counts as submitted by an unknown user.
+    """
+    found = [parse_submitters(annotations_of(each).get(SUBMITTER)) for each in manifests]
+    if not all(found):
+        return {}
+    return {SUBMITTER: format_submitters(subject for each in found for subject in each)}
+
+
+def without_record(annotations: Mapping[str, str]) -> dict[str, str]:
+    """The annotations of a template, but for a record that its author has written there."""
+    return {name: text for name, text in annotations.items() if name != SUBMITTER}
 
 
 def is_leaving(obj: Manifest) -> bool:

@@ -44,6 +44,7 @@ from optsched.api.wellknown import (
 from optsched.controllers.controller import Controller
 from optsched.controllers.effects import Create, Delete, Emit, Patch
 from optsched.controllers.manifests import (
+    acting_for,
     annotations_of,
     controller_of,
     created_ms,
@@ -202,7 +203,11 @@ class PodGroups:
         metadata = {
             "name": ref.name,
             "namespace": ref.namespace,
-            "annotations": {**self._inherited(above), **self._inherited(annotations_of(pod))},
+            "annotations": {
+                **self._inherited(above),
+                **self._inherited(annotations_of(pod)),
+                **acting_for(pod),
+            },
             "labels": self._inherited(labels_of(pod)),
             "ownerReferences": _owners(pod),
         }

@@ -53,11 +53,12 @@ if TYPE_CHECKING:
     from optsched.formats.priorities import Priorities
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
-_GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE})
+_GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER})
 _AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 _QUEUE_MARKS: Final = _GROUP_MARKS | {USAGE}
 POD_MARKS: Final = frozenset(
     {
+        wellknown.SUBMITTER,
         wellknown.PREEMPTABLE,
         wellknown.COOLDOWN_TIME,
         wellknown.CHECKPOINTED_AT,

@@ -179,6 +179,18 @@ class Executor:
             raise Stale(f"{effect.ref}: {error}") from error
         if isinstance(effect, Create) and isinstance(error, ApiError):
             self._tell(effect, error)
+        if isinstance(effect, Patch) and isinstance(error, Forbidden) and effect.uid:
+            message = f"{effect.ref} was not changed: {error.message or error.title}"
+            self._around.listener.note(
+                Note(
+                    effect.ref,
+                    effect.uid,
+                    EventType.WARNING,
+                    "FailedUpdate",
+                    message,
+                    error.title,
+                )
+            )
         raise error
 
     def _tell(self, effect: Create, error: ApiError) -> None:

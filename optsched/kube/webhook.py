@@ -11,26 +11,38 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from aiohttp import web
 
 from optsched.admission.registration import TIMEOUT_S
-from optsched.admission.review import MalformedReview, Response, TooLarge, answer, read_body
+from optsched.admission.review import (
+    AccessQuestion,
+    MalformedReview,
+    ObjectQuestion,
+    PodsQuestion,
+    Response,
+    TooLarge,
+    answer,
+    read_body,
+)
 from optsched.admission.services import review
+from optsched.kube.access import can_access, members_in
 from optsched.kube.doorway import Patience, listen
+from optsched.kube.errors import KubeError, NotFound
 from optsched.kube.lanes import Lanes
+from optsched.kube.ports import Api
+from optsched.kube.selection import Selecting
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from optsched.admission.review import Request
+    from optsched.admission.review import Question, Request
     from optsched.admission.services import Service
     from optsched.admission.world import Settings
     from optsched.kube.admission_world import LiveWorld
-    from optsched.kube.ports import Api
     from optsched.kube.server import Address
     from optsched.kube.webhook_metrics import WebhookMetrics
     from optsched.session.ports import Clock
@@ -45,10 +57,19 @@ KEEPALIVE_S: Final = 120.0
 
 LINGERING_S: Final = 1.0
 """How long the rest of a body is read that has been answered already."""
+MOST_ROUNDS: Final = 4
+"""Reviews of one request: an answer may raise the next question."""
+
+MOST_QUESTIONS: Final = 64
+"""Questions to the API server that one request may raise together."""
 
 _JSON: Final = "application/json"
 
 log = logging.getLogger(__name__)
+
+
+class ReviewingApi(Api, Selecting, Protocol):
+    """What reviews ask of an API server: single objects and lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +79,45 @@ class Reviewer:
     settings: gives those in force; a file that they are in may change.
     """
 
-    api: Api
+    api: ReviewingApi
     world: LiveWorld
     settings: Callable[[], Settings]
     metrics: WebhookMetrics
     clock: Clock
     lanes: Lanes = field(default_factory=Lanes)
+
+    async def _settle(
+        self, service: Service, request: Request, response: Response, num_bytes: int
+    ) -> Response:
+        """Return the response once all that it asks the API server is answered."""
+        for _ in range(MOST_ROUNDS):
+            if not response.questions or response.problems:
+                return response
+            if len(response.questions) > MOST_QUESTIONS:
+                break
+            try:
+                answers = await asyncio.gather(*map(self._ask, response.questions))
+            except KubeError as e:
+                log.warning("%s: questions to the API server: %s", service.path, e)
+                return Response((f"the API server did not say whether this is allowed: {e}",))
+            known = dict(zip(response.questions, answers, strict=True))
+            request = replace(request, answers={**request.answers, **known})
+            response = await self.lanes.run(num_bytes, self._review, service, request)
+        if not response.questions or response.problems:
+            return response
+        return Response((f"more than {MOST_QUESTIONS} questions of access: use fewer queues",))
+
+    async def _ask(self, question: Question) -> Any:  # noqa: ANN401  what the question says
+        match question:
+            case AccessQuestion():
+                return await can_access(self.api, question)
+            case ObjectQuestion():
+                try:
+                    return await self.api.read(question.ref)
+                except NotFound:
+                    return None
+            case PodsQuestion():
+                return await members_in(self.api, question.namespace)
 
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
         """The answer to a body, and what came of it."""
@@ -73,6 +127,7 @@ class Reviewer:
         if isinstance(read, _Unread):
             return _plain(read.status, read.text), "malformed"
         request, response = read
+        response = await self._settle(service, request, response, len(body))
         if response.rests_on:
             response = await self._review_again(service, request, response, len(body))
         said = web.json_response(answer(request.uid, response))
@@ -106,7 +161,8 @@ class Reviewer:
         self.metrics.looked_again(service.path)
         if not await self.world.look_again(self.api, response.rests_on):
             return response
-        return await self.lanes.run(num_bytes, self._review, service, request)
+        response = await self.lanes.run(num_bytes, self._review, service, request)
+        return await self._settle(service, request, response, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)

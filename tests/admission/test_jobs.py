@@ -459,7 +459,7 @@ LISTS = {
         ("bob", (), "ml", True),
         ("eve", ("lab-b", "lab-a"), "ml", True),
         ("eve", (), "a-ns", True),
-        ("controllers", (), "ml", True),
+        ("controllers", (), "a-ns", True),
         ("eve", ("lab-b",), "ml", False),
     ],
 )

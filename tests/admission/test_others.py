@@ -135,8 +135,6 @@ def test_the_lists_of_a_queue_bind_bare_pods_too():
     bare = pod(**{QUEUE_KEY: "lab"})
     assert denied("/pods/validate", bare, LOCKED, user="eve") == [MAY_NOT]
     assert denied("/pods/validate", bare, LOCKED, user="ann") == []
-    grouped = pod(**{QUEUE_KEY: "lab", "scheduling.k8s.io/group-name": "g"})
-    assert denied("/pods/validate", grouped, LOCKED, user="eve") == []
 
 
 GROUPS, _ = parse_resource_groups(

@@ -301,18 +301,35 @@ def test_resource_groups_are_mounted_and_every_pod_is_looked_at(helm: Helm, tmp_
     assert own["values"] == ["kube-system", "volcano-system"]
 
 
-def test_only_pods_that_want_to_be_held_back_are_looked_at(helm: Helm) -> None:
+def test_only_pods_of_ours_that_controllers_have_not_made_are_filled_in(helm: Helm) -> None:
     gates = "SchedulingGatesQueueAdmission=true"
     objects = helm.objects("--set", f"custom.admission_feature_gates={gates}")
     args = deployments(objects)["volcano-admission"]["containers"][0]["args"]
     assert f"--feature-gates={gates}" in args
     (condition,) = webhooks(objects)["/pods/mutate"]["matchConditions"]
     assert "queue-allocation-gate" in condition["expression"]
-    off = helm.objects(
-        "--set", "custom.admission_feature_gates=SchedulingGatesQueueAdmission=false"
-    )
-    assert "/pods/mutate" not in webhooks(off)
-    assert "/pods/mutate" not in webhooks(helm.objects())
+    named = "'system:serviceaccount:volcano-system:volcano-controllers'"
+    assert condition["expression"].count(named) == 2
+    assert webhooks(helm.objects())["/pods/mutate"]["matchConditions"] == [condition]
+
+
+def test_tenants_have_roles_and_the_right_to_use_queues_is_a_choice(helm: Helm) -> None:
+    objects = helm.objects()
+    edit = the(objects, "ClusterRole", "volcano-tenant-edit")
+    view = the(objects, "ClusterRole", "volcano-tenant-view")
+    assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    for role in (edit, view):
+        resources = {name for rule in role["rules"] for name in rule["resources"]}
+        assert "commands" in resources
+        assert not resources & {"queues", "jobs/status", "hypernodes", "nodeshards"}
+    assert {verb for rule in view["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    flag = "--queue-rbac"
+    assert flag not in deployments(objects)["volcano-admission"]["containers"][0]["args"]
+    chosen = helm.objects("--set", "custom.queue_rbac_enable=true")
+    assert flag in deployments(chosen)["volcano-admission"]["containers"][0]["args"]
+    (rule,) = the(chosen, "ClusterRole", "volcano-default-queue-user")["rules"]
+    assert (rule["resourceNames"], rule["verbs"]) == (["default"], ["use"])
 
 
 def test_namespaces_can_be_chosen(helm: Helm) -> None:

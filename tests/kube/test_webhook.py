@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from optsched.admission.services import SERVICE_OF, SERVICES
 from optsched.admission.world import Settings
-from optsched.api.kinds import QUEUE
+from optsched.api.kinds import QUEUE, SUBJECT_ACCESS_REVIEW
 from optsched.kube.admission_world import KINDS, LiveWorld
 from optsched.kube.errors import NotFound, Unreachable
 from optsched.kube.lanes import MOST_BYTES, Allowance, Lanes
@@ -57,14 +57,21 @@ def review(obj: Any = None, path: str = "/jobs/validate", **parts: Any) -> dict[
 class Hook:
     """A server with a cluster behind it."""
 
-    def __init__(self, *objects: dict[str, Any], body_s: float = 10.0) -> None:
-        self.api = FakeApi(queue("default"), *objects)
+    def __init__(
+        self,
+        *objects: dict[str, Any],
+        api: type[FakeApi] = FakeApi,
+        rules: Settings | None = None,
+        body_s: float = 10.0,
+    ) -> None:
+        self.api = api(queue("default"), *objects)
         self.lanes = Lanes()
         self.metrics = WebhookMetrics()
         self.failed: list[Kind] = []
         self.world = LiveWorld(FakeClock(), self.failed.append)
         clock = FakeClock()
-        reviewer = Reviewer(self.api, self.world, Settings, self.metrics, clock, self.lanes)
+        settings = rules or Settings()
+        reviewer = Reviewer(self.api, self.world, lambda: settings, self.metrics, clock, self.lanes)
         self.app = application(SERVICES, reviewer, body_s)
         self.client: TestClient[Any, Any] = TestClient(TestServer(self.app))
 
@@ -297,3 +304,77 @@ async def test_every_request_is_counted() -> None:
         sample = f'optsched_admission_reviews_total{{path="/jobs/validate",result="{result}"}} 1.0'
         assert sample in text
     assert len(KINDS) == 4
+
+
+# --- questions to the API server ------------------------------------------------------------------
+
+
+class Judge(FakeApi):
+    """Says of everybody whether he may, and keeps what it is asked."""
+
+    may = True
+    asked: list[dict[str, Any]]
+
+    async def create(self, ref: Any, body: dict[str, Any]) -> dict[str, Any]:
+        await self._begin("create", ref)
+        assert ref.kind == SUBJECT_ACCESS_REVIEW
+        self.asked = [body["spec"]]
+        return {**body, "status": {"allowed": self.may}}
+
+
+def judged(*objects: dict[str, Any], may: bool = True) -> tuple[Hook, Judge]:
+    hook = Hook(*objects, api=Judge, rules=Settings(checks_use=True))
+    assert isinstance(hook.api, Judge)
+    hook.api.may = may
+    return hook, hook.api
+
+
+USER = {"username": "eve", "groups": ["lab"]}
+
+
+@pytest.mark.parametrize("may", [True, False])
+async def test_the_api_server_says_who_may_use_a_queue(may: bool) -> None:
+    hook, judge = judged(may=may)
+    async with following(hook):
+        _, said = await hook.post(review(job(queue="default"), userInfo=USER))
+    assert said["allowed"] is may
+    assert judge.asked[0] == {
+        "user": "eve",
+        "groups": ["lab"],
+        "resourceAttributes": {
+            "group": "scheduling.volcano.sh",
+            "version": "v1beta1",
+            "resource": "queues",
+            "verb": "use",
+            "name": "default",
+            "namespace": "ml",
+        },
+    }
+
+
+async def test_without_an_answer_nothing_is_let_in() -> None:
+    hook, judge = judged()
+    judge.refuse("create", Unreachable("no answer"))
+    async with following(hook):
+        _, said = await hook.post(review(job(queue="default"), userInfo=USER))
+    assert said["allowed"] is False
+    assert said["status"]["message"] == (
+        "the API server did not say whether this is allowed: no answer"
+    )
+
+
+async def test_a_pod_that_joins_a_podgroup_needs_its_queue() -> None:
+    spec = {"queue": "default"}
+    group = named("PodGroup", "g", "scheduling.volcano.sh/v1beta1", spec=spec)
+    group["metadata"]["namespace"] = "ml"
+    joining = named("Pod", "p", spec={"schedulerName": "volcano"})
+    joining["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "g"}
+    body = review(joining, "/pods/validate", userInfo=USER)
+    for objects, may, allowed in (
+        ((group,), False, False),
+        ((group,), True, True),
+        ((), False, True),
+    ):
+        hook, _ = judged(*objects, may=may)
+        async with following(hook):
+            assert (await hook.post(body, "/pods/validate"))[1]["allowed"] is allowed

@@ -38,12 +38,11 @@ def test_the_manifest_is_what_the_code_says() -> None:
     render = runpy.run_path(str(FOLDER / "render.py"))
     said = "run python deploy/manifests/render.py"
     assert (FOLDER / "webhook.yaml").read_text("utf-8") == render["render"](), said
-    assert (FOLDER / "webhook-pods.yaml").read_text("utf-8") == render["render_pods"](), said
 
 
 def test_what_cannot_be_reviewed_is_refused_and_pods_of_the_system_are_not_held_up() -> None:
     found = [each for each in documents("webhook.yaml") if each["kind"] != "Service"]
-    assert len(found) == len(SERVICES) - 1
+    assert len(found) == len(SERVICES)
     for each in found:
         (hook,) = each["webhooks"]
         assert (hook["failurePolicy"], hook["sideEffects"]) == ("Fail", "None")
@@ -67,12 +66,18 @@ def granted(role: str) -> set[tuple[str, str, str, str]]:
 def test_the_cluster_role_is_what_is_asked_for() -> None:
     followed = {(kind.group, kind.plural, verb, "") for kind in KINDS for verb in ("list", "watch")}
     looked_at_again = {(kinds.QUEUE.group, kinds.QUEUE.plural, "get", "")}
+    reviews = kinds.SUBJECT_ACCESS_REVIEW
+    answered = {
+        (reviews.group, reviews.plural, "create", ""),
+        (kinds.POD_GROUP.group, kinds.POD_GROUP.plural, "get", ""),
+        ("", "pods", "list", ""),
+    }
     trusted = {
         (ref.kind.group, ref.kind.plural, verb, ref.name)
         for ref in map(configuration_ref, SERVICES)
         for verb in ("get", "patch")
     }
-    assert granted("ClusterRole") == followed | looked_at_again | trusted
+    assert granted("ClusterRole") == followed | looked_at_again | answered | trusted
     assert {ref.kind for ref in map(configuration_ref, SERVICES)} == set(CONFIGURATIONS)
 
 

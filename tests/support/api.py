@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
 Raw = dict[str, Any]
@@ -74,10 +74,16 @@ def server_of(kubeconfig: Path) -> str:
 class Api:
     """One user's requests; every thread has a connection of its own."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, user: str = "", groups: Iterable[str] = ()) -> None:
         self._place = urlsplit(server_of(kubeconfig)).netloc
+        self._kubeconfig = kubeconfig
         self._tls = tls(kubeconfig)
         self._local = threading.local()
+        self._user, self._groups = user, tuple(groups)
+
+    def as_user(self, user: str, *groups: str) -> Api:
+        """The requests of another user, whom the administrator impersonates."""
+        return Api(self._kubeconfig, user, groups)
 
     def get(self, path: str, **query: str) -> Raw:
         """An object, or a list."""
@@ -150,7 +156,7 @@ class Api:
         sent = None if body is None else json.dumps(body).encode()
         connection = self._connection()
         try:
-            _send(connection, method, path, (sent, {"Content-Type": content}))
+            _send(connection, method, path, (sent, [("Content-Type", content), *self._who()]))
             answer = connection.getresponse()
             text = answer.read()
         except (OSError, http.client.HTTPException):
@@ -161,19 +167,41 @@ class Api:
             raise Refused(answer.status, found.get("reason", ""), found.get("message", ""))
         return found
 
+    def _who(self) -> Iterator[tuple[str, str]]:
+        if self._user:
+            yield "Impersonate-User", self._user
+            yield from (("Impersonate-Group", group) for group in self._groups)
+            yield "Impersonate-Group", "system:authenticated"
+
 
 def _send(
     connection: http.client.HTTPSConnection,
     method: str,
     path: str,
-    what: tuple[bytes | None, dict[str, str]],
+    what: tuple[bytes | None, list[tuple[str, str]]],
 ) -> None:
     """Ask; anew where the server has closed a connection that nobody used for a while."""
     try:
-        connection.request(method, path, *what)
+        _put(connection, method, path, *what)
     except (ConnectionError, ssl.SSLEOFError):
         connection.close()
-        connection.request(method, path, *what)
+        _put(connection, method, path, *what)
+
+
+def _put(
+    connection: http.client.HTTPSConnection,
+    method: str,
+    path: str,
+    body: bytes | None,
+    headers: list[tuple[str, str]],
+) -> None:
+    """One request; a header may come several times."""
+    connection.putrequest(method, path)
+    for name, value in headers:
+        connection.putheader(name, value)
+    if body is not None:
+        connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders(body)
 
 
 class Watch:

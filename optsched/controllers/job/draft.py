@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from optsched.controllers.job.names import template_spec
-from optsched.controllers.manifests import part, records
+from optsched.controllers.manifests import part, records, without_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ def draft_of(job: Job, task: TaskSpec, index: int, name: str) -> Draft:
         index=index,
         name=name,
         labels=dict(part(meta, "labels")),
-        annotations=dict(part(meta, "annotations")),
+        annotations=without_record(part(meta, "annotations")),
         spec=spec,
         containers=[_open(each) for each in records(spec, "containers")],
         init_containers=[_open(each) for each in records(spec, "initContainers")],

@@ -21,6 +21,7 @@ admission: webhook-rbac.yaml
 {{/* A file of rights/ with the names of this release: (dict "root" "file"). */}}
 {{- define "optsched.adapted" -}}
 {{- .root.Files.Get (printf "rights/%s" .file)
+  | replace "system:serviceaccount:volcano-system:optsched-controllers" (printf "system:serviceaccount:%s:%s" .root.Release.Namespace (include "optsched.name" (dict "root" .root "of" "controller")))
   | replace "volcano-admission-service" (include "optsched.service" .root)
   | replace "volcano-admission-secret" .root.Values.basic.admission_secret_name
   | replace "namespace: volcano-system" (printf "namespace: %s" .root.Release.Namespace)

@@ -1,0 +1,100 @@
+"""On whose behalf a request is made, and the record of it that admission alone writes.
+
+Users submit for themselves. Controllers of ours are trusted: they copy the record of the object
+that they act for. Kubernetes' own controllers make pods for whoever may run pods in a namespace, so
+that such a pod counts as its service account.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.admission.findings import part
+from optsched.admission.review import Action
+from optsched.api.kinds import POD
+from optsched.api.submitters import Subject, format_submitters, parse_submitters
+from optsched.api.wellknown import SUBMITTER
+
+if TYPE_CHECKING:
+    from optsched.admission.findings import Findings
+    from optsched.admission.review import Raw, Request
+    from optsched.admission.world import Settings
+
+_CLUSTER_ACCOUNTS: Final = "system:serviceaccount:kube-system:"
+_CLUSTER_MANAGER: Final = "system:kube-controller-manager"
+
+
+def record_of(obj: Raw | None) -> str:
+    """The text of an object's record; empty where it has none."""
+    text = part(part(obj, "metadata"), "annotations").get(SUBMITTER)
+    return text if isinstance(text, str) else ""
+
+
+def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
+    """The subjects each of whom must be allowed what the request asks for.
+
+    Empty for a trusted controller whose object carries no record.
+    """
+    if request.user in settings.trusted:
+        return parse_submitters(record_of(request.obj))
+    if request.resource.plural == POD.plural and is_of_cluster(request.user):
+        return (_service_account(request),)
+    return (Subject(request.user, request.groups),)
+
+
+def is_of_cluster(user: str) -> bool:
+    """Whether a user is one of Kubernetes' own controllers."""
+    return user.startswith(_CLUSTER_ACCOUNTS) or user == _CLUSTER_MANAGER
+
+
+def record_submitter(
+    request: Request, settings: Settings, findings: Findings, *, is_changed: bool
+) -> None:
+    """Write into the object who submits it; is_changed: whether an update changes the work.
+
+    What users write into the annotation is replaced. A change of the work makes its author the
+    submitter; otherwise the record stays.
+    """
+    if request.user in settings.trusted or not request.user:
+        return
+    before = record_of(request.old) if request.action is Action.UPDATE else ""
+    stays = request.action is Action.UPDATE and not is_changed
+    if stays and not before and is_of_cluster(request.user):
+        return
+    text = before if stays and before else format_submitters(subjects_of(request, settings))
+    if text == record_of(request.obj):
+        return
+    metadata = (request.obj or {}).get("metadata")
+    if not isinstance(metadata, dict):
+        return
+    if isinstance(metadata.get("annotations"), dict):
+        findings.change(("metadata", "annotations", SUBMITTER), text)
+    else:
+        findings.change(("metadata", "annotations"), {SUBMITTER: text})
+
+
+def check_record(request: Request, settings: Settings, findings: Findings) -> None:
+    """Deny an update by which a user changes the record."""
+    if request.user in settings.trusted or request.action is not Action.UPDATE:
+        return
+    if record_of(request.old) != record_of(request.obj):
+        findings.deny(f"metadata.annotations[{SUBMITTER}]: Forbidden: admission alone writes it")
+
+
+def check_template(metadata: object, path: str, findings: Findings) -> None:
+    """Deny a record in the metadata of a template: objects made of it get their own."""
+    if SUBMITTER in part(metadata, "annotations"):
+        findings.deny(
+            f"{path}.annotations[{SUBMITTER}]: Forbidden: admission alone writes it; leave it out"
+        )
+
+
+def _service_account(request: Request) -> Subject:
+    name = part(request.obj, "spec").get("serviceAccountName") or "default"
+    space = request.namespace
+    groups = {
+        "system:authenticated",
+        "system:serviceaccounts",
+        f"system:serviceaccounts:{space}",
+    }
+    return Subject(f"system:serviceaccount:{space}:{name}", frozenset(groups))

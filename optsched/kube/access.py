@@ -1,0 +1,65 @@
+"""What reviews ask the API server: rights of users (SubjectAccessReview), members of PodGroups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.api.kinds import POD, SUBJECT_ACCESS_REVIEW, Ref
+from optsched.api.wellknown import GROUP_NAME_ANNOTATIONS, SUBMITTER
+from optsched.kube.selection import PAGE_SIZE, Selection
+
+if TYPE_CHECKING:
+    from optsched.admission.review import AccessQuestion
+    from optsched.kube.ports import Api, Raw
+    from optsched.kube.selection import Selecting
+
+
+async def can_access(api: Api, question: AccessQuestion) -> bool:
+    """Whether a user may do something; raises KubeError where the server does not say."""
+    kind, subject = question.kind, question.subject
+    attributes = {
+        "group": kind.group,
+        "version": kind.version,
+        "resource": kind.plural,
+        "verb": question.verb,
+        "name": question.name,
+        "namespace": question.namespace,
+    }
+    body = {
+        "apiVersion": SUBJECT_ACCESS_REVIEW.api_version,
+        "kind": SUBJECT_ACCESS_REVIEW.kind,
+        "metadata": {},
+        "spec": {
+            "user": subject.user,
+            "groups": sorted(subject.groups),
+            "resourceAttributes": {name: text for name, text in attributes.items() if text},
+        },
+    }
+    found = await api.create(Ref(SUBJECT_ACCESS_REVIEW, "", ""), body)
+    return (found.get("status") or {}).get("allowed") is True
+
+
+async def members_in(source: Selecting, namespace: str) -> tuple[Raw, ...]:
+    """The pods of a namespace that name a PodGroup: their names and the annotations that count.
+
+    They are read page by page, so that a large namespace takes little memory.
+    """
+    found: list[Raw] = []
+    token = ""
+    while True:
+        page = await source.list_page(POD, PAGE_SIZE, token, Selection(namespace))
+        found += [member for member in map(_member, page.items) if member is not None]
+        token = page.token
+        if not token:
+            return tuple(found)
+
+
+def _member(pod: Raw) -> Raw | None:
+    meta = pod.get("metadata") or {}
+    annotations = meta.get("annotations") or {}
+    if not any(annotations.get(key) for key in GROUP_NAME_ANNOTATIONS):
+        return None
+    kept = {
+        key: annotations[key] for key in (*GROUP_NAME_ANNOTATIONS, SUBMITTER) if key in annotations
+    }
+    return {"metadata": {"name": meta.get("name"), "annotations": kept}}

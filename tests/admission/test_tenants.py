@@ -1,0 +1,264 @@
+"""What a tenant tries in order to get at a queue that is not his, and how each try ends."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from optsched.admission.review import AccessQuestion, ObjectQuestion, PodsQuestion
+from optsched.admission.world import Picture, Settings
+from optsched.api.kinds import POD_GROUP, QUEUE, Ref
+from optsched.api.submitters import Subject, format_submitters, parse_submitters
+from optsched.api.wellknown import SUBMITTER
+from tests.admission.kit import NAMESPACE, ask, job, patched, queue, task, world
+
+QUEUE_KEY = "scheduling.volcano.sh/queue-name"
+GROUP_KEY = "scheduling.k8s.io/group-name"
+CONTROLLER = "system:serviceaccount:volcano-system:optsched-controllers"
+REPLICA_SETS = "system:serviceaccount:kube-system:replicaset-controller"
+SETTINGS = Settings(trusted=frozenset({CONTROLLER}))
+RBAC = Settings(trusted=frozenset({CONTROLLER}), checks_use=True)
+ANN, EVE = Subject("ann", frozenset({"lab"})), Subject("eve", frozenset({"other"}))
+LAB = world(queue("lab", annotations={"optsched.io/users": "ann"}), queue("other"))
+OPEN = world(queue("lab"), queue("other"))
+MAY_NOT = (
+    f"user eve may not use queue lab from namespace {NAMESPACE}: its annotations let in "
+    "optsched.io/users: ann"
+)
+UNKNOWN = (
+    "the unknown submitter (no annotation optsched.io/submitter; submit it again) may not use "
+    f"queue lab from namespace {NAMESPACE}: its annotations let in optsched.io/users: ann"
+)
+
+Raw = dict[str, Any]
+
+
+def meta(name: str, *records: Subject, **annotations: str) -> Raw:
+    marks = {SUBMITTER: format_submitters(records)} if records else {}
+    return {"name": name, "namespace": NAMESPACE, "annotations": {**marks, **annotations}}
+
+
+def pod(*records: Subject, name: str = "p", **annotations: str) -> Raw:
+    return {"metadata": meta(name, *records, **annotations), "spec": {"schedulerName": "volcano"}}
+
+
+def group(*records: Subject, queue: str = "lab", **spec: Any) -> Raw:
+    return {"metadata": meta("g", *records), "spec": {"queue": queue, **spec}}
+
+
+def vcjob(*records: Subject, replicas: int = 2) -> Raw:
+    return {**job(task(replicas=replicas), queue="lab"), "metadata": meta("j", *records)}
+
+
+def by(subject: Subject, path: str, obj: Raw, around: Picture = LAB, **parts: Any) -> Any:
+    settings = parts.pop("settings", SETTINGS)
+    who = {"user": subject.user, "groups": subject.groups}
+    return ask(path, obj, around, settings=settings, **who, **parts)
+
+
+def by_controller(path: str, obj: Raw, around: Picture = LAB, **parts: Any) -> Any:
+    return by(Subject(CONTROLLER), path, obj, around, **parts)
+
+
+def recorded(path: str, obj: Raw, subject: Subject, old: Raw | None = None) -> Any:
+    """The record of an object as it is stored."""
+    stored = patched(obj, by(subject, path, obj, old=old))
+    return parse_submitters(stored["metadata"]["annotations"].get(SUBMITTER))
+
+
+def is_group(at: str) -> ObjectQuestion:
+    return ObjectQuestion(Ref(POD_GROUP, NAMESPACE, at))
+
+
+# --- the record -----------------------------------------------------------------------------------
+
+RECORDED = [
+    ("/jobs/mutate", vcjob()),
+    ("/podgroups/mutate", group()),
+    ("/pods/mutate", pod()),
+    ("/cronjobs/mutate", {"metadata": meta("c"), "spec": {"schedule": "* * * * *"}}),
+    ("/jobflows/mutate", {"metadata": meta("f"), "spec": {"flows": []}}),
+    ("/jobtemplates/mutate", {"metadata": meta("t"), "spec": {}}),
+]
+
+
+@pytest.mark.parametrize(("path", "obj"), RECORDED, ids=lambda each: str(each)[:20])
+def test_who_submits_is_recorded_and_nobody_can_forge_it(path: str, obj: Raw):
+    assert recorded(path, obj, ANN) == (ANN,)
+    forged = deepcopy(obj)
+    forged["metadata"]["annotations"][SUBMITTER] = format_submitters([ANN])
+    assert recorded(path, forged, EVE) == (EVE,)
+    bare = deepcopy(obj)
+    del bare["metadata"]["annotations"]
+    assert recorded(path, bare, EVE) == (EVE,)
+
+
+@pytest.mark.parametrize(("path", "obj"), [each for each in RECORDED if "pods" not in each[0]])
+def test_the_record_stays_unless_the_work_changes(path: str, obj: Raw):
+    old = deepcopy(obj)
+    old["metadata"]["annotations"] = {SUBMITTER: format_submitters([ANN])}
+    relabelled, forged, other = deepcopy(old), deepcopy(old), deepcopy(old)
+    relabelled["metadata"]["labels"] = {"a": "b"}
+    forged["metadata"]["annotations"] = {SUBMITTER: format_submitters([EVE])}
+    other["spec"]["minAvailable"] = 1
+    removed = {**old, "metadata": meta("x")}
+    assert recorded(path, relabelled, EVE, old) == (ANN,)
+    assert recorded(path, forged, EVE, old) == (ANN,)
+    assert recorded(path, removed, EVE, old) == (ANN,)
+    assert recorded(path, other, EVE, old) == (EVE,)
+
+
+def test_a_pod_that_kubernetes_makes_counts_as_its_service_account():
+    stored = pod()
+    stored["spec"]["serviceAccountName"] = "runner"
+    (found,) = recorded("/pods/mutate", stored, Subject(REPLICA_SETS))
+    assert found.user == f"system:serviceaccount:{NAMESPACE}:runner"
+    assert f"system:serviceaccounts:{NAMESPACE}" in found.groups
+
+
+def test_a_pod_keeps_its_record():
+    old = pod(ANN)
+    assert by(EVE, "/pods/validate", pod(EVE), old=old).problems == (
+        "metadata.annotations[optsched.io/submitter]: Forbidden: admission alone writes it",
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "7", "[]", '{"user":""}', '{"user":"a"}', '[{"user":"a","groups":[]},7]']
+)
+def test_a_record_without_a_reading_names_no_one(text: str):
+    assert parse_submitters(text) == ()
+
+
+def test_a_record_reads_as_it_was_written():
+    assert parse_submitters(format_submitters([EVE, ANN, EVE])) == (ANN, EVE)
+    assert json.loads(format_submitters([ANN])) == {"user": "ann", "groups": ["lab"]}
+
+
+# --- six ways round the lists of a queue ----------------------------------------------------------
+
+
+def test_a_pod_can_not_name_the_queue_later():
+    named = pod(EVE, **{QUEUE_KEY: "lab"})
+    assert by(EVE, "/pods/validate", named, old=pod(EVE)).problems == (MAY_NOT,)
+    assert by(EVE, "/pods/validate", pod(EVE, **{QUEUE_KEY: "other"}), old=pod(EVE)).allowed
+    # The PodGroup that controllers make or move for it is looked at again, as hers.
+    assert by_controller("/podgroups/validate", group(EVE)).problems == (MAY_NOT,)
+    moved = by_controller("/podgroups/validate", group(EVE), old=group(EVE, queue="other"))
+    assert MAY_NOT in moved.problems
+    assert by_controller("/podgroups/validate", group(ANN)).allowed
+
+
+@pytest.mark.parametrize(
+    "name", ["podgroup-some-uid", "j-0f8fad5b-d9cb-469f-a165-70867728950e", "g"]
+)
+def test_a_pod_can_not_name_a_podgroup_that_controllers_will_make(name: str):
+    named = pod(EVE, **{GROUP_KEY: name, QUEUE_KEY: "lab"})
+    answers = {is_group(name): None}
+    found = by(EVE, "/pods/validate", named, answers=answers).problems
+    assert found[0] == MAY_NOT
+    assert len(found) == (1 if name == "g" else 2)
+    assert all("controllers make those whose names hold a UID" in each for each in found[1:])
+
+
+def test_work_made_before_the_queue_is_looked_at_when_it_comes():
+    """CronJobs, JobTemplates and JobFlows: their jobs carry who submitted them."""
+    assert by_controller("/jobs/validate", vcjob(EVE)).problems == (MAY_NOT,)
+    assert by_controller("/jobs/validate", vcjob(ANN, EVE)).problems == (MAY_NOT,)
+    assert by_controller("/jobs/validate", vcjob()).problems == (UNKNOWN,)
+    assert by_controller("/jobs/validate", vcjob(ANN)).allowed
+
+
+def test_a_pod_can_not_join_the_podgroup_of_another_user():
+    joining = pod(EVE, **{GROUP_KEY: "g"})
+    answers = {is_group("g"): group(ANN)}
+    assert by(EVE, "/pods/validate", joining).questions == (is_group("g"),)
+    assert by(EVE, "/pods/validate", joining, answers=answers).problems == (MAY_NOT,)
+    assert by(EVE, "/pods/validate", joining, old=pod(EVE), answers=answers).problems == (MAY_NOT,)
+    assert by(ANN, "/pods/validate", joining, answers=answers).allowed
+    # By a false owner: controllers add the pod, as hers.
+    added = by_controller("/pods/validate", joining, old=pod(EVE), answers=answers)
+    assert added.problems == (MAY_NOT,)
+
+
+@pytest.mark.parametrize("old", [None, group(ANN, queue="other")], ids=["made", "moved"])
+def test_a_podgroup_does_not_take_pods_of_others_into_the_queue(old: Raw | None):
+    pods = PodsQuestion(NAMESPACE)
+    found = (pod(EVE, name="early", **{GROUP_KEY: "g"}), pod(EVE, **{GROUP_KEY: "h"}), pod(EVE))
+    assert by(ANN, "/podgroups/validate", group(), old=old).questions == (pods,)
+    assert by(ANN, "/podgroups/validate", group(), old=old, answers={pods: found}).problems == (
+        "pod early of user eve names this PodGroup and may not use queue lab: delete the pod, or "
+        "choose another name or queue",
+    )
+    assert by(ANN, "/podgroups/validate", group(), old=old, answers={pods: found[1:]}).allowed
+
+
+def test_a_job_does_not_grow_once_its_user_has_left_the_list():
+    old = vcjob(EVE)
+    assert by(EVE, "/jobs/validate", vcjob(EVE, replicas=3), old=old).problems == (MAY_NOT,)
+    assert by(EVE, "/jobs/validate", vcjob(EVE, replicas=1), old=old).allowed
+    assert by(ANN, "/jobs/validate", vcjob(EVE, replicas=3), old=old).allowed
+    larger = group(EVE, minResources={"cpu": "9"})
+    assert by(EVE, "/podgroups/validate", larger, old=group(EVE)).problems == (MAY_NOT,)
+    assert by_controller("/podgroups/validate", larger, old=group(EVE)).allowed
+
+
+def test_a_template_holds_no_record():
+    spec = {"schedule": "* * * * *", "jobTemplate": {"metadata": meta("", ANN), **job()}}
+    spec["jobTemplate"] = {"metadata": meta("", ANN), "spec": job()["spec"]}
+    found = by(EVE, "/cronjobs/validate", {"metadata": meta("c"), "spec": spec}).problems
+    assert any("spec.jobTemplate.metadata.annotations[optsched.io/submitter]" in f for f in found)
+
+
+def test_queues_for_everybody_cost_no_question():
+    for obj in (pod(EVE, **{GROUP_KEY: "g"}), pod(EVE, **{QUEUE_KEY: "lab"})):
+        assert by(EVE, "/pods/validate", obj, OPEN).allowed
+    assert by(EVE, "/podgroups/validate", group(), OPEN).allowed
+
+
+# --- plain RBAC -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_the_right_to_use_a_queue_is_asked_for(may: bool):
+    question = AccessQuestion(EVE, "use", QUEUE, "lab", NAMESPACE)
+    asked = by(EVE, "/jobs/validate", vcjob(), OPEN, settings=RBAC)
+    assert (asked.allowed, asked.questions) == (False, (question,))
+    found = by(EVE, "/jobs/validate", vcjob(), OPEN, settings=RBAC, answers={question: may})
+    assert found.problems == (
+        ()
+        if may
+        else (
+            f"user eve may not use queue lab from namespace {NAMESPACE}: no role grants the verb "
+            "use on queues.scheduling.volcano.sh lab",
+        )
+    )
+    # A list lets in without a role.
+    assert by(ANN, "/jobs/validate", vcjob(), LAB, settings=RBAC).allowed
+
+
+# --- Commands -------------------------------------------------------------------------------------
+
+
+def command(kind: str = "Queue", version: str = "scheduling.volcano.sh/v1beta1") -> Raw:
+    target = {"apiVersion": version, "kind": kind, "name": "lab", "uid": "u"}
+    return {"metadata": meta("c"), "action": "CloseQueue", "target": target}
+
+
+@pytest.mark.parametrize("old", [None, command("Job", "batch.volcano.sh/v1alpha1")])
+def test_a_queue_is_closed_by_users_who_may_patch_it(old: Raw | None):
+    question = AccessQuestion(EVE, "patch", QUEUE, "lab")
+    assert by(EVE, "/commands/validate", command(), old=old).questions == (question,)
+    yes, no = {question: True}, {question: False}
+    assert by(EVE, "/commands/validate", command(), old=old, answers=yes).allowed
+    assert by(EVE, "/commands/validate", command(), old=old, answers=no).problems == (
+        "user eve may not give queue lab a Command: it takes the right to patch "
+        "queues.scheduling.volcano.sh lab",
+    )
+
+
+def test_commands_for_jobs_are_for_users_of_the_namespace():
+    assert by(EVE, "/commands/validate", command("Job", "batch.volcano.sh/v1alpha1")).allowed

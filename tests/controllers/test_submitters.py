@@ -1,0 +1,92 @@
+"""Controllers act on behalf of users: what they make carries the record of who submitted it."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from optsched.api.kinds import (
+    CRON_JOB,
+    JOB,
+    JOB_FLOW,
+    JOB_TEMPLATE,
+    POD,
+    POD_GROUP,
+    QUEUE,
+    Ref,
+)
+from optsched.api.submitters import Subject, format_submitters, parse_submitters
+from optsched.api.wellknown import SUBMITTER
+from optsched.controllers.cronjob import CronJobs
+from optsched.controllers.jobflow import JOB_FLOWS
+from optsched.controllers.podgroup import Options, PodGroups
+from tests.support.memory import MemoryWorld
+from tests.support.vcjobs import Play, job, task
+
+ANN, EVE = Subject("ann", frozenset({"lab"})), Subject("eve", frozenset())
+BY_ANN = {SUBMITTER: format_submitters([ANN])}
+BY_EVE = {SUBMITTER: format_submitters([EVE])}
+
+
+def record_of(obj: Any) -> tuple[Subject, ...]:
+    return parse_submitters(obj["metadata"].get("annotations", {}).get(SUBMITTER))
+
+
+def made_by_cron(annotations: dict[str, str], template: dict[str, str]) -> Any:
+    world = MemoryWorld()
+    spec = {
+        "schedule": "* * * * *",
+        "jobTemplate": {"metadata": {"annotations": template}, "spec": {"tasks": []}},
+    }
+    meta = {"name": "c", "creationTimestamp": "2027-01-15T07:00:00Z", "annotations": annotations}
+    world.put(CRON_JOB, {"metadata": meta, "spec": spec})
+    world.apply(CronJobs(ZoneInfo).controller.decide(Ref(CRON_JOB, "default", "c"), world))
+    (made,) = world.listed(JOB)
+    return made
+
+
+def test_a_job_of_a_cronjob_is_of_its_submitter_whatever_the_template_claims() -> None:
+    assert record_of(made_by_cron(BY_EVE, BY_ANN)) == (EVE,)
+    assert record_of(made_by_cron({}, BY_ANN)) == ()
+
+
+def made_by_flow(flow: dict[str, str], template: dict[str, str]) -> Any:
+    world = MemoryWorld()
+    world.put(
+        JOB_TEMPLATE,
+        {"metadata": {"name": "t", "annotations": template}, "spec": {"tasks": []}},
+    )
+    spec = {"flows": [{"name": "t"}]}
+    world.put(JOB_FLOW, {"metadata": {"name": "f", "annotations": flow}, "spec": spec})
+    world.apply(JOB_FLOWS.decide(Ref(JOB_FLOW, "default", "f"), world))
+    (made,) = world.listed(JOB)
+    return made
+
+
+def test_a_job_of_a_flow_is_of_all_who_wrote_it() -> None:
+    assert record_of(made_by_flow(BY_ANN, BY_EVE)) == (ANN, EVE)
+    assert record_of(made_by_flow(BY_ANN, BY_ANN)) == (ANN,)
+    assert record_of(made_by_flow(BY_ANN, {})) == ()
+
+
+def test_the_podgroup_of_a_pod_is_of_its_submitter() -> None:
+    world = MemoryWorld()
+    world.put(QUEUE, {"metadata": {"name": "default"}, "status": {"state": "Open"}})
+    spec = {"schedulerName": "volcano", "containers": []}
+    world.put(POD, {"metadata": {"name": "p", "uid": "u", "annotations": BY_EVE}, "spec": spec})
+    ref = Ref(POD_GROUP, "default", "podgroup-u")
+    world.apply(PodGroups(Options(inherits=())).controller.decide(ref, world))
+    assert record_of(world.get(POD_GROUP, "default", "podgroup-u")) == (EVE,)
+
+
+def test_the_podgroup_of_a_job_is_of_its_submitter_and_its_pods_claim_nothing() -> None:
+    worker = task("w")
+    worker["template"]["metadata"] = {"annotations": {**BY_ANN, "a": "b"}}
+    manifest = job(worker)
+    manifest["metadata"]["annotations"] = BY_EVE
+    play = Play(manifest)
+    assert play.group is not None
+    assert record_of(play.group) == (EVE,)
+    annotations = play.pod("w-0")["metadata"]["annotations"]
+    assert SUBMITTER not in annotations
+    assert annotations["a"] == "b"

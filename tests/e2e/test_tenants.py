@@ -1,0 +1,399 @@
+"""Two tenants of one namespace with the chart's roles: what one tries against the other.
+
+Authorization is on, admission runs with the rights of its manifests, controllers with theirs.
+Queue `lab` lists Ann; Eve may use the queue `students` by plain RBAC, and `default` as everybody.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from optsched.api import kinds
+from optsched.api.kinds import collection_path, object_path
+from optsched.api.submitters import parse_submitters
+from optsched.api.wellknown import SUBMITTER
+from optsched.local.files import shipped
+from tests.support.api import Refused, until
+from tests.support.live import Controllers
+from tests.support.shared import ROOT
+from tests.support.webhooks import SYSTEM, Webhook, free_port, make_namespace, registered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from optsched.local.plane import ControlPlane
+    from tests.support.api import Api
+
+pytestmark = pytest.mark.e2e
+
+SPACE = "tenants-shared"
+SCHEDULER = "volcano"
+QUEUE_KEY = "scheduling.volcano.sh/queue-name"
+GROUP_KEY = "scheduling.k8s.io/group-name"
+RBAC = "rbac.authorization.k8s.io"
+
+Raw = dict[str, Any]
+
+
+class Stage:
+    """The administrator and two tenants."""
+
+    def __init__(self, api: Api, controllers: Controllers) -> None:
+        self.admin = api
+        self._controllers = controllers
+        self.ann = api.as_user("ann", "labs")
+        self.eve = api.as_user("eve", "students")
+        self.controller = api.as_user(f"system:serviceaccount:{SYSTEM}:optsched-controllers")
+
+    def path(self, kind: kinds.Kind, name: str = "") -> str:
+        return object_path(kind, SPACE, name) if name else collection_path(kind, SPACE)
+
+    def find(self, kind: kinds.Kind, name: str) -> Raw | None:
+        return self.admin.find(self.path(kind, name))
+
+    def num_refused(self) -> float:
+        """How often controllers were refused something."""
+        return self._controllers.metric("optsched_controller_looks_total", result="refused")
+
+    def events(self, name: str) -> list[str]:
+        """What events say about an object."""
+        found = self.admin.items(self.path(kinds.EVENT))
+        return [str(e.get("message")) for e in found if e["involvedObject"]["name"] == name]
+
+
+def role(name: str, *queues: str) -> Raw:
+    rule = {
+        "apiGroups": [kinds.QUEUE.group],
+        "resources": ["queues"],
+        "resourceNames": list(queues),
+        "verbs": ["use"],
+    }
+    return {"kind": "ClusterRole", "metadata": {"name": name}, "rules": [rule]}
+
+
+def binding(name: str, role: str, *subjects: tuple[str, str], kind: str = "RoleBinding") -> Raw:
+    return {
+        "kind": kind,
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": RBAC, "kind": k, "name": n} for k, n in subjects],
+    }
+
+
+def grant(api: Api) -> Iterator[str]:
+    """Give the tenants the chart's roles and queues of their own; paths of what is made."""
+    chart = yaml.safe_load_all((ROOT / "deploy" / "volcano-development.yaml").read_text())
+    roles = [r for r in chart if r and r["metadata"]["name"].startswith("volcano-tenant-")]
+    assert {each["kind"] for each in roles} == {"ClusterRole"}
+    everybody = ("Group", "system:authenticated")
+    bodies = [
+        *roles,
+        role("use-default", "default"),
+        role("use-students", "students"),
+        binding("use-default", "use-default", everybody, kind="ClusterRoleBinding"),
+        binding("use-students", "use-students", ("Group", "students")),
+        binding("tenants", "edit", ("User", "ann"), ("User", "eve")),
+    ]
+    for body in bodies:
+        space = f"/namespaces/{SPACE}" if body["kind"] == "RoleBinding" else ""
+        path = f"/apis/{RBAC}/v1{space}/{body['kind'].lower()}s"
+        api.post(path, {"apiVersion": f"{RBAC}/v1", **body})
+        yield f"{path}/{body['metadata']['name']}"
+
+
+def accounts(plane: ControlPlane, folder: Path) -> Iterator[Path]:
+    """Kubeconfigs of the webhook and of the controllers, with the rights of their manifests."""
+    for file, account in (
+        ("webhook-rbac.yaml", "optsched-webhook"),
+        ("controllers-rbac.yaml", "optsched-controllers"),
+    ):
+        plane.kubectl("apply", "-f", str(shipped("manifests", file)))
+        token = plane.kubectl("create", "token", account, "-n", SYSTEM, "--duration=1h").strip()
+        config = json.loads(plane.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        path = folder / account
+        path.write_text(json.dumps(config))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def stage(
+    control_plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("tenants")
+    for name in (SYSTEM, SPACE):
+        make_namespace(api, name)
+    made = list(grant(api))
+    webhook_config, controllers_config = accounts(control_plane, folder)
+    with registered(api):
+        flags = ("--queue-rbac",)
+        webhook = Webhook(webhook_config, folder / "webhook.log", free_port(), *flags).begin()
+        flags = ("--leader-elect=false", "--scheduler-name", SCHEDULER)
+        controllers = Controllers(controllers_config, folder / "controllers.log", flags).begin()
+        stage = Stage(api, controllers)
+        queues = collection_path(kinds.QUEUE)
+        try:
+            for name in ("default", "students", "lab"):
+                until(lambda name=name: is_queue(api, name), f"queue {name}")  # type: ignore[misc]
+                made.append(f"{queues}/{name}")
+            until(lambda: may_edit(stage), "the roles of tenants are part of edit")
+            yield stage
+        finally:
+            for kind in (kinds.JOB_FLOW, kinds.JOB, kinds.POD, kinds.POD_GROUP):
+                api.delete(stage.path(kind))
+            controllers.stop()
+            webhook.stop()
+            for user in (stage.ann, stage.eve, stage.controller):
+                user.close()
+            print(webhook.log, controllers.log)
+    for path in (*made, f"/api/v1/namespaces/{SPACE}"):
+        api.delete(path)
+    for file in ("webhook-rbac.yaml", "controllers-rbac.yaml"):
+        control_plane.kubectl("delete", "-f", str(shipped("manifests", file)), "--wait=false")
+
+
+def is_queue(api: Api, name: str) -> bool:
+    """Whether a queue is there; not as long as no webhook answers."""
+    lists = {"optsched.io/users": "ann"} if name == "lab" else {}
+    body = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
+    meta = {"name": name, "annotations": lists}
+    try:
+        api.post(collection_path(kinds.QUEUE), {**body, "metadata": meta, "spec": {"weight": 1}})
+    except Refused as e:
+        return e.code == HTTPStatus.CONFLICT
+    return True
+
+
+def may_edit(stage: Stage) -> bool:
+    try:
+        stage.eve.get(stage.path(kinds.JOB))
+    except Refused:
+        return False
+    return True
+
+
+def denial(action: Any, *given: Any) -> str:
+    with pytest.raises(Refused) as caught:
+        action(*given)
+    assert caught.value.code == HTTPStatus.FORBIDDEN, str(caught.value)
+    return str(caught.value)
+
+
+def pod(name: str, *, own: Raw | None = None, **annotations: str) -> Raw:
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
+    body["metadata"] |= {"annotations": annotations, "ownerReferences": [own] if own else []}
+    containers = [{"name": "c", "image": "none"}]
+    return {**body, "spec": {"schedulerName": SCHEDULER, "containers": containers}}
+
+
+def group(name: str, queue: str, **annotations: str) -> Raw:
+    kind = {"apiVersion": kinds.POD_GROUP.api_version, "kind": "PodGroup"}
+    meta = {"name": name, "annotations": annotations}
+    return {**kind, "metadata": meta, "spec": {"minMember": 1, "queue": queue}}
+
+
+def job(name: str, queue: str, replicas: int = 1, **annotations: str) -> Raw:
+    meta = {"name": name, "annotations": annotations}
+    template = {"spec": {"containers": [{"name": "c", "image": "none"}]}}
+    task = {"name": "w", "replicas": replicas, "template": template}
+    kind = {"apiVersion": kinds.JOB.api_version, "kind": "Job", "metadata": meta}
+    return {**kind, "spec": {"schedulerName": SCHEDULER, "queue": queue, "tasks": [task]}}
+
+
+def record(obj: Raw | None) -> list[str]:
+    text = (obj or {})["metadata"]["annotations"].get(SUBMITTER)
+    return [subject.user for subject in parse_submitters(text)]
+
+
+# --- the queue of another tenant ------------------------------------------------------------------
+
+
+def test_a_tenant_uses_queues_that_he_was_given_and_no_other(stage: Stage) -> None:
+    stage.ann.post(stage.path(kinds.JOB), job("of-ann", "lab"))
+    stage.eve.post(stage.path(kinds.JOB), job("of-eve", "students"))
+    stage.eve.post(stage.path(kinds.JOB), job("of-eve-too", "default"))
+    for user, queue in ((stage.eve, "lab"), (stage.ann, "students")):
+        said = denial(user.post, stage.path(kinds.JOB), job("no", queue))
+        assert f"may not use queue {queue} from namespace {SPACE}" in said
+    said = denial(stage.eve.post, stage.path(kinds.POD_GROUP), group("no", "lab"))
+    assert "user eve may not use queue lab" in said
+    # What controllers make for the jobs says whose they are.
+    for name, user in (("of-ann", "ann"), ("of-eve", "eve")):
+        until(lambda name=name: group_of(stage, name), f"the PodGroup of {name}")  # type: ignore[misc]
+        assert record(group_of(stage, name)) == [user]
+
+
+def group_of(stage: Stage, job: str) -> Raw | None:
+    groups = stage.admin.items(stage.path(kinds.POD_GROUP))
+    owned = (
+        g for g in groups for o in g["metadata"].get("ownerReferences", ()) if o["name"] == job
+    )
+    return next(owned, None)
+
+
+def test_the_record_can_not_be_forged(stage: Stage) -> None:
+    forged = {SUBMITTER: json.dumps({"user": "ann", "groups": []})}
+    path = stage.path(kinds.POD_GROUP)
+    stage.eve.post(path, group("forged", "default", **forged))
+    assert record(stage.find(kinds.POD_GROUP, "forged")) == ["eve"]
+    change = {"metadata": {"annotations": forged}}
+    stage.eve.patch(f"{path}/forged", change)
+    assert record(stage.find(kinds.POD_GROUP, "forged")) == ["eve"]
+    stage.eve.post(stage.path(kinds.POD), pod("forged", **forged))
+    assert record(stage.find(kinds.POD, "forged")) == ["eve"]
+    said = denial(stage.eve.patch, stage.path(kinds.POD, "forged"), change)
+    assert "admission alone writes it" in said
+
+
+def test_a_pod_does_not_enter_a_queue_later(stage: Stage) -> None:
+    """Ways 1 and 2: naming the queue after creation, and hiding behind the name of a PodGroup."""
+    stage.eve.post(stage.path(kinds.POD), pod("later", **{QUEUE_KEY: "students"}))
+    uid = stage.admin.get(stage.path(kinds.POD, "later"))["metadata"]["uid"]
+    change = {"metadata": {"annotations": {QUEUE_KEY: "lab"}}}
+    said = denial(stage.eve.patch, stage.path(kinds.POD, "later"), change)
+    assert "user eve may not use queue lab" in said
+    made = f"podgroup-{uid}"
+    until(lambda: stage.find(kinds.POD_GROUP, made), "its PodGroup is made")
+    assert record(stage.find(kinds.POD_GROUP, made)) == ["eve"]
+    moved = {"spec": {"queue": "lab"}}
+    said = denial(stage.eve.patch, stage.path(kinds.POD_GROUP, made), moved)
+    assert "user eve may not use queue lab" in said
+    hidden = pod("hidden", **{QUEUE_KEY: "lab", GROUP_KEY: "podgroup-of-nobody"})
+    said = denial(stage.eve.post, stage.path(kinds.POD), hidden)
+    assert "user eve may not use queue lab" in said
+    assert "controllers make those whose names hold a UID" in said
+
+
+def test_work_made_before_the_queue_does_not_enter_it(stage: Stage) -> None:
+    """Way 3: templates may name a queue that does not exist yet; their jobs are looked at."""
+    queue = "tenants-late"
+    path = object_path(kinds.QUEUE, None, queue)
+    template = {
+        "apiVersion": kinds.JOB_TEMPLATE.api_version,
+        "kind": "JobTemplate",
+        "metadata": {"name": "late"},
+        "spec": job("late", queue)["spec"],
+    }
+    flow = {
+        "apiVersion": kinds.JOB_FLOW.api_version,
+        "kind": "JobFlow",
+        "metadata": {"name": "early"},
+        "spec": {"flows": [{"name": "late"}]},
+    }
+    cron = {
+        "apiVersion": kinds.CRON_JOB.api_version,
+        "kind": "CronJob",
+        "metadata": {"name": "early"},
+        "spec": {
+            "schedule": "0 0 1 1 *",
+            "jobTemplate": {"metadata": {}, "spec": template["spec"]},
+        },
+    }
+    for kind, body in (
+        (kinds.CRON_JOB, cron),
+        (kinds.JOB_TEMPLATE, template),
+        (kinds.JOB_FLOW, flow),
+    ):
+        stage.eve.post(stage.path(kind), body)
+        assert record(stage.find(kind, body["metadata"]["name"])) == ["eve"]
+    by_eve = stage.admin.get(stage.path(kinds.CRON_JOB, "early"))["metadata"]["annotations"]
+    body = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue", "spec": {"weight": 1}}
+    lists = {"optsched.io/users": "ann"}
+    meta = {"name": queue, "annotations": lists}
+    stage.admin.post(collection_path(kinds.QUEUE), {**body, "metadata": meta})
+    try:
+        until(lambda: (stage.admin.get(path).get("status") or {}).get("state"), "it is open")
+        before = stage.num_refused()
+        # A change of the flow has the controller look at it again.
+        labels = {"metadata": {"labels": {"look": "again"}}}
+        stage.admin.patch(stage.path(kinds.JOB_FLOW, "early"), labels)
+        until(lambda: stage.num_refused() > before, "the job is refused")
+        assert stage.find(kinds.JOB, "early-late") is None
+        assert f"user eve may not use queue {queue}" in denial(
+            stage.controller.post, stage.path(kinds.JOB), job("c-1", queue, **by_eve)
+        )
+    finally:
+        stage.admin.delete(stage.path(kinds.JOB_FLOW, "early"))
+        stage.admin.delete(stage.path(kinds.CRON_JOB, "early"))
+        stage.admin.delete(path)
+
+
+def test_a_pod_does_not_join_the_work_of_another_tenant(stage: Stage) -> None:
+    """Way 4: by the name of a PodGroup, before it is made or after, and by a false owner."""
+    groups = stage.path(kinds.POD_GROUP)
+    stage.eve.post(stage.path(kinds.POD), pod("waits", **{GROUP_KEY: "gang"}))
+    said = denial(stage.ann.post, groups, group("gang", "lab"))
+    assert "pod waits of user eve names this PodGroup and may not use queue lab" in said
+    stage.eve.delete(stage.path(kinds.POD, "waits"))
+    stage.ann.post(groups, group("gang", "lab"))
+    said = denial(stage.eve.post, stage.path(kinds.POD), pod("joins", **{GROUP_KEY: "gang"}))
+    assert "user eve may not use queue lab" in said
+    stage.eve.post(stage.path(kinds.POD), pod("free"))
+    change = {"metadata": {"annotations": {GROUP_KEY: "gang"}}}
+    said = denial(stage.eve.patch, stage.path(kinds.POD, "free"), change)
+    assert "user eve may not use queue lab" in said
+    stage.ann.post(stage.path(kinds.POD), pod("member", **{GROUP_KEY: "gang"}))
+    # A false owner: the PodGroup of the owner takes the pod in only as Eve's.
+    stage.ann.post(stage.path(kinds.POD), pod("owner", **{QUEUE_KEY: "lab"}))
+    owner = stage.admin.get(stage.path(kinds.POD, "owner"))["metadata"]
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "owner", "uid": owner["uid"]}
+    made = f"podgroup-{owner['uid']}"
+    until(lambda: stage.find(kinds.POD_GROUP, made), "the PodGroup of the owner")
+    stage.eve.post(stage.path(kinds.POD), pod("child", own={**reference, "controller": True}))
+    (said,) = until(lambda: stage.events("child"), "the refusal is reported")
+    assert "user eve may not use queue lab" in said
+    annotations = stage.admin.get(stage.path(kinds.POD, "child"))["metadata"]["annotations"]
+    assert GROUP_KEY not in annotations
+
+
+def test_work_does_not_grow_in_a_queue_that_its_user_may_no_longer_use(stage: Stage) -> None:
+    """Way 5: raising replicas after leaving the list; less is always allowed."""
+    lab = object_path(kinds.QUEUE, None, "lab")
+    lists = "optsched.io/users"
+    stage.admin.patch(lab, {"metadata": {"annotations": {lists: "ann,eve"}}})
+
+    def is_let_in() -> bool:
+        try:
+            stage.eve.post(stage.path(kinds.JOB), job("grows", "lab", 2))
+        except Refused:
+            return False
+        return True
+
+    until(is_let_in, "Eve is on the list")
+    stage.admin.patch(lab, {"metadata": {"annotations": {lists: "ann"}}})
+    path = stage.path(kinds.JOB, "grows")
+    [task] = stage.admin.get(path)["spec"]["tasks"]
+
+    def scale(number: int) -> str:
+        tasks = [{**task, "replicas": number, "minAvailable": 1}]
+        try:
+            stage.eve.patch(path, {"spec": {"tasks": tasks, "minAvailable": 1}})
+        except Refused as e:
+            return str(e)
+        return ""
+
+    until(lambda: "user eve may not use queue lab" in scale(3), "growth is denied")
+    assert stage.admin.get(path)["spec"]["tasks"][0]["replicas"] == 2
+    assert scale(1) == ""
+
+
+def test_a_queue_is_not_closed_by_a_tenant(stage: Stage) -> None:
+    def command(name: str) -> Raw:
+        uid = stage.admin.get(object_path(kinds.QUEUE, None, "lab"))["metadata"]["uid"]
+        target = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue", "name": "lab", "uid": uid}
+        kind = {"apiVersion": kinds.COMMAND.api_version, "kind": "Command"}
+        return {**kind, "metadata": {"name": name}, "action": "CloseQueue", "target": target}
+
+    said = denial(stage.eve.post, stage.path(kinds.COMMAND), command("close"))
+    assert "user eve may not give queue lab a Command" in said
+    for action, given in (
+        (stage.eve.patch, (object_path(kinds.QUEUE, None, "lab"), {"spec": {"weight": 9}})),
+        (stage.eve.patch, (object_path(kinds.QUEUE, None, "lab", "status"), {"status": {}})),
+    ):
+        assert "cannot patch resource" in denial(action, *given)
