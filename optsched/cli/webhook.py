@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 GATING: Final = "SchedulingGatesQueueAdmission"
 """Volcano's feature; others have no meaning here."""
 
+UNGUARDED: Final = ("/queues/mutate", "/queues/validate", "/hypernodes/validate")
+"""Paths that do not keep tenants apart."""
+
 CONTROLLERS: Final = ("volcano-controllers", "optsched-controllers")
 """Service accounts that make jobs and PodGroups for others."""
 
@@ -215,6 +218,12 @@ def _services(paths: str) -> Sequence[Service]:
         known = ", ".join(SERVICE_OF)
         raise click.BadParameter(
             f"there is no {', '.join(unknown)}; known are {known}", param_hint="--enabled-admission"
+        )
+    missing = [path for path in SERVICE_OF if path not in wanted and path not in UNGUARDED]
+    if missing:
+        logging.getLogger("optsched").warning(
+            "access to queues can be got round, because --enabled-admission leaves out %s",
+            ", ".join(missing),
         )
     return tuple(SERVICE_OF[path] for path in dict.fromkeys(wanted))
 

@@ -69,6 +69,7 @@ def test_flags_as_they_stand_in_the_manifests_of_volcano(
     assert told.files == Files(Path("/c/tls.crt"), Path("/c/tls.key"), Path("/c/ca.crt"))
     assert told.listen == (Address("", 8080), Address("", 11251))
     assert "without a meaning here: --logtostderr, 2>&1" in caplog.text
+    assert "leaves out /podgroups/validate, /jobflows/mutate" in caplog.text
 
 
 def test_what_an_administrator_may_choose(command: Command):
@@ -78,12 +79,14 @@ def test_what_an_administrator_may_choose(command: Command):
         "--enable-root-queue-protection=false",
         "--enable-queue-allocated-pods-check=true",
         "--trusted-user=robot",
+        "--queue-rbac",
         "--graceful-shutdown-time=30s",
         "--webhook-url=https://10.0.0.1:9443",
     )
     rules = told.rules
     assert (rules.scheduler_names, rules.trusted) == (("mine",), frozenset({"robot"}))
     assert (rules.max_queue_depth, rules.protects_root, rules.checks_allocated) == (3, False, True)
+    assert rules.checks_use
     assert (told.grace_s, told.names[0]) == (30.0, "10.0.0.1")
 
 

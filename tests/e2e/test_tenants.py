@@ -154,8 +154,9 @@ def stage(
             print(webhook.log, controllers.log)
     for path in (*made, f"/api/v1/namespaces/{SPACE}"):
         api.delete(path)
-    for file in ("webhook-rbac.yaml", "controllers-rbac.yaml"):
-        control_plane.kubectl("delete", "-f", str(shipped("manifests", file)), "--wait=false")
+    # The namespace of the manifests stays: other files use it.
+    for kind in ("clusterrole", "clusterrolebinding"):
+        control_plane.kubectl("delete", kind, "optsched-webhook", "optsched-controllers")
 
 
 def is_queue(api: Api, name: str) -> bool:
