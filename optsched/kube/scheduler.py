@@ -113,7 +113,8 @@ class Parts:
 class _Answer:
     """A question and what a session said to it.
 
-    `until_ms` is when it is asked again at the latest, `times` how often it got this answer.
+    `until_ms` is when it is asked again at the latest, `times` how often it got this answer, and
+    `repeats` how often in a row it was asked before.
     """
 
     snapshot: Snapshot
@@ -122,6 +123,7 @@ class _Answer:
     flaws: tuple[Flaw, ...]
     until_ms: int
     times: int
+    repeats: int
 
 
 class Scheduler:
@@ -302,11 +304,12 @@ class Scheduler:
         if self._answer is None or self._answer.policy is not policy:
             self._prepare()
         self._advise(snapshot, policy)
-        report = await self._decide(snapshot, policy)
+        repeats = self._repeats(snapshot, policy)
+        report = await self._decide(snapshot, policy, repeats)
         if report is None:
             return
         self._previous, self._answers = report.problem, report.trace.answers
-        self._answer = self._kept(snapshot, policy, report)
+        self._answer = self._kept(snapshot, policy, report, repeats)
         if self._leads():
             self._parts.evictor.carry_out(report.plan, snapshot)
             self._parts.binder.carry_out(report.plan)
@@ -356,12 +359,22 @@ class Scheduler:
             log.warning(advice)
             self._parts.on_advice(advice)
 
-    async def _decide(self, snapshot: Snapshot, policy: Policy) -> Report | None:
+    def _repeats(self, snapshot: Snapshot, policy: Policy) -> int:
+        """How often in a row a session has asked what this one asks, and decided nothing."""
+        answer = self._answer
+        if answer is None or answer.policy is not policy:
+            return 0
+        is_same = question.changes_nothing(answer.plan) and question.asks_the_same(
+            answer.snapshot, snapshot
+        )
+        return answer.repeats + 1 if is_same else 0
+
+    async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
         """A session, by the greedy pipeline alone if it fails; None if that fails, too."""
         optimises = policy.solver is not SolverKind.NONE
         for chosen in (policy, without_solver(policy)) if optimises else (policy,):
             try:
-                return await self._in_thread(snapshot, chosen)
+                return await self._in_thread(snapshot, chosen, repeats)
             except Exception:
                 # Whatever is wrong with a session, it must not end the scheduler.
                 log.exception("session failed with policy %s", chosen.name)
@@ -369,12 +382,13 @@ class Scheduler:
                 self._executor.submit(self._parts.dumps.keep, snapshot, "error")
         return None
 
-    async def _in_thread(self, snapshot: Snapshot, policy: Policy) -> Report:
+    async def _in_thread(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report:
         optimises = policy.solver is SolverKind.CPSAT
         around = Surroundings(
             clock=self._parts.clock,
             solver=self._parts.solver.ready if optimises else None,
             incidents=self._parts.dumps,
+            limits=question.limits_for(policy.budgets.solve_ms, repeats),
         )
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self._hold, snapshot, policy, around)
@@ -392,7 +406,7 @@ class Scheduler:
                 outside.closed(plan)
         return report
 
-    def _kept(self, snapshot: Snapshot, policy: Policy, report: Report) -> _Answer:
+    def _kept(self, snapshot: Snapshot, policy: Policy, report: Report, repeats: int) -> _Answer:
         before, times, plan = self._answer, 0, report.plan
         if before is not None and before.policy is policy and before.plan.pending == plan.pending:
             times = before.times + 1
@@ -407,7 +421,7 @@ class Scheduler:
             until_ms = min(until_ms, turn_ms)
         if report.trace.answers and plan.pending:
             until_ms = min(until_ms, now_ms + question.OTHERS_MS)
-        return _Answer(snapshot, policy, plan, report.flaws, until_ms, times)
+        return _Answer(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
 
     def _tell(self, now_ms: int) -> None:
         """Status and events of all that has changed since the last time."""

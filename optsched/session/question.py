@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.domain.cluster import Snapshot
 from optsched.domain.decisions import Allocate, Evict
 from optsched.domain.task import TaskStatus
+from optsched.engines.cpsat.model import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,9 @@ AT_LATEST_MS: Final = 60_000
 
 SOON_MS: Final = 5_000
 """The same for an answer that is not proved, after the first time; twice as long after each."""
+
+MOST_TIMES: Final = 4
+"""How many times the budget of a session one gets that asks what was asked before."""
 
 OTHERS_MS: Final = 1_000
 """The same where somebody outside was asked, who may change his mind without a sign."""
@@ -97,3 +101,15 @@ def ask_again_ms(plan: Plan, times: int) -> int:
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))
+
+
+def limits_for(solve_ms: int, repeats: int) -> Limits:
+    """What a session may spend that asks for the `repeats`-th time what was not proved before.
+
+    Nothing else is waiting to be decided, so it gets more time, begins its search elsewhere and
+    asks a second engine.
+    """
+    if not repeats:
+        return Limits(budget_ms=solve_ms)
+    times = min(2**repeats, MOST_TIMES)
+    return Limits(budget_ms=solve_ms * times, seed=repeats, num_engines=2)

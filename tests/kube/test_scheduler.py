@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE
+from optsched.engines.cpsat.model import Limits
 from optsched.formats.usage import read_usage
 from optsched.kube import scheduler as module
 from optsched.kube.binder import LiveBinder, Surroundings
@@ -28,6 +29,8 @@ from optsched.kube.solving import SolverKeeper
 from optsched.kube.writes import writer
 from optsched.policy.catalogue import Shelf
 from optsched.policy.reload import PolicyWatch
+from optsched.session.question import limits_for
+from optsched.session.session import run_session
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from optsched.kube.binder import Bind, Failure
     from optsched.kube.errors import KubeError
     from optsched.kube.evictor import Victim
+    from optsched.session.session import Report
 
 PERIOD_S = 0.005
 
@@ -235,6 +239,30 @@ async def test_an_answer_does_not_stand_for_ever(tmp_path: Path) -> None:
         decided = int(plant.count("optsched_sessions_total"))
         plant.clock.seconds += 61
         await plant.sessions(decided + 1)
+
+
+@pytest.mark.asyncio
+async def test_what_is_asked_again_may_be_searched_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Limits | None] = []
+
+    def noting(*args: Any, **kwargs: Any) -> Report:
+        given.append(args[2].limits)
+        return run_session(*args, **kwargs)
+
+    monkeypatch.setattr(module, "run_session", noting)
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        await plant.skip()
+        before = len(given)
+        assert given[-1] == Limits(budget_ms=400)
+        plant.clock.seconds += 61
+        await plant.sessions(before + 1)
+        plant.tell(node("n2"))
+        await plant.sessions(before + 2)
+    assert given[before:] == [limits_for(400, 1), Limits(budget_ms=400)]
 
 
 @pytest.mark.asyncio

@@ -25,6 +25,7 @@ from optsched.domain.decisions import (
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import TaskStatus
 from optsched.domain.usage import Usage
+from optsched.engines.cpsat.model import Limits
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.question import (
@@ -33,6 +34,7 @@ from optsched.session.question import (
     ask_again_ms,
     asks_the_same,
     changes_nothing,
+    limits_for,
     next_turn_ms,
 )
 from optsched.session.session import Surroundings, run_session
@@ -170,6 +172,14 @@ def test_what_is_not_proved_is_asked_again_soon_and_then_less_often() -> None:
     guess = plan(status=LevelStatus.FEASIBLE)
     pauses = [ask_again_ms(guess, times) for times in (0, 1, 2, 3, 4, 1000)]
     assert pauses == [SOON_MS, 10_000, 20_000, 40_000, AT_LATEST_MS, AT_LATEST_MS]
+
+
+def test_who_asks_the_same_again_may_search_elsewhere_and_for_longer() -> None:
+    limits = [limits_for(400, repeats) for repeats in (0, 1, 2, 3, 50)]
+    assert limits[0] == Limits(budget_ms=400)
+    assert [each.budget_ms for each in limits] == [400, 800, 1600, 1600, 1600]
+    assert [each.seed for each in limits] == [0, 1, 2, 3, 50]
+    assert [each.num_engines for each in limits] == [1, 2, 2, 2, 2]
 
 
 def test_it_is_asked_again_when_somebody_has_waited_too_long() -> None:
