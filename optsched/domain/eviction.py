@@ -30,7 +30,10 @@ def leaving(snapshot: Snapshot, tasks: Collection[str], *, still_request: bool =
         if task.key not in tasks:
             return task
         # A task is the same object in its gang and on its node, and stays so.
-        return known.setdefault(id(task), gone(task))
+        new = known.get(id(task))
+        if new is None:
+            new = known[id(task)] = gone(task)
+        return new
 
     def all_of(old: tuple[Task, ...]) -> tuple[Task, ...] | None:
         return tuple(map(each, old)) if any(t.key in tasks for t in old) else None

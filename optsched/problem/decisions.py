@@ -51,6 +51,17 @@ class Decisions:
         no_gang = np.zeros(problem.num_gangs, np.bool_)
         return cls(empty, empty.copy(), no_gang, no_gang.copy())
 
+    def equals(self, other: Decisions) -> bool:
+        """Whether other decisions about the same problem do the same."""
+        pairs = (
+            (self.node_of, other.node_of),
+            (self.nominated, other.nominated),
+            (self.enqueued, other.enqueued),
+            (self.refused, other.refused),
+        )
+        arrays_equal = all(np.array_equal(one, another) for one, another in pairs)
+        return arrays_equal and self.evictions == other.evictions
+
     def placed_by_entry(self, problem: Problem) -> tuple[I64, I64, I64]:
         """Placed tasks by gang and class: (k,) gang, class and number."""
         placed = self.node_of >= 0

@@ -459,11 +459,15 @@ class _Session:
         is_gated = any(gang.phase is GangPhase.PENDING for gang in first.problem.snapshot.gangs)
         # Without victims the order of tiers gives what the incumbent has.
         by_tier = [first.tiers.of] if is_gated or len(running_tasks(first.problem)) else []
+        before = first.answers[-1].decisions
         for tier_of in (*by_tier, None):
             with self._watch("greedy"):
                 decisions = run_greedy(
                     first.problem, self._policy.rules, replace(options, tier_of=tier_of)
                 )
+                if decisions.equals(before):
+                    continue
+                before = decisions
                 actions = self._with_cards(actions_of(first.problem, decisions, first.tiers))
                 found = self._judged(first, decisions, (*self._moved, *actions), NO_SOLVER)
             if rank_candidates([best, found])[0] is best:

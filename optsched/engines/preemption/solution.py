@@ -329,7 +329,10 @@ class _Preemptors:
     def _takes(self, gang: int, victim: int) -> bool:
         """Whether a gang asks for more on a victim's node than other victims there give to it."""
         problem, node = self._problem, int(self._running.node_of[victim])
-        mine = np.flatnonzero((problem.gang_of == gang) & (self.node_of == node))
+        first, end = problem.task_start[gang : gang + 2].tolist()
+        mine = first + np.flatnonzero(self.node_of[first:end] == node)
+        if not len(mine):
+            return False
         asked = problem.classes.request[problem.task_class[mine]].sum(axis=0)
         given = self._given.get((gang, node), np.zeros_like(asked))
         gives = self._running.request[victim] > 0
@@ -339,7 +342,8 @@ class _Preemptors:
     def _swap(self, gang: int, nodes: I64) -> bool:
         """Let a task of a gang change places with an equal one that takes no victim's room."""
         problem = self._problem
-        for task in np.flatnonzero((problem.gang_of == gang) & (self.node_of >= 0)).tolist():
+        first, end = problem.task_start[gang : gang + 2].tolist()
+        for task in (first + np.flatnonzero(self.node_of[first:end] >= 0)).tolist():
             here = int(self.node_of[task])
             if (gang, here) in self._given or here in nodes:
                 continue

@@ -159,24 +159,21 @@ def add_whole_rows(
     `evict` are (K,) variables of the groups, `whole` (J,) those of gangs that leave.
     """
     groups, wholes = victims
-    for j, gang in enumerate(wholes):
-        mine = np.flatnonzero(groups.gang == j)
-        ones = np.ones(len(mine), np.int64)
-        variables = np.append(evict[mine], whole[j])
+    by_gang = np.argsort(groups.gang, kind="stable")
+    start = np.searchsorted(groups.gang[by_gang], np.arange(len(wholes) + 1)).tolist()
+    for j, (gang, leaves) in enumerate(zip(wholes, whole.tolist(), strict=True)):
+        mine = by_gang[start[j] : start[j + 1]]
+        variables, ones = [*evict[mine].tolist(), leaves], [1] * len(mine)
         rest = gang.held - gang.surplus
-        model.add_rows(0, variables, np.append(ones, -rest), upper=gang.surplus)
+        model.add_row(variables, [*ones, -rest], upper=gang.surplus)
         if gang.may_leave:
-            model.add_rows(0, variables, np.append(ones, -gang.held), lower=0)
+            model.add_row(variables, [*ones, -gang.held], lower=0)
         for role, held, surplus in gang.by_role:
-            some = mine[groups.role[mine] == role]
-            model.add_rows(
-                0,
-                np.append(evict[some], whole[j]),
-                np.append(np.ones(len(some), np.int64), surplus - held),
-                upper=surplus,
-            )
-        by_part = [evict[mine[groups.part[mine] == p]] for p in range(len(gang.parts))]
-        _part_rows(model, gang, by_part, int(whole[j]))
+            some = evict[mine[groups.role[mine] == role]].tolist()
+            model.add_row([*some, leaves], [*[1] * len(some), surplus - held], upper=surplus)
+        if gang.parts or gang.spare_parts:
+            by_part = [evict[mine[groups.part[mine] == p]] for p in range(len(gang.parts))]
+            _part_rows(model, gang, by_part, leaves)
 
 
 def _part_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:

@@ -90,11 +90,18 @@ class Grouping:
         """What gangs of victims still hold once those that were chosen before have left."""
         problem, running = self._problem, self._running
         found = []
-        for j in range(int(groups.gang.max(initial=-1)) + 1):
-            mine = groups.gang == j
-            number = int(running.gang_of[groups.tasks[mine[groups.of_task]][0]])
+        by_gang = np.argsort(groups.gang, kind="stable")
+        num_gangs = int(groups.gang.max(initial=-1)) + 1
+        start = np.searchsorted(groups.gang[by_gang], np.arange(num_gangs + 1)).tolist()
+        first_task = groups.tasks[np.unique(groups.of_task, return_index=True)[1]]
+        have_lost = set(running.gang_of[state.evicted].tolist())
+        for j in range(num_gangs):
+            mine = by_gang[start[j] : start[j + 1]]
+            number = int(running.gang_of[first_task[mine[0]]])
             gang = problem.snapshot.gangs[number]
-            gone = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
+            gone = []
+            if number in have_lost:
+                gone = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
             held = int(self._facts.held[number]) - len(gone)
             ready = int(problem.num_ready[number]) - len(gone)
             # A gang of victims that loses all it has leaves whole, whatever its minimum.
@@ -111,7 +118,7 @@ class Grouping:
             found.append(self._with_parts(whole, groups, mine, gone) if gang.sub_groups else whole)
         return tuple(found)
 
-    def _with_parts(self, whole: Whole, groups: Groups, mine: Bool, gone: list[int]) -> Whole:
+    def _with_parts(self, whole: Whole, groups: Groups, mine: I64, gone: list[int]) -> Whole:
         gang = self._problem.snapshot.gangs[whole.gang]
         left = {self._running.tasks[v].key for v in gone}
         ready: Counter[tuple[int, tuple[str, ...]] | None] = Counter()
@@ -128,7 +135,7 @@ class Grouping:
             is_whole = ready[name] >= size
             spare[policy] += is_whole
             surplus = min(ready[name] - size, there) if is_whole else there
-            leaves = int(groups.count[mine & (groups.part == p)].sum()) == there
+            leaves = int(groups.count[mine[groups.part[mine] == p]].sum()) == there
             parts.append(Part(policy, there, surplus, leaves))
         more = tuple((r, max(n, 0)) for r, n in spare.items() if gang.sub_groups[r].min_groups)
         return replace(whole, parts=tuple(parts), spare_parts=more)
