@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from tests.oracle.checks import Finding, refused
 from tests.oracle.manifests import gang_of, key_of, timestamp
+from tests.oracle.proofs import check_starvation
 from tests.oracle.sessions import Worth, decide, described, policy_of, snapshot_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def finish(cluster: Cluster, rng: Random) -> Cluster:
 def check_calm(cluster: Cluster, model: str) -> Iterator[Finding]:
     """Ten sessions in a row, with nothing else going on, come to rest.
 
-    No pod is evicted twice, what had room nominated gets it, and the last sessions do nothing.
+    No pod is evicted twice, what had room nominated gets it, and the last sessions do nothing. No
+    gang waits then that could start.
     """
     policy = policy_of(model)
     evicted: Counter[str] = Counter()
@@ -92,6 +94,7 @@ def check_calm(cluster: Cluster, model: str) -> Iterator[Finding]:
             yield Finding(f"chain {finding.kind}", model, text)
             return
         if not plan.actions:
+            yield from check_starvation(cluster, model)
             return
         for action in plan.actions:
             if isinstance(action, Evict):

@@ -6,6 +6,8 @@ It runs in a process of its own, one request a line:
 
     {"document": List, "policy": a model file, parsed, "barred": [[task, …], …], "evict": true}
 
+With "started": [gang, …] it says what these gangs are worth together, and what no plan beats.
+
 Its plans are proposals. The verifier of the project decides whether one counts, so that a row that
 is too loose here costs a try, and one that is too tight hides a better plan, but neither makes a
 finding by itself. Shares are computed with floating point for the same reason.
@@ -345,9 +347,20 @@ def _capacity_parts(inst: Instance) -> dict[str, dict[str, float]]:
 
 
 class Joint:
-    """The joint problem of one session."""
+    """The joint problem of one session; with less in it where it is `relaxed`.
 
-    def __init__(self, inst: Instance, policy: Mapping[str, Any], *, evict: bool) -> None:
+    Relaxed, any pod that may be evicted at all may leave for nothing, and only gangs and the room
+    of nodes are left: no plan of any policy starts more.
+    """
+
+    def __init__(
+        self,
+        inst: Instance,
+        policy: Mapping[str, Any],
+        *,
+        evict: bool,
+        relaxed: bool = False,
+    ) -> None:
         self.inst = inst
         rules = {r["name"]: r for tier in policy["tiers"] for r in tier["rules"]}
         self.rules, self.policy = rules, policy
@@ -371,6 +384,10 @@ class Joint:
         self.resources = sorted({r for e in inst.entries for r in e.one.request} - set(_CARDS))
         if not any(inst.cards.values()):
             self.resources = sorted({r for e in inst.entries for r in e.one.request})
+        if relaxed:
+            self._relax()
+            self._rooms()
+            return
         self._variables()
         self._gangs()
         self._rooms()
@@ -441,6 +458,33 @@ class Joint:
                 ways.append(one)
             model.add(sum(ways) <= 1)
             self.gone[pod.key] = sum(ways) if ways else 0
+
+    def _relax(self) -> None:
+        inst, model = self.inst, self.model
+        for i, entry in enumerate(inst.entries):
+            for n in inst.nodes:
+                most = len(entry.pods) if self._is_open(entry.one, n) else 0
+                self.u[i, n] = model.new_int_var(0, most, "")
+        for _, pod in inst.victims:
+            self.gone[pod.key] = model.new_bool_var("")
+        for g in inst.gangs.values():
+            mine = [i for i, e in enumerate(inst.entries) if e.gang is g]
+            if mine:
+                self.y[g.name] = model.new_bool_var("")
+                coming = sum(self.placed(i) for i in mine)
+                model.add(coming >= max(g.need, 1) * self.y[g.name])
+
+    def most_started(self, seconds: float = 0.5) -> int:
+        """A bound of what gangs that start are worth together."""
+        total = sum(weight * self.y[name] for name, weight in self.worth().items())
+        if isinstance(total, int):
+            return 0
+        self.model.maximize(total)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = seconds
+        solver.solve(self.model)
+        return round(solver.best_objective_bound)
 
     def _action(self, victim: _Gang, preemptor: _Gang) -> str:
         if victim.name == preemptor.name:
@@ -800,23 +844,31 @@ class Joint:
             else {}
             for e in self.inst.entries
         ]
-        for r in self.resources:
+        named = {r for e in self.inst.entries for r in e.one.request} - {"pods"}
+        devices_first = sorted(named, key=lambda r: (r not in ("cpu", "memory"), r), reverse=True)
+        for r in devices_first:
             if all(s and s.get(r, 0) == max(s.values()) for s in shares):
                 return [e.one.request[r] for e in self.inst.entries]
-        return [max(int(max(s.values(), default=Fraction(0)) * BILLION), 1) for s in shares]
+        return [max(round(max(s.values(), default=Fraction(0)) * BILLION), 1) for s in shares]
 
-    def _admission(self) -> list[tuple[tuple[int, ...], Any]]:
+    def worth(self) -> dict[str, int]:
+        """What each gang that does not run counts once it starts (admission.md)."""
         weights = self._weights()
-        tiers: dict[tuple[int, ...], Any] = defaultdict(int)
         by_weight = self.policy.get("admission", {}).get("by") == "weight"
+        found = {}
         for g in self.inst.gangs.values():
             mine = [(i, e) for i, e in enumerate(self.inst.entries) if e.gang is g]
             if not mine or not g.need:
                 continue
             number = sum(len(e.pods) for _, e in mine)
             mass = sum(len(e.pods) * weights[i] for i, e in mine) * g.need
-            weight = max(mass // number, 1) * (max(g.priority, 1) if by_weight else 1)
-            tiers[self._tier(g)] += weight * self.y[g.name]
+            found[g.name] = max(mass // number, 1) * (max(g.priority, 1) if by_weight else 1)
+        return found
+
+    def _admission(self) -> list[tuple[tuple[int, ...], Any]]:
+        tiers: dict[tuple[int, ...], Any] = defaultdict(int)
+        for name, weight in self.worth().items():
+            tiers[self._tier(self.inst.gangs[name])] += weight * self.y[name]
         return sorted(tiers.items())
 
     def _tasks(self) -> list[tuple[tuple[int, ...], Any]]:
@@ -947,11 +999,21 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
     return joint.solve()
 
 
+def appraise(request: Mapping[str, Any]) -> dict[str, int]:
+    """What gangs that start are worth together, and what no plan beats."""
+    inst = Instance(request["document"]["items"])
+    joint = Joint(inst, request["policy"], evict=True, relaxed=True)
+    started = set(request["started"])
+    value = sum(w for name, w in joint.worth().items() if inst.gangs[name].key in started)
+    return {"value": value, "most": joint.most_started()}
+
+
 def main() -> None:
     """Answer requests line by line."""
     for line in sys.stdin:
         try:
-            reply: Any = {"plan": answer(json.loads(line))}
+            request = json.loads(line)
+            reply: Any = {"plan": (appraise if "started" in request else answer)(request)}
         except Exception as e:
             reply = {"error": f"{type(e).__name__}: {e}"}
         print(json.dumps({**reply, "cpu_s": time.process_time()}), flush=True)

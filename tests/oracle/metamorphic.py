@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.oracle.checks import OPEN, Finding
+from tests.oracle.manifests import gang_of
 from tests.oracle.proofs import false_claim
 from tests.oracle.sessions import Worth, decide, described, first_loss, policy_of, snapshot_of
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from optsched.domain.decisions import Plan
     from tests.oracle.manifests import Cluster
 
+_HALF = "other-half"
 _OVER_NODES = ("node score", "fragmentation", "network topology", "victims")
 """Levels that may well be worse where there is more room: more tasks come, to other nodes."""
 
@@ -74,6 +77,61 @@ def roomier(cluster: Cluster) -> Cluster:
     return after
 
 
+def split(cluster: Cluster, rng: Random) -> Cluster | None:
+    """A leaf queue as two equal ones, each with half of everything; None without such a queue.
+
+    Weights of all others are doubled. Every second of its gangs that wait is in the new queue.
+    """
+    after = cluster.copy()
+    specs = {q["metadata"]["name"]: q["spec"] for q in after.of_kind("Queue")}
+    parents = {spec.get("parent") for spec in specs.values()}
+    leaves = [
+        name
+        for name, spec in specs.items()
+        if name not in parents and name != "default" and "dequeueStrategy" not in spec
+    ]
+    if not leaves:
+        return None
+    chosen = rng.choice(leaves)
+    for name, spec in specs.items():
+        if name != chosen:
+            spec["weight"] = 2 * spec.get("weight", 1)
+    own = specs[chosen]
+    for amounts in (
+        own.get("deserved", {}),
+        own.get("capability", {}),
+        own.get("guarantee", {}).get("resource", {}),
+    ):
+        amounts.update({r: str(int(a) // 2) for r, a in amounts.items()})
+    after.queue(_HALF, **deepcopy(own))
+    running = {gang_of(p) for p in after.of_kind("Pod") if "nodeName" in p["spec"]}
+    waiting = [
+        g
+        for g in after.of_kind("PodGroup")
+        if g["spec"]["queue"] == chosen and g["metadata"]["name"] not in running
+    ]
+    for gang in waiting[::2]:
+        gang["spec"]["queue"] = _HALF
+    return after
+
+
+def check_split(cluster: Cluster, model: str, seed: str = "0") -> Iterator[Finding]:
+    """No bound of a queue excludes what two queues of half of everything reach together."""
+    halves = split(cluster, Random(seed))
+    if halves is None:
+        return
+    policy, whole = policy_of(model), snapshot_of(cluster)
+    plan = decide(whole, policy).plan
+    parted = decide(snapshot_of(halves), policy).plan
+    mine, theirs = (Worth.of(whole, policy, p.actions) for p in (plan, parted))
+    loss = None if theirs.violations else first_loss(mine, theirs)
+    if loss is not None:
+        kind = false_claim(plan.certificate, loss) or OPEN
+        level = loss.level.partition(",")[0]
+        text = f"worse than in two halves: {loss}\n{described(plan)}\nhalves\n{described(parted)}"
+        yield Finding(f"{kind}, queue in halves {level}", model, text)
+
+
 def check_metamorphic(cluster: Cluster, model: str, seed: str = "0") -> Iterator[Finding]:
     """Order, names and units change no value of a proved level."""
     policy = policy_of(model)
@@ -126,4 +184,12 @@ def check_roomier(cluster: Cluster, model: str) -> Iterator[Finding]:
         yield Finding(f"{kind}, one more node {level}", model, text)
 
 
-__all__ = ["check_metamorphic", "check_roomier", "doubled", "permuted", "renamed"]
+__all__ = [
+    "check_metamorphic",
+    "check_roomier",
+    "check_split",
+    "doubled",
+    "permuted",
+    "renamed",
+    "split",
+]

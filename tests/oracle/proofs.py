@@ -15,6 +15,7 @@ import yaml
 
 from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate, Sense
 from optsched.policy.load import is_shipped
+from optsched.rules.admission import ADMISSION
 from tests.oracle.checks import Finding
 from tests.oracle.sessions import (
     MODELS,
@@ -120,6 +121,42 @@ def check_proof(cluster: Cluster, model: str) -> Iterator[Finding]:
                     )
                     return
             break
+
+
+def check_value(cluster: Cluster, model: str) -> Iterator[Finding]:
+    """What gangs are said to add by starting is what they do add, and is possible at all."""
+    snapshot, policy = snapshot_of(cluster), policy_of(model)
+    if "admission" not in policy.levels:
+        return
+    plan = decide(snapshot, policy).plan
+    started = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
+    request = {"document": cluster.document(), "policy": model_of(model)}
+    told = worker().ask({**request, "started": sorted(started)})
+    judged = Worth.of(snapshot, policy, plan.actions).levels
+    value = sum(v for name, _, v in judged if name.startswith(ADMISSION))
+    # What is lent is a level of its own there.
+    claimed = sum(r.value for r in plan.certificate.levels if r.name.startswith(ADMISSION))
+    if value != told["value"] or claimed > min(value, told["most"]):
+        numbers = f"{claimed} claimed, {value} judged, {told['value']} by the joint model"
+        text = f"{numbers}, at most {told['most']} possible\n{described(plan)}"
+        yield Finding("false value admission", model, text)
+
+
+def check_starvation(cluster: Cluster, model: str) -> Iterator[Finding]:
+    """No gang could start without evictions where a session does nothing."""
+    snapshot, policy = snapshot_of(cluster), policy_of(model)
+    request = {"document": cluster.document(), "policy": model_of(model), "evict": False}
+    barred: list[list[str]] = []
+    for _ in range(_TRIES):
+        found = worker().ask({**request, "barred": barred})
+        if found is None or not found["bind"]:
+            return
+        actions = actions_of(snapshot, {**found, "nominate": []})
+        if not Worth.of(snapshot, policy, actions).violations:
+            gangs = ", ".join(sorted({gang for _, _, gang in found["bind"]}))
+            yield Finding("chain starves", model, f"could start at rest: {gangs}")
+            return
+        barred.append(_parts(found))
 
 
 def _parts(found: Mapping[str, Any]) -> list[str]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from tests.oracle.chains import check_calm, check_history
 from tests.oracle.checks import check_session, guarded
 from tests.oracle.clusters import FAMILIES, MEDIUM, SMALL, draw_cluster
-from tests.oracle.metamorphic import check_metamorphic, check_roomier
-from tests.oracle.proofs import check_proof, worker
+from tests.oracle.metamorphic import check_metamorphic, check_roomier, check_split
+from tests.oracle.proofs import check_proof, check_value, worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,9 +100,9 @@ def run_case(
     for model in models or case.models:
         checks = [check_session]
         if case.is_small and model != GREEDY and turn % 2 == 0:
-            checks.append(check_proof)
+            checks += [check_proof, check_value]
         if case.is_small and turn % 4 == 1:
-            checks += [check_metamorphic, check_roomier]
+            checks += [check_metamorphic, check_roomier, check_split]
         if case.is_small and turn % 4 == 3:
             checks += [check_calm, check_history]
         yield model, [f for check in checks for f in guarded(model, partial(check, cluster, model))]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from optsched.domain.decisions import Allocate, Certificate, Evict, Nominate, Plan
 from tests.oracle.chains import carry_out
 from tests.oracle.checks import check_session
 from tests.oracle.clusters import FAMILIES, draw_cluster
 from tests.oracle.manifests import Cluster
+from tests.oracle.metamorphic import split
 from tests.oracle.minimise import minimised
-from tests.oracle.proofs import model_of, worker
+from tests.oracle.proofs import check_starvation, model_of, worker
 from tests.oracle.runner import run_cases
 from tests.oracle.sessions import Worth, decide, first_loss, policy_of, snapshot_of
 from tests.support.effort import EFFORT
@@ -47,6 +50,46 @@ class TestTheJointModel:
         )
         assert [task for task, _, _ in found["evict"]] == ["ml/low-0"]
         assert len(found["nominate"]) == 3
+
+    def test_what_gangs_are_worth_and_the_most_that_could_start(self):
+        cluster = Cluster()
+        cluster.queue("default")
+        cluster.node("n0", {"cpu": 4})
+        runs = cluster.gang("runs", "default", 1, ("", 0))
+        cluster.pod(runs, "runs-0", {"cpu": 1}, "n0", notes={"volcano.sh/preemptable": "false"})
+        for name, cpu in (("a", 2), ("b", 2), ("c", 1)):
+            cluster.pod(cluster.gang(name, "default", 1, ("", 0)), f"{name}-0", {"cpu": cpu})
+        request = {"document": cluster.document(), "policy": model_of("volcano-default")}
+        told = worker().ask({**request, "started": ["ml/a"]})
+        assert told == {"value": 2000, "most": 3000}
+
+    def test_a_gang_that_waits_beside_room_starves(self):
+        cluster = Cluster()
+        cluster.queue("default")
+        cluster.node("n0", {"cpu": 2})
+        cluster.pod(cluster.gang("a", "default", 1, ("", 0)), "a-0", {"cpu": 2})
+        (finding,) = check_starvation(cluster, "volcano-default")
+        assert finding.text == "could start at rest: ml/a"
+        cluster.of_kind("Node")[0]["spec"]["unschedulable"] = True
+        assert list(check_starvation(cluster, "volcano-default")) == []
+
+
+def test_a_queue_is_split_in_two_equal_ones():
+    cluster = Cluster()
+    cluster.queue("q0", weight=2, deserved={"cpu": "5"})
+    cluster.queue("default")
+    for i in range(3):
+        cluster.gang(f"g{i}", "q0", 1, ("", 0))
+    halves = split(cluster, Random(0))
+    assert halves is not None
+    specs = {q["metadata"]["name"]: q["spec"] for q in halves.of_kind("Queue")}
+    assert specs == {
+        "q0": {"weight": 2, "deserved": {"cpu": "2"}},
+        "other-half": {"weight": 2, "deserved": {"cpu": "2"}},
+        "default": {"weight": 2},
+    }
+    queues = [g["spec"]["queue"] for g in halves.of_kind("PodGroup")]
+    assert queues == ["other-half", "q0", "other-half"]
 
 
 def test_gangs_of_several_priorities_in_one_tier_are_each_asked():
