@@ -54,10 +54,13 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
 
 
 def _root(annotations: Mapping[str, object], findings: Findings) -> None:
-    for key, root in ((HIERARCHY, ROOT_QUEUE), (HIERARCHY_WEIGHTS, "1")):
-        path = annotations.get(key)
-        if isinstance(path, str) and path and path.split("/")[0] != root:
-            findings.change(("metadata", "annotations", key), f"{root}/{path}")
+    """Begin the path at the root, and the weights with its weight where the path is without it."""
+    path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
+    if not isinstance(path, str) or not path or path.split("/")[0] == ROOT_QUEUE:
+        return
+    findings.change(("metadata", "annotations", HIERARCHY), f"{ROOT_QUEUE}/{path}")
+    if isinstance(weights, str) and weights:
+        findings.change(("metadata", "annotations", HIERARCHY_WEIGHTS), f"1/{weights}")
 
 
 def validate(request: Request, world: World, settings: Settings) -> Response:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from optsched.admission.world import Settings
-from tests.admission.kit import ask, patched, queue, world
+from tests.admission.kit import ask, made, patched, queue, world
 
 GPU = "nvidia.com/gpu"
 LENGTH = "volcano.sh/hierarchy must have the same length with volcano.sh/hierarchy-weights"
@@ -354,8 +354,17 @@ def test_a_new_queue_is_filled_in(obj: Any, spec: Any):
     [
         (tree("eng/prod", "2/8"), tree("root/eng/prod", "1/2/8")),
         (tree("root/eng", "1/2"), tree("root/eng", "1/2")),
+        (tree("a/b", "1/2"), tree("root/a/b", "1/1/2")),
     ],
 )
 def test_the_older_notation_of_trees_begins_at_the_root(given: Any, filled: Any):
     obj = manifest(annotations=given)
     assert patched(obj, ask("/queues/mutate", obj))["metadata"]["annotations"] == filled
+    assert made("/queues/mutate", obj).problems == ()
+
+
+def test_as_many_weights_as_the_path_has_parts_are_wanted_before_it_is_rooted():
+    refused = made("/queues/mutate", manifest(annotations=tree("a/b", "1/2/3")))
+    assert refused.problems == (
+        f'metadata.annotations[volcano.sh/hierarchy]: Invalid value: "root/a/b": {LENGTH} 1/1/2/3',
+    )
