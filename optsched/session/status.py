@@ -54,7 +54,9 @@ def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: boo
     for task in gang.tasks:
         count[task.status] += 1
     done = count[TaskStatus.SUCCEEDED] + count[TaskStatus.FAILED]
-    there = count[TaskStatus.BOUND] + count[TaskStatus.RUNNING] + done + allocated
+    # A pod that terminates still holds its node: a rolling restart is no loss of the gang.
+    leaving = sum(task.status is TaskStatus.RELEASING and bool(task.node) for task in gang.tasks)
+    there = count[TaskStatus.BOUND] + count[TaskStatus.RUNNING] + leaving + done + allocated
     phase = _phase(gang, there, count[TaskStatus.RUNNING], done, enqueued)
     return GangStatus(
         phase,
