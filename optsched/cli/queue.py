@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.api.kinds import COMMAND, QUEUE, Ref
-from optsched.api.wellknown import DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.api.wellknown import CLOSED_BY_PARENT, DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.cli.cluster import Exit, Failure, ask, cluster_options, create, listed, read
 from optsched.cli.columns import QUEUES, Column, Table, amounts, in_tree, name_of, parent_of
 from optsched.cli.manifests import (
@@ -43,6 +43,7 @@ OPEN: Final = "OpenQueue"
 CLOSE: Final = "CloseQueue"
 _ACTIONS: Final = {"open": OPEN, "close": CLOSE}
 _UPDATE: Final = "update"
+_SHUT: Final = ("Closed", "Closing")
 _BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
 
 
@@ -168,10 +169,41 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
         obj = await read(client, Ref(QUEUE, "", name))
         if action == _UPDATE:
             return await client.patch(Ref(QUEUE, "", name), {"spec": patch})
-        await _command(client, obj, _ACTIONS[action])
+        problem = why_not_operated(obj, await listed(client, QUEUE), action)
+        if problem:
+            raise Failure(problem, Exit.CONFLICT)
+        if not _is_done(obj, action):
+            await _command(client, obj, _ACTIONS[action])
         return obj
 
-    show_done(QUEUE, ask(place, operated), form, f"{action} queue {name} successfully")
+    obj = ask(place, operated)
+    is_done = action != _UPDATE and _is_done(obj, action)
+    said = f"queue {name} is {state_of(obj)} already" if is_done else ""
+    show_done(QUEUE, obj, form, said or f"{action} queue {name} successfully")
+
+
+def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
+    """Return why a queue can not be opened or closed; empty if it can. queues: all there are."""
+    name, parent = name_of(obj), parent_of(obj)
+    if action == "close" and name == ROOT_QUEUE:
+        return f"queue {name} can not be closed: every other queue is below it"
+    states = {name_of(each): state_of(each) for each in queues}
+    if action == "open" and states.get(parent) in _SHUT:
+        return f"queue {name} stays closed while its parent {parent} is: open {parent} first"
+    return ""
+
+
+def _is_done(obj: Raw, action: str) -> bool:
+    """Whether a queue is in the state that is asked for, and stays in it."""
+    if action == "open":
+        return state_of(obj) == "Open"
+    annotations = (obj.get("metadata") or {}).get("annotations") or {}
+    return state_of(obj) in _SHUT and annotations.get(CLOSED_BY_PARENT) != "true"
+
+
+def state_of(obj: Raw) -> str:
+    """The state of a queue; empty where it has none yet."""
+    return str((obj.get("status") or {}).get("state") or "")
 
 
 async def _command(client: Client, obj: Raw, action: str) -> None:

@@ -194,7 +194,7 @@ def test_wrong_usage_ends_with_2(
 
 @pytest.mark.parametrize(("word", "action"), [("open", "OpenQueue"), ("close", "CloseQueue")])
 def test_operate_asks_by_a_command(cluster: FakeCluster, word: str, action: str) -> None:
-    cluster.put(queue("q"))
+    cluster.put(queue("q", status={"state": "Open" if word == "close" else "Closed"}))
     result = optsched("queue", "operate", "-n", "q", "-a", word)
     assert (result.exit_code, result.stdout) == (0, f"{word} queue q successfully\n")
     made = cluster.one(COMMAND)
@@ -204,6 +204,57 @@ def test_operate_asks_by_a_command(cluster: FakeCluster, word: str, action: str)
     target = {"apiVersion": QUEUE.api_version, "kind": "Queue", "name": "q", "uid": "uid-q"}
     assert made["target"] == {**target, "controller": True, "blockOwnerDeletion": True}
     assert made["metadata"]["ownerReferences"] == [made["target"]]
+
+
+def closed(name: str, parent: str = "", *, by_parent: bool = False) -> Any:
+    found = queue(name, parent, status={"state": "Closed"})
+    if by_parent:
+        found["metadata"]["annotations"] = {"volcano.sh/closed-by-parent": "true"}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("objs", "name", "action", "sentence"),
+    [
+        (
+            [queue("root", status={"state": "Open"})],
+            "root",
+            "close",
+            "queue root can not be closed: every other queue is below it",
+        ),
+        (
+            [closed("dept"), closed("team", "dept", by_parent=True)],
+            "team",
+            "open",
+            "queue team stays closed while its parent dept is: open dept first",
+        ),
+    ],
+)
+def test_operate_refuses_what_would_have_no_effect(
+    cluster: FakeCluster, objs: Any, name: str, action: str, sentence: str
+) -> None:
+    for obj in objs:
+        cluster.put(obj)
+    result = optsched("queue", "operate", name, "-a", action)
+    assert (result.exit_code, result.stderr) == (4, f"Error: {sentence}\n")
+    assert cluster.writes == []
+
+
+@pytest.mark.parametrize(
+    ("obj", "action", "said"),
+    [
+        (queue("q", status={"state": "Open"}), "open", "queue q is Open already\n"),
+        (closed("q"), "close", "queue q is Closed already\n"),
+        (closed("q", by_parent=True), "close", "close queue q successfully\n"),
+    ],
+)
+def test_operate_says_that_nothing_is_to_be_done(
+    cluster: FakeCluster, obj: Any, action: str, said: str
+) -> None:
+    cluster.put(obj)
+    result = optsched("queue", "operate", "q", "-a", action)
+    assert (result.exit_code, result.stdout) == (0, said)
+    assert bool(cluster.writes) is ("already" not in said)
 
 
 def test_operate_changes_what_is_said(cluster: FakeCluster) -> None:
