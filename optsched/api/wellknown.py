@@ -81,6 +81,7 @@ TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
 TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
 HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # a tier name: the whole cluster
+GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # ours: on PodGroups, who places their pods
 ADMITTED_QUEUE: Final = (
     "optsched.io/admitted-queue"  # ours: on bound pods, the queue they count for
 )

@@ -33,6 +33,7 @@ from optsched.formats.nodegroups import node_groups
 from optsched.formats.notes import NOTES
 from optsched.formats.npus import NPU_MARKS
 from optsched.formats.numa_pods import NEEDS
+from optsched.formats.pods import SCHEDULER_NAMES
 from optsched.formats.problems import sentence
 from optsched.formats.stores import IMAGES
 from optsched.formats.tolerance import tolerance
@@ -43,7 +44,7 @@ from optsched.rules.task_topology import read_roles
 from optsched.units import DurationError, FieldError, parse_duration_ms, split_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from optsched.api.meta import OwnerReference
     from optsched.api.podgroup import PodGroup
@@ -145,6 +146,18 @@ def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
             parse_duration_ms(annotations[key])
         except DurationError as e:
             yield e.at(f"metadata.annotations[{key}]")
+
+
+def is_ours_without_pods(group: PodGroup, scheduler_names: Collection[str]) -> bool:
+    """Whether a PodGroup that has no pods is one of these schedulers'.
+
+    It is for the scheduler that its annotation names. One without the annotation is for a scheduler
+    of a usual name: another one next to it leaves it alone.
+    """
+    named = group.meta.annotations.get(wellknown.GROUP_SCHEDULER)
+    if named:
+        return named in scheduler_names
+    return not set(SCHEDULER_NAMES).isdisjoint(scheduler_names)
 
 
 def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:

@@ -29,6 +29,7 @@ from optsched.formats.groups import (
     Loner,
     gang_of_group,
     implicit_gang,
+    is_ours_without_pods,
     missing_gang,
     queue_of,
     usage_of,
@@ -303,7 +304,10 @@ class _Assembly:
         found: dict[str, Gang] = {}
         for key, entry in self._index.of(kinds.POD_GROUP).items():
             group, errors = parse_podgroup(entry.obj)
-            if group is not None and key not in elsewhere:
+            if group is None or key in elsewhere:
+                continue
+            names = self._options.scheduler_names
+            if key in members or is_ours_without_pods(group, names):
                 gang, remarks = gang_of_group(group, members.pop(key, ()), table)
                 found[key] = gang
                 self._report(kinds.POD_GROUP, key, (*errors, *remarks), entry.where)

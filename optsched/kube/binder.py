@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 AT_ONCE: Final = 64
-RETRIES: Final = Steps(first_s=0.1, most_s=5.0)
+RETRIES: Final = Steps(first_s=0.1, most_s=2.0)
 FAULTS: Final = 5
 """Answers of the kind "something broke" after which a bind is given up."""
 
@@ -70,6 +70,8 @@ class Bind:
     """Whether no other pod may get vGPUs of the node meanwhile."""
     is_gated: bool = False
     """Whether the pod has a gate that has to go first."""
+    is_closed: bool = False
+    """Whether the node was closed to most pods when this was planned."""
 
     @property
     def ref(self) -> Ref:
@@ -230,7 +232,10 @@ class LiveBinder:
                 marks[ADMITTED_QUEUE] = queue
             locks = VGPU_IDS in marks and self._around.locks_nodes()
             devices = action.devices
-            bind = Bind(action.task, uid, action.node, gang, marks, devices, locks, is_gated)
+            is_closed = self._cache.is_closed(action.node)
+            bind = Bind(
+                action.task, uid, action.node, gang, marks, devices, locks, is_gated, is_closed
+            )
             jobs.append(_Job(bind, attempt, now))
         if wanted.used_on:
             self._num_provided += 1
@@ -358,6 +363,8 @@ class LiveBinder:
         """Bind a task, however often that has to be tried; None once it is bound."""
         backoff = Backoff(RETRIES, self._around.waiting.chance)
         while self._around.may_bind():
+            if not bind.is_closed and self._cache.is_closed(bind.node):
+                return Failure("NodeClosed", "the node is cordoned, not ready or gone by now")
             try:
                 return await self._ask(bind)
             except (Conflict, ServerFault) as e:

@@ -28,6 +28,7 @@ from optsched.formats.groups import (
     Loner,
     gang_of_group,
     implicit_gang,
+    is_ours_without_pods,
     missing_gang,
     queue_of,
     usage_of,
@@ -111,8 +112,8 @@ class ClusterCache:
         self._scheduling_groups: dict[Kind, dict[str, SchedulingPodGroup]] = {
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
-        self._default_queue = (options or DecodeOptions()).default_queue
-        self._sharding = (options or DecodeOptions()).sharding or NO_SHARDING
+        self._options = options or DecodeOptions()
+        self._sharding = self._options.sharding or NO_SHARDING
         self._shards: dict[str, NodeShard] = {}
         self._held: dict[str, Reason] = {}
         self._moves: dict[str, str] = {}
@@ -297,6 +298,11 @@ class ClusterCache:
         """The labels of a node; None where there is no such node."""
         node = self._bare_nodes.get(name)
         return None if node is None else node.labels
+
+    def is_closed(self, name: str) -> bool:
+        """Whether a node is cordoned, not ready or gone, as far as it is known."""
+        node = self._bare_nodes.get(name)
+        return node is None or node.unschedulable or not node.ready
 
     def selects(self, selector: NodeSelector, name: str) -> bool:
         """Whether a selector selects a node that there is."""
@@ -562,9 +568,11 @@ class ClusterCache:
             return None
         scheduling_group = self._scheduling_group(key)
         if group is not None:
+            if not tasks and not is_ours_without_pods(group, self._options.scheduler_names):
+                return None
             gang, _ = gang_of_group(group, tasks, self._table)
         elif scheduling_group is not None:
-            queue = self._default_queue
+            queue = self._options.default_queue
             gang, _ = gang_of_scheduling_group(scheduling_group, tasks, self._table, queue)
         elif not tasks:
             return None

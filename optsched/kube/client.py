@@ -43,11 +43,11 @@ REQUEST_S: Final = 30.0
 BIND_S: Final = 5.0
 """No longer than a lease outlives its last renewal: a late bind must not meet another leader."""
 
-WATCH_S: Final = 300
-"""After this the server ends a watch, and another one begins."""
+WATCH_S: Final = 25
+"""After this the server ends a watch, and another one begins. It sends a bookmark just before."""
 
-IDLE_S: Final = 150.0
-"""A watch that is silent for so long is dead: bookmarks come every minute."""
+IDLE_S: Final = 28.0
+"""A watch that is silent for so long is dead: by then it should have ended."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"

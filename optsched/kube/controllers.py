@@ -21,7 +21,7 @@ from optsched.controllers.manifests import ref_of, uid_of
 from optsched.formats.recent import Recent
 from optsched.kube.asking import is_answered
 from optsched.kube.effects import Executor, Stale, Surroundings
-from optsched.kube.errors import KubeError, NotFound
+from optsched.kube.errors import KubeError, NotFound, Unreachable
 from optsched.kube.fabric import FabricReader
 from optsched.kube.selection import Narrow, Selection
 from optsched.kube.store import Store
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import (
         Awaitable,
         Callable,
-        Coroutine,
         Iterable,
-        Iterator,
         Mapping,
         Sequence,
     )
@@ -74,7 +72,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What controllers work with; each part is run by whoever made it."""
+    """What controllers work with; each part is run by whoever made it.
+
+    reads_again: whether all is listed again when this process becomes the leader.
+    """
 
     source: Selecting
     api: DeletingApi
@@ -84,6 +85,7 @@ class Parts:
     clock: Clock
     waiting: Waiting
     is_answered: Callable[[Question], Awaitable[bool]] = is_answered
+    reads_again: bool = False
 
 
 class Controllers:
@@ -111,6 +113,12 @@ class Controllers:
         self._written_s: Recent[Ref, float] = Recent(_REMEMBERED)
         self._stopping = asyncio.Event()
         self._broken: set[tuple[Kind, Scope]] = set()
+        self._away: set[object] = set()
+        """Scopes and keys for which the server can not be reached; only the first is logged."""
+        self._absent: set[tuple[Kind, Scope]] = set()
+        self._stale: set[tuple[Kind, Scope]] = set()
+        """What has to be listed before this process works, after it has become the leader."""
+        self._follows: dict[tuple[Kind, Scope], asyncio.Task[None]] = {}
         parts.metrics.watch_depth(lambda: len(self._queue))
         parts.metrics.watch_groups(self._groups)
 
@@ -154,27 +162,36 @@ class Controllers:
     async def run(self) -> None:
         """Follow and work until stopped."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in self._services()]
+            for kind in self.store.kinds:
+                for scope in self.store.scopes(kind):
+                    self._follows[kind, scope] = group.create_task(self._follow(kind, scope))
+            tasks = [group.create_task(self._work()) for _ in range(WORKERS)]
+            tasks.append(group.create_task(self._watch_leadership(group)))
             await self._stopping.wait()
-            for task in tasks:
+            for task in (*tasks, *self._follows.values()):
                 task.cancel()
 
-    def _services(self) -> Iterator[Coroutine[None, None, None]]:
-        for kind in self.store.kinds:
-            for scope in self.store.scopes(kind):
-                yield self._follow(kind, scope)
-        for _ in range(WORKERS):
-            yield self._work()
-        yield self._watch_leadership()
-
-    async def _watch_leadership(self) -> None:
+    async def _watch_leadership(self, group: asyncio.TaskGroup) -> None:
+        was_leading = False
         while True:
-            leads = self._parts.leadership.is_leading and self.store.is_synced
+            leads = self._parts.leadership.is_leading
+            if leads and not was_leading and self.store.is_synced and self._parts.reads_again:
+                self._refresh(group)
+            was_leading = leads
+            leads = leads and self.store.is_synced and not self._stale
             if leads != self._leads:
                 self._leads = leads
                 self._parts.metrics.leading.set(leads)
                 self._begin() if leads else self._end()
             await self._parts.waiting.sleep(LOOK_S)
+
+    def _refresh(self, group: asyncio.TaskGroup) -> None:
+        """List all again: a watch may have been silent, and what the last leader did is unknown."""
+        self._stale = self._follows.keys() - self._absent
+        for kind, scope in self._stale:
+            self._follows[kind, scope].cancel()
+            again = self._follow(kind, scope, was_there=True)
+            self._follows[kind, scope] = group.create_task(again)
 
     def _begin(self) -> None:
         log.info(
@@ -190,13 +207,17 @@ class Controllers:
 
     # --- following -------------------------------------------------------------------------------
 
-    async def _follow(self, kind: Kind, scope: Scope) -> None:
+    async def _follow(self, kind: Kind, scope: Scope, *, was_there: bool = False) -> None:
         waiting = self._parts.waiting
         source = Narrow(self._parts.source, _selection(scope))
         failed = partial(self._failed, scope)
-        reflection = Reflection(waiting.chance)
+        reflection = Reflection(waiting.chance, absent=() if was_there else (NotFound,))
         async for event in reflect(source, kind, reflection, waiting.sleep, failed):
             self.store.apply(kind, event, scope)
+            self._away.discard((kind, scope))
+            self._absent.discard((kind, scope))
+            if isinstance(event, Listed) and event.is_last:
+                self._stale.discard((kind, scope))
             if (kind, scope) in self._broken:
                 self._broken.discard((kind, scope))
                 log.info("%s: followed again", kind.plural)
@@ -206,14 +227,23 @@ class Controllers:
 
     def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
         self._parts.metrics.watch_failed(kind.plural)
-        if (kind, scope) in self._broken:
+        if (kind, scope) in self._broken or self._is_told((kind, scope), error):
             return
         self._broken.add((kind, scope))
         log.warning("%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
         if isinstance(error, NotFound) and kind.plural in self.store.unsynced():
             # A kind that is not installed has no objects; it is asked for again. One that was
             # there has only been lost by a server that is starting.
+            self._absent.add((kind, scope))
             self.store.apply(kind, Listed(()), scope)
+
+    def _is_told(self, about: object, error: KubeError) -> bool:
+        """Whether an error only says once more that the server can not be reached."""
+        if not isinstance(error, Unreachable):
+            return False
+        is_told = bool(self._away)
+        self._away.add(about)
+        return is_told
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
         if self._leads:
@@ -274,6 +304,7 @@ class Controllers:
             self._again(key, "error")
             return
         self._queue.done(key)
+        self._away.discard(key)
         for again in agains:
             self._queue.add_after((key[0], again.key or ref), again.after_s)
         seconds = self._parts.clock.monotonic() - began_s
@@ -294,6 +325,8 @@ class Controllers:
 
     def _report(self, key: Key, error: KubeError) -> None:
         failures = self._again(key, "refused")
+        if self._is_told(key, error):
+            return
         if failures in (1, TELL_AFTER) or failures % 100 == 0:
             name = self._controllers[key[0]].name
             log.warning("%s %s: not done yet, tried %d times: %s", name, key[1], failures, error)

@@ -81,7 +81,17 @@ class _Process:
             self._elector = Elector(client, lock, identity(), election.times, (clock, waiting))
         leadership: Leadership = self._elector or AlwaysLeading()
         self._events = EventRecorder(client, clock, waiting, self._is_due)
-        parts = Parts(client, client, self._events, self.metrics, leadership, clock, waiting)
+        reads_again = self._elector is not None
+        parts = Parts(
+            client,
+            client,
+            self._events,
+            self.metrics,
+            leadership,
+            clock,
+            waiting,
+            reads_again=reads_again,
+        )
         self.shell = Controllers(settings.controllers, parts)
 
     async def run(self) -> None:

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
-from optsched.kube.errors import Forbidden, NotFound
+from optsched.kube.errors import Forbidden, NotFound, Unreachable
 from optsched.kube.watch import Listed, Reflection, reflect
 
 if TYPE_CHECKING:
@@ -39,36 +39,74 @@ class Follower:
         self._on_change = on_change
         self._on_failure = on_failure
         self._broken: set[Kind] = set()
+        self._away: set[Kind] = set()
+        """Kinds for which the server can not be reached; the log names the first alone."""
         self._absent: set[Kind] = set()
+        self._stale: set[Kind] = set()
+        self._followed: dict[Kind, asyncio.Task[None]] = {}
+        self._restarts = asyncio.Event()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether all that `refresh` asked for has been listed since."""
+        return not self._stale
+
+    def refresh(self) -> None:
+        """List every kind again that is there, whatever its watch has told.
+
+        A watch may have been silent for a while, and nothing in it says so.
+        """
+        self._stale = set(READ_KINDS) - self._absent
+        self._restarts.set()
 
     async def run(self) -> None:
         """Follow every kind until cancelled."""
         async with asyncio.TaskGroup() as followers:
             for kind in READ_KINDS:
-                followers.create_task(self._follow(kind))
+                self._followed[kind] = followers.create_task(self._follow(kind))
+            while True:
+                await self._restarts.wait()
+                self._restarts.clear()
+                for kind in sorted(self._stale, key=READ_KINDS.index):
+                    self._followed[kind].cancel()
+                    again = self._follow(kind, was_there=True)
+                    self._followed[kind] = followers.create_task(again)
 
-    async def _follow(self, kind: Kind) -> None:
-        reflection = Reflection(self._waiting.chance)
+    async def _follow(self, kind: Kind, *, was_there: bool = False) -> None:
+        is_optional = kind in OPTIONAL_KINDS and not was_there
+        absent = (NotFound, Forbidden) if is_optional else ()
+        reflection = Reflection(self._waiting.chance, absent=absent)
         events = reflect(self._source, kind, reflection, self._waiting.sleep, self._failed)
         async for event in events:
             version = self._cache.version
             self._cache.apply(kind, event)
-            if kind in self._broken or kind in self._absent:
-                self._broken.discard(kind)
-                self._absent.discard(kind)
-                log.info("%s: followed again", kind.plural)
+            self._works(kind)
+            if isinstance(event, Listed) and event.is_last and kind in self._stale:
+                self._stale.discard(kind)
+                self._on_change()
             if self._cache.version != version:
                 self._on_change()
             if isinstance(event, Listed):
                 # A long list is read page by page; others get their turn in between.
                 await asyncio.sleep(0)
 
+    def _works(self, kind: Kind) -> None:
+        self._away.discard(kind)
+        if kind in self._broken or kind in self._absent:
+            self._broken.discard(kind)
+            self._absent.discard(kind)
+            log.info("%s: followed again", kind.plural)
+
     def _failed(self, kind: Kind, error: KubeError) -> None:
         if kind in OPTIONAL_KINDS and isinstance(error, NotFound | Forbidden):
             self._do_without(kind, error)
             return
         self._on_failure(kind)
-        if kind not in self._broken:
+        is_known = kind in self._broken
+        if isinstance(error, Unreachable):
+            is_known = is_known or bool(self._away)
+            self._away.add(kind)
+        if not is_known:
             self._broken.add(kind)
             log.warning("%s: can not be followed: %s", kind.plural, error)
 
@@ -77,6 +115,7 @@ class Follower:
 
         Rights are looked at before kinds: who has none is not told whether a kind is installed.
         """
+        self._stale.discard(kind)
         if kind in self._absent:
             return
         self._absent.add(kind)

@@ -91,13 +91,21 @@ class Elector:
         return str(_spec(self._lease).get("holderIdentity") or "")
 
     async def run(self, on_failure: Callable[[KubeError], None]) -> None:
-        """Try to lead, and keep leading, until cancelled."""
+        """Try to lead, and keep leading, until cancelled.
+
+        on_failure: told of the first failure in a row.
+        """
+        has_failed = False
         while True:
             began = self._clock.monotonic()
             try:
                 await self.step()
             except KubeError as e:
-                on_failure(e)
+                if not has_failed:
+                    on_failure(e)
+                has_failed = True
+            else:
+                has_failed = False
             spread_s = self._times.retry_s * (0.8 + 0.4 * self._waiting.chance())
             await self._waiting.sleep(max(0.0, began + spread_s - self._clock.monotonic()))
 

@@ -133,6 +133,7 @@ class _Live:
         self._solver = SolverKeeper(WorkerProcess(), self._waiting)
         if self._policies.current().solver is SolverKind.CPSAT:
             self._solver.want()
+        self._follower = self._make_follower()
         self.scheduler = Scheduler(self._parts())
 
     # --- making ----------------------------------------------------------------------------------
@@ -155,6 +156,15 @@ class _Live:
             patience_s=self._patience_s,
         )
         return LiveBinder(self._client, self._cache, around)
+
+    def _make_follower(self) -> Follower:
+        return Follower(
+            self._client,
+            self._cache,
+            self._waiting,
+            on_change=lambda: self.scheduler.wake(),
+            on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
+        )
 
     def _make_outbox(self) -> Outbox[Ref, Write]:
         leadership = self._leadership
@@ -197,6 +207,7 @@ class _Live:
             dumps=Dumps(self._settings.dump_dir),
             clock=self._clock,
             solver=self._solver,
+            follower=None if self._elector is None else self._follower,
             on_fault=self._on_fault,
             on_advice=self._on_advice,
         )
@@ -224,14 +235,7 @@ class _Live:
         }
 
     def _services(self) -> Iterator[Coroutine[None, None, None]]:
-        follower = Follower(
-            self._client,
-            self._cache,
-            self._waiting,
-            on_change=self.scheduler.wake,
-            on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
-        )
-        yield follower.run()
+        yield self._follower.run()
         yield GeometryReader(
             self._client, self._cache, self._waiting, self._geometries_in, self.scheduler.wake
         ).run()

@@ -23,6 +23,9 @@ V = TypeVar("V")
 
 RETRIES: Final = Steps(first_s=0.5, most_s=15.0)
 
+AWAY_S: Final = 3.0
+"""The longest pause while the server can not be reached."""
+
 MOST_FAULTS: Final = 10
 """Server faults in a row after which a write is given up: some 80 s after the first.
 
@@ -136,7 +139,7 @@ class Outbox(Generic[K, V]):
             if not isinstance(error, Unreachable):
                 outage.reset()
                 continue
-            pause_s = outage.next()
+            pause_s = min(outage.next(), AWAY_S)
             if outage.failures > 1:
                 # The server is away, and each key need not find that out for itself.
                 await self._waiting.sleep(pause_s)
@@ -176,6 +179,8 @@ class Outbox(Generic[K, V]):
         if key not in self._failures:
             self._failures[key] = Backoff(RETRIES, self._waiting.chance)
         pause_s = self._failures[key].next()
+        if isinstance(error, Unreachable):
+            pause_s = min(pause_s, AWAY_S)
         if isinstance(error, TooMany) and error.retry_after_s:
             pause_s = error.retry_after_s
         self._paused[key] = self._values.pop(key, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import uuid
 from contextlib import contextmanager, suppress
@@ -13,9 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
 
-def identity() -> str:
-    """A name that no other process has."""
-    return f"{socket.gethostname()}_{uuid.uuid4()}"
+def identity(environment: Mapping[str, str] = os.environ) -> str:
+    """A name that no other process has.
+
+    In a pod it is the pod's: a container that is started again takes its lease again at once, for
+    the one before it has ended. POD_UID has to name the pod, and one process of a pod may elect.
+    """
+    uid = environment.get("POD_UID", "")
+    return f"{socket.gethostname()}_{uid or uuid.uuid4()}"
 
 
 async def at_most(seconds: float, action: Coroutine[None, None, None]) -> None:

@@ -80,6 +80,17 @@ class Leadership(Protocol):
         """Asked before everything that changes the cluster."""
 
 
+class Freshness(Protocol):
+    """Whether what is known of the cluster is known to be new."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether all has been read since `refresh`."""
+
+    def refresh(self) -> None:
+        """Have all read again."""
+
+
 class AlwaysLeading:
     """Without leader election."""
 
@@ -90,6 +101,7 @@ class AlwaysLeading:
 class Parts:
     """What a scheduler works with; each part is run by whoever made it.
 
+    `follower` reads the cluster; None where nothing but this process may know when it is fresh.
     `on_fault` is told what went wrong in a plugin, `on_advice` what is likely not meant so, once
     for each policy.
     """
@@ -105,6 +117,7 @@ class Parts:
     dumps: Dumps
     clock: Clock
     solver: SolverKeeper
+    follower: Freshness | None = None
     on_fault: Callable[[str], None] = lambda _: None
     on_advice: Callable[[str], None] = lambda _: None
 
@@ -187,7 +200,7 @@ class Scheduler:
         while not self._stopping.is_set():
             began = self._beat_s = clock.monotonic()
             policy = self._parts.policies.current()
-            if self._leads() and self._parts.cache.is_synced:
+            if self._leads() and self._is_known():
                 await self._turn(policy)
             period_s = self._parts.policies.period_s
             await self._pause(began + period_s - clock.monotonic())
@@ -207,6 +220,9 @@ class Scheduler:
         self._answer, self._book, self._usage = None, StatusBook(), UsageKeeper()
         if leads:
             log.info("this process schedules")
+            if parts.follower is not None and parts.cache.is_synced:
+                # Whatever the leader before did last may not have come through our watches.
+                parts.follower.refresh()
         else:
             log.warning("another process may schedule from now on")
             parts.binder.withdraw()
@@ -215,6 +231,11 @@ class Scheduler:
             parts.events.clear()
             parts.metrics.stood_down()
         return leads
+
+    def _is_known(self) -> bool:
+        """Whether the cluster has been read, also since this process leads."""
+        follower = self._parts.follower
+        return self._parts.cache.is_synced and (follower is None or follower.is_fresh)
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not for a stop."""

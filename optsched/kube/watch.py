@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.kube.backoff import Backoff, Steps
-from optsched.kube.errors import ApiError, Garbled, Gone, KubeError, TooMany, error_of_status
+from optsched.kube.errors import (
+    ApiError,
+    Garbled,
+    Gone,
+    KubeError,
+    ServerFault,
+    TooMany,
+    Unreachable,
+    error_of_status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,6 +32,12 @@ if TYPE_CHECKING:
 
 PAGE_SIZE: Final = 500
 RETRIES: Final = Steps(first_s=0.2, most_s=15.0)
+AWAY_S: Final = 2.0
+"""The longest pause while the server is away or faulty: soon after its return all is followed."""
+
+ABSENT_S: Final = 60.0
+"""The pause before a kind that is not installed is looked for again."""
+
 LIST_AFTER: Final = 8
 """Failures of a watch in a row after which its resource version is no longer trusted."""
 
@@ -76,8 +91,16 @@ class Follow:
 class Reflection:
     """What is known of one list and watch, and what to do next."""
 
-    def __init__(self, chance: Callable[[], float], retries: Steps = RETRIES) -> None:
+    def __init__(
+        self,
+        chance: Callable[[], float],
+        retries: Steps = RETRIES,
+        absent: tuple[type[KubeError], ...] = (),
+    ) -> None:
+        """absent: errors that say, before anything else has come, that there is no such kind."""
         self._backoff = Backoff(retries, chance)
+        self._absent = absent
+        self._has_worked = False
         self._pause_s = 0.0
         self._token = ""
         self._version = ""
@@ -116,11 +139,15 @@ class Reflection:
     def closed(self) -> None:
         """The server has ended the watch; one that never said anything has failed."""
         if self._is_silent:
-            self._pause_s = self._backoff.next()
+            self._pause_s = min(self._backoff.next(), AWAY_S)
 
     def failed(self, error: KubeError) -> None:
         """The list or the watch has failed."""
         self._pause_s = self._backoff.next()
+        if isinstance(error, Unreachable | ServerFault):
+            self._pause_s = min(self._pause_s, AWAY_S)
+        if isinstance(error, self._absent) and not self._has_worked:
+            self._pause_s = ABSENT_S
         if isinstance(error, TooMany) and error.retry_after_s is not None:
             self._pause_s = max(self._pause_s, error.retry_after_s)
         if isinstance(error, Gone) or self._is_lost(error):
@@ -132,6 +159,7 @@ class Reflection:
 
     def _works(self) -> None:
         self._is_silent = False
+        self._has_worked = True
         self._backoff.reset()
 
 

@@ -193,6 +193,25 @@ def test_the_guide_s_spelling_installs_everything(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        ("custom.leader_elect_enable=true", {"scheduler": 2, "controller": 2, "admission": 2}),
+        ("custom.leader_elect_enable=false", {"scheduler": 1, "controller": 1, "admission": 2}),
+        ("custom.scheduler_replicas=3", {"scheduler": 3, "controller": 2, "admission": 2}),
+    ],
+)
+def test_there_are_two_of_each_that_can_agree_on_a_leader(
+    helm: Helm, values: str, numbers: dict[str, int]
+) -> None:
+    found = {
+        obj["metadata"]["name"]: obj["spec"]["replicas"]
+        for obj in helm.objects("--set", values)
+        if obj["kind"] == "Deployment"
+    }
+    assert found == {NAMES[name]: number for name, number in numbers.items()}
+
+
+@pytest.mark.parametrize(
     ("values", "sentence"),
     [
         (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optsched.api.kinds import POD, RESOURCE_CLAIMS
+from optsched.api.kinds import NODE, POD, RESOURCE_CLAIMS
 from optsched.domain.cards import CardUse
 from optsched.domain.decisions import Allocate, Certificate, Enqueue, Plan
 from optsched.domain.devices import DeviceGrant, DeviceId
@@ -158,7 +158,7 @@ async def test_a_lost_request_is_sent_again_for_as_long_as_it_takes() -> None:
     world.api.refuse("bind", *[LOST] * 8)
     await world.carry_out("ns/a-0")
     assert world.bound_tasks == ["ns/a-0"]
-    assert world.slept == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert world.slept == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
 
 
 @pytest.mark.asyncio
@@ -518,3 +518,38 @@ async def test_a_gate_goes_before_the_pod_is_bound() -> None:
     assert world.api.calls[-2:] == ["patch Pod ns/a-0", "bind Pod ns/a-0 n1"]
     found = world.api.objects[ref("ns/a-0")]["spec"]
     assert (found["nodeName"], "schedulingGates" in found) == ("n1", False)
+
+
+# --- nodes that are closed meanwhile -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["cordoned", "not ready", "gone"])
+@pytest.mark.asyncio
+async def test_no_pod_is_bound_to_a_node_that_was_closed_since_the_plan(how: str) -> None:
+    world = World("a")
+    world.binder.carry_out(plan("ns/a-0"))
+    closed = node("n1")
+    if how == "cordoned":
+        closed["spec"] = {**closed.get("spec", {}), "unschedulable": True}
+    ready = {"type": "Ready", "status": "False" if how == "not ready" else "True"}
+    closed["status"] = {**closed["status"], "conditions": [ready]}
+    world.api.put(closed)
+    if how == "gone":
+        del world.api.objects[Ref(NODE, "", "n1")]
+    world.api.tell(world.cache)
+    async with world.at_work():
+        await world.binder.until_idle()
+    assert BIND not in world.api.calls
+    assert world.bound_tasks == []
+    assert "cordoned, not ready or gone" in world.problem("a")
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_tolerates_a_cordoned_node_is_bound_to_it() -> None:
+    world = World("a")
+    closed = node("n1")
+    closed["spec"] = {**closed.get("spec", {}), "unschedulable": True}
+    world.api.put(closed)
+    world.api.tell(world.cache)
+    await world.carry_out("ns/a-0")
+    assert world.bound_tasks == ["ns/a-0"]

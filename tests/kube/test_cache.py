@@ -579,3 +579,28 @@ def test_a_scheduler_that_starts_anew_reads_from_pods_what_they_count_for() -> N
     assert gang_of(cluster.snapshot()).queue == "a"
     cluster.delete(kinds.POD, "ns/p")
     assert gang_of(cluster.snapshot()).queue == "default", "no binder has written it"
+
+
+# --- PodGroups without pods ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "noted", "is_ours"),
+    [
+        (("volcano", "optsched"), "", True),
+        (("volcano", "optsched"), "research", False),
+        (("research",), "", False),
+        (("research",), "research", True),
+    ],
+)
+def test_a_podgroup_without_pods_is_for_one_scheduler(
+    names: tuple[str, ...], noted: str, *, is_ours: bool
+) -> None:
+    cache, objects = ClusterCache(DecodeOptions(scheduler_names=names)), Objects()
+    made = group("g", {"minMember": 1})
+    made["metadata"]["annotations"] = {"optsched.io/scheduler": noted} if noted else {}
+    objects.put(made)
+    objects.sync(cache)
+    assert ("ns/g" in cache.snapshot(7).gang_by_key) is is_ours
+    cache.apply(*objects.put(pod("p", {"schedulerName": names[0]}, **IN_G)))
+    assert "ns/g" in cache.snapshot(7).gang_by_key, "whose pods are ours is ours"

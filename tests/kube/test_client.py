@@ -139,7 +139,7 @@ async def test_a_watch_gives_whole_lines_however_long(tmp_path: Path) -> None:
         lines = [line async for line in client.watch_lines(POD_GROUP, "7")]
         assert lines == server.lines
         path = "/apis/scheduling.volcano.sh/v1beta1/podgroups"
-        asked = "watch=1&allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=300"
+        asked = "watch=1&allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=25"
         assert server.asked == [("GET", f"{path}?{asked}")]
 
 

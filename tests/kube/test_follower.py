@@ -9,8 +9,9 @@ import pytest
 from optsched.api.kinds import HYPER_NODE, NODE
 from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.cache import ClusterCache
-from optsched.kube.errors import Forbidden, NotFound
+from optsched.kube.errors import Forbidden, NotFound, Unreachable
 from optsched.kube.follower import Follower
+from optsched.kube.watch import ABSENT_S
 from tests.formats.objects import node
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
@@ -49,13 +50,13 @@ class Telling(FakeApi):
 class Listener:
     """A follower, and what it was heard to say."""
 
-    def __init__(self) -> None:
+    def __init__(self, slept: list[float] | None = None) -> None:
         self.api = Telling()
         self.cache = ClusterCache()
         self.changes = 0
         self.failures: list[Kind] = []
         self.follower = Follower(
-            self.api, self.cache, waiting(FakeClock()), self._changed, self.failures.append
+            self.api, self.cache, waiting(FakeClock(), slept), self._changed, self.failures.append
         )
 
     def _changed(self) -> None:
@@ -143,3 +144,59 @@ async def test_without_the_others_nothing_begins() -> None:
     async with running(listener.follower.run()):
         await until(lambda: len(listener.failures) > 3)
         assert not listener.cache.is_synced
+
+
+# --- what is known to be new ---------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_all_that_is_there_is_listed_again_before_it_counts_as_fresh() -> None:
+    listener = Listener()
+    listener.api.absent.add(HYPER_NODE)
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced)
+        assert listener.follower.is_fresh
+        listener.api.put(node("n2"))  # the watch of nodes is silent about it
+        listener.follower.refresh()
+        assert not listener.follower.is_fresh
+        await until(lambda: listener.follower.is_fresh)
+        assert listener.nodes() == ["n1", "n2"]
+        listener.api.report("ADDED", node("n3"))
+        await until(lambda: listener.nodes() == ["n1", "n2", "n3"])
+    lists = [call for call in listener.api.calls if call.startswith("list ")]
+    assert len(lists) == 2 * (len(READ_KINDS) - 1), "a kind that is not installed is no news"
+
+
+@pytest.mark.asyncio
+async def test_what_can_not_be_listed_again_is_not_fresh() -> None:
+    listener = Listener()
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced)
+        listener.api.absent.add(NODE)
+        listener.follower.refresh()
+        await until(lambda: len(listener.failures) > 3)
+        assert not listener.follower.is_fresh
+        listener.api.absent.clear()
+        await until(lambda: listener.follower.is_fresh)
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_is_away_is_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listener = Listener()
+    listener.api.refuse("list", *[Unreachable("refused")] * len(READ_KINDS) * 3)
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced)
+    (line,) = (m for m in caplog.messages if "can not be followed" in m)
+    assert line.endswith("can not be followed: refused")
+
+
+@pytest.mark.asyncio
+async def test_a_kind_that_is_not_installed_is_looked_for_once_a_minute() -> None:
+    slept: list[float] = []
+    listener = Listener(slept)
+    listener.api.absent.update(OPTIONAL_KINDS)
+    async with running(listener.follower.run()):
+        await until(lambda: len(slept) >= 5 * len(OPTIONAL_KINDS))
+    assert set(slept) == {ABSENT_S}

@@ -13,6 +13,7 @@ from optsched.api.kinds import LEASE
 from optsched.kube.errors import Conflict, Forbidden, KubeError, Unreachable
 from optsched.kube.lease import Elector, LeaseTimes
 from optsched.kube.ports import Ref
+from optsched.kube.process import identity
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.support.effort import EFFORT
 
@@ -243,3 +244,25 @@ def test_never_two_lead(steps: list[tuple[str, str]]) -> None:
 def test_times_have_to_fall(times: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="each has to be longer than the next"):
         LeaseTimes(*times)
+
+
+def test_a_container_that_is_started_again_has_the_name_of_its_pod() -> None:
+    first, second = (identity({"POD_UID": "u"}) for _ in range(2))
+    assert first == second
+    assert identity({"POD_UID": "v"}) != first
+    assert identity({}) != identity({})
+
+
+@pytest.mark.asyncio
+async def test_a_failure_is_told_once_until_it_works_again() -> None:
+    town, told = Town(), list[KubeError]()
+    elector = town.elector("a")
+    lost = Unreachable("refused")
+    town.api.refuse("read", lost, lost, lost)
+    town.api.refuse("create", None)
+    town.api.refuse("patch", None, lost)
+    run = asyncio.create_task(elector.run(told.append))
+    while town.api.calls.count(f"patch {REF}") < 4:
+        await asyncio.sleep(0)
+    run.cancel()
+    assert told == [lost, lost], "one for each time in which it did not work"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -99,7 +100,12 @@ class Plant:
             on_fault=self.faults.append,
             on_advice=self.advice.append,
         )
+        self._parts = parts
         self.scheduler = Scheduler(parts)
+
+    def follow(self, reading: Reading) -> None:
+        """Have the cluster read by somebody who says when it is known."""
+        self.scheduler = Scheduler(replace(self._parts, follower=reading))
 
     def bound(self, bind: Bind, seconds: float) -> None:
         """See `BindListener`."""
@@ -324,6 +330,33 @@ async def test_who_does_not_lead_changes_nothing(tmp_path: Path) -> None:
         plant.is_leading = False
         await until(lambda: plant.count("optsched_leading") == 0)
         assert plant.count("volcano_queue_weight") == 0
+
+
+class Reading:
+    """Reads the cluster again when it is asked to, and is done when that is said."""
+
+    is_fresh = True
+
+    def refresh(self) -> None:
+        self.is_fresh = False
+
+
+@pytest.mark.asyncio
+async def test_a_new_leader_decides_on_nothing_before_it_has_read_all_again(
+    tmp_path: Path,
+) -> None:
+    plant, reading = Plant(tmp_path, node(), group("g"), *members("a")), Reading()
+    plant.is_leading = False
+    plant.follow(reading)
+    async with plant.at_work():
+        plant.is_leading = True
+        await until(lambda: not reading.is_fresh)
+        for _ in range(50):
+            plant.scheduler.wake()
+            await asyncio.sleep(0.001)
+        assert plant.count("optsched_sessions_total") == 0
+        reading.is_fresh = True
+        await until(lambda: plant.node_of("a") == "n1")
 
 
 @pytest.mark.asyncio

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from optsched.api.wellknown import GROUP_SCHEDULER
 from optsched.local.nodes import node_manifest
 from tests.support.api import PATIENCE_S, until
 from tests.support.jobs import documents, group_name, group_of, pods_of
@@ -270,7 +271,9 @@ class Site:
     def group(self, name: str, min_member: int, queue: str = "default", **more: Any) -> None:
         """A PodGroup alone."""
         spec = {"minMember": min_member, "queue": queue, **more}
-        self.api.post(self._groups(), {**_named(SCHEDULING, "PodGroup", name), "spec": spec})
+        body = {**_named(SCHEDULING, "PodGroup", name), "spec": spec}
+        body["metadata"]["annotations"] = {GROUP_SCHEDULER: self.name}
+        self.api.post(self._groups(), body)
 
     def members(self, gang: str, indices: range, **more: Any) -> None:
         """Pods of a gang."""

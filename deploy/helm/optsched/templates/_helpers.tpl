@@ -84,7 +84,10 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 
 {{/* How many replicas; several need an election. */}}
 {{- define "optsched.replicas" -}}
-{{- $number := get .root.Values.custom (printf "%s_replicas" .of) | int }}
+{{- $elects := or (eq .of "admission") .root.Values.custom.leader_elect_enable }}
+{{- $given := get .root.Values.custom (printf "%s_replicas" .of) }}
+{{- $isMissing := or (kindIs "invalid" $given) (kindIs "string" $given) }}
+{{- $number := ternary (ternary 2 1 (not (not $elects))) ($given | int) $isMissing }}
 {{- if and (gt $number 1) (ne .of "admission") (not .root.Values.custom.leader_elect_enable) }}
 {{- fail (printf "custom.%s_replicas is %d and custom.leader_elect_enable is false: several at once would contradict each other; enable the election or ask for 1 replica" .of $number) }}
 {{- end }}
