@@ -133,7 +133,12 @@ research-packing: $(STAMP) ## all instances of vector bin packing with a known o
 oracle: $(STAMP) ## random clusters against properties of every plan: SEED=N COUNT=M, or SEED=N ONLY=k to replay
 	nice -n 5 $(PY) -m tests.oracle $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS)) $(if $(SECONDS_MOST),--seconds $(SECONDS_MOST))
 
+.PHONY: fuzz
+fuzz: $(STAMP) ## mutated inputs for every reader: SEED=N COUNT=M, or SEED=N PARSER=name ONLY=k to replay
+	nice -n 5 $(PY) -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(PARSER),--parser '$(PARSER)') $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS))
+
 .PHONY: nightly
-nightly: $(STAMP) ## the same tests with twenty times the examples, then an hour of the oracle
+nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, an hour of the oracle
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal
+	$(MAKE) fuzz COUNT=1000000 JOBS=2
 	$(MAKE) oracle COUNT=1000000 SECONDS_MOST=3600 JOBS=2

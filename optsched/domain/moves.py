@@ -148,7 +148,7 @@ def read_moves(text: str) -> tuple[Move, ...]:
             )
             for each in listed
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return ()
 
 

@@ -7,7 +7,6 @@ same for other programs.
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -466,9 +465,16 @@ def parse_level(fields: Fields) -> LevelResult:
     )
 
 
+_MOST_SECONDS: Final = 1e15
+
+
 def _seconds(fields: Fields) -> float:
     value = fields.raw("seconds")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value < _MOST_SECONDS
+    ):
         fields.reject("seconds", value, _NOT_SECONDS)
         return 0.0
     return float(value)

@@ -8,7 +8,6 @@ programs.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -485,7 +484,7 @@ def _number_of(fields: Fields, name: str) -> float:
     value = fields.raw(name)
     if value is None:
         return 0.0  # told as missing where it is required
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         fields.reject(name, value, _NOT_A_NUMBER)
         return 0.0
     return float(value)

@@ -130,7 +130,7 @@ def line_of(text: str, document: Document, path: str) -> int:
     try:
         nodes = yaml.compose_all(text, Loader=_LOADER)
         root = next(n for n in nodes if n.start_mark.line + 1 >= document.line)
-    except (yaml.YAMLError, StopIteration, RecursionError):
+    except (yaml.YAMLError, StopIteration, RecursionError, UnicodeEncodeError):
         return document.line
     line = document.line
     for step in _STEP.findall(path):
@@ -168,7 +168,11 @@ def _has_content(part: str) -> bool:
 
 
 def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]:
-    loader = _LOADER(part)
+    try:
+        loader = _LOADER(part)
+    except UnicodeEncodeError as e:
+        yield TextError(line + 1, 1, f"is not YAML that can be read: {e.reason}")
+        return
     try:
         yield from _Builder(loader, line, end).documents()
     except yaml.MarkedYAMLError as e:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from optsched.formats.traces.rows import Row
 
 THROUGHPUTS: Final = "simulation_throughputs.json"
+_LEAST_RATE: Final = 1e-9
+_LONGEST_KEY: Final = 200
 
 _JOBS: Final = Table(
     kind="Job",
@@ -73,13 +75,34 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
     try:
         table = json.loads(file.read_text("utf-8"))
         rows = table[worker]
-        found = {ast.literal_eval(key): float(row["null"]) for key, row in rows.items()}
+        found = {_key(key): _rate(row["null"]) for key, row in rows.items()}
     except KeyError as e:
         known = ", ".join(sorted(table)) if isinstance(table, dict) else "none"
         raise InstanceError(f"{file}: no GPU {worker!r} there; known are {known}") from e
-    except (OSError, ValueError, TypeError, AttributeError, SyntaxError) as e:
+    except (
+        *(OSError, ValueError, TypeError, AttributeError, SyntaxError),
+        *(MemoryError, OverflowError, RecursionError),
+    ) as e:
         raise InstanceError(f"{file}: these throughputs can not be read: {e}") from e
     return Throughputs(found)
+
+
+def _key(text: str) -> tuple[str, int]:
+    """Type of job and number of GPUs; ValueError for anything else."""
+    found = ast.literal_eval(text[:_LONGEST_KEY])
+    match found:
+        case (str(kind), int(gpus)):
+            return kind, gpus
+        case _:
+            raise ValueError(f"{text[:_LONGEST_KEY]} does not name a type of job and its GPUs")
+
+
+def _rate(value: float) -> float:
+    """Steps in a second; ValueError where no job would end with them."""
+    rate = float(value)
+    if rate and not _LEAST_RATE <= rate <= 1 / _LEAST_RATE:
+        raise ValueError(f"{rate} is no number of steps in a second: write {_LEAST_RATE} or more")
+    return rate
 
 
 def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | None = None) -> Found:
