@@ -6,10 +6,12 @@ have pods evicted in the name of a gang that sits elsewhere, and others would ge
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optsched.domain.decisions import Evict
 from optsched.rules.intact import find_losses
+from optsched.rules.proportion import Proportion
 from optsched.rules.verify import verify_actions
 from optsched.rules.world import summed, taken_by
 from optsched.units import PODS
@@ -122,8 +124,17 @@ def _is_asked_for(world: World, rules: RuleSet, gang: Gang, doubtful: Sequence[s
     names = _find_names(world, gang)
     return any(
         violation.rule != _FITS and _is_about(violation, names)
-        for violation in verify_actions(world.snapshot, actions, rules)
+        for violation in verify_actions(world.snapshot, actions, _without_lending(rules))
     )
+
+
+def _without_lending(rules: RuleSet) -> RuleSet:
+    """The rules by which a gang has room for itself: what it could borrow is not its own."""
+    active = (
+        replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
+        for a in rules.active
+    )
+    return replace(rules, active=tuple(active), guards=())
 
 
 def _find_names(world: World, gang: Gang) -> dict[str, set[str]]:

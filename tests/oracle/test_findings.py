@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.domain.decisions import Allocate
+from optsched.domain.decisions import Allocate, Evict
 from tests.oracle.chains import check_calm
 from tests.oracle.checks import check_session
 from tests.oracle.manifests import Cluster, Manifest
@@ -73,3 +73,27 @@ def test_a_gang_whose_nominated_node_is_idle_evicts_nobody_for_others():
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     assert [type(a) for a in plan.actions] == [Allocate]
     assert list(check_calm(cluster, "volcano-default")) == []
+
+
+def _on(node: str) -> Manifest:
+    return {"nodeSelector": {"kubernetes.io/hostname": node}}
+
+
+def test_pods_leave_other_nodes_for_what_their_queue_deserves():
+    cluster = Cluster()
+    cluster.priority_class("high", 10)
+    for name in ("q0", "q1"):
+        cluster.queue(name)
+    for i in range(4):
+        cluster.node(f"n{i}", {"cpu": 2})
+    for i in range(2):
+        low = cluster.gang(f"low-{i}", "q0", 1, ("", 0))
+        cluster.pod(low, f"low-{i}-0", {"cpu": 2}, f"n{i}", **_on(f"n{i}"))
+    other = cluster.gang("other", "q1", 2, ("", 0))
+    for i in range(2):
+        cluster.pod(other, f"other-{i}", {"cpu": 2}, **({} if i else _on("n2")))
+    high = cluster.gang("high", "q0", 1, ("high", 10))
+    cluster.pod(high, "high-0", {"cpu": 2}, **_on("n3"))
+    assert list(check_session(cluster, "volcano-default")) == []
+    plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
+    assert [a.task for a in plan.actions if isinstance(a, Evict)] == ["ml/low-0-0"]
