@@ -149,6 +149,17 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
         raise Failure(unknown_kind(kind), Exit.NOT_FOUND) from e
 
 
+async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
+    """What comes of some work; a remark, and something else, where it is not allowed."""
+    from optsched.kube.errors import Forbidden
+
+    try:
+        return await work
+    except Forbidden as e:
+        say(remarks(), f"not shown: {e.message}", "dim")
+        return otherwise
+
+
 async def create(client: Client, ref: Ref, body: Raw) -> Raw:
     """Create an object; `Failure` with its name where it exists already."""
     from optsched.kube.errors import AlreadyExists, NotFound

@@ -110,7 +110,7 @@ EVENT_HEADINGS: Final = ("Type", "Reason", "Age", "From", "Message")
 
 def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
     """Rows of events, the oldest first."""
-    return [_event_row(event, now_ms) for event in sorted(events, key=_last_ms)]
+    return [_event_row(event, now_ms) for event in sorted(events, key=last_ms)]
 
 
 def _event_row(event: Raw, now_ms: int) -> list[str]:
@@ -129,13 +129,14 @@ def _event_row(event: Raw, now_ms: int) -> list[str]:
 def _when(event: Raw, now_ms: int) -> str:
     series = event.get("series") or {}
     number = int(event.get("count") or series.get("count") or 1)
-    last = span(now_ms - _last_ms(event))
+    last = span(now_ms - last_ms(event))
     if number == 1:
         return last
     return f"{last} (x{number} over {span(now_ms - _first_ms(event))})"
 
 
-def _last_ms(event: Raw) -> int:
+def last_ms(event: Raw) -> int:
+    """When an event was seen last, in ms since 1970; 0 where it does not say."""
     series = event.get("series") or {}
     return _time_ms(event.get("lastTimestamp"), series.get("lastObservedTime")) or _first_ms(event)
 

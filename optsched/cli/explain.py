@@ -9,10 +9,11 @@ import click
 
 from optsched.api.job import JobPhase, parse_job
 from optsched.api.kinds import JOB, Ref
-from optsched.cli.cluster import Exit, ask, read
+from optsched.cli.cluster import Exit, ask, if_allowed, read
 from optsched.cli.columns import name_of, namespace_of, span
 from optsched.cli.output import JSON, NAME, YAML, typed_name, written
 from optsched.cli.picture import classes_in, policy_for, taken
+from optsched.cli.unmade import UNMADE, refused_pods, why_unmade
 from optsched.controllers.job.expand import expand_job
 from optsched.controllers.job.names import group_name
 from optsched.domain.reasons import ReasonCode
@@ -52,17 +53,21 @@ class Told:
 def explain_job(place: Place, form: str, target: Target) -> None:
     """Print why a job waits; ends with 8 if it does, and with 9 if it could never start."""
 
-    async def seen(client: Client) -> tuple[Raw, Cluster]:
+    async def seen(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
-        return obj, await taken(client)
+        events = refused_pods(client, target.inside(client), target.name)
+        return obj, await taken(client), await if_allowed(events, [])
 
-    obj, cluster = ask(place, seen)
+    obj, cluster, events = ask(place, seen)
     job, _ = parse_job(obj)
     assert job is not None, "a stored object has a name"  # noqa: S101
     key = f"{job.meta.namespace}/{group_name(job)}"
     told, found = _told(cluster.objects, key), _waiting(obj, job, key, cluster)
     is_waiting = job.status.phase is JobPhase.PENDING or job.status.phase is JobPhase.RESTARTING
-    facts = document(job, told if is_waiting else Told(), found)
+    told = told if is_waiting else Told()
+    if refusal := why_unmade(job, events):
+        told = Told(UNMADE, refusal)
+    facts = document(job, told, found)
     if form in (JSON, YAML):
         click.echo(written(facts, form), nl=False)
     elif form == NAME:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from optsched.api.job import JobPhase, parse_job
 from optsched.api.kinds import COMMAND, EVENT, JOB, POD_GROUP, Ref
-from optsched.cli.cluster import Exit, Failure, absent, ask, create, listed, read
+from optsched.cli.cluster import (
+    Exit,
+    Failure,
+    absent,
+    ask,
+    create,
+    if_allowed,
+    listed,
+    read,
+)
 from optsched.cli.columns import JOBS, Table, name_of, namespace_of, with_positions
 from optsched.cli.describe import EVENT_HEADINGS, description, event_rows
 from optsched.cli.manifests import command_manifest
@@ -29,9 +38,10 @@ from optsched.cli.output import (
     written,
 )
 from optsched.cli.screen import remarks, say
+from optsched.cli.unmade import UNMADE, refused_pods, why_unmade
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from optsched.api.job import Job
     from optsched.cli.cluster import Place
@@ -41,8 +51,6 @@ if TYPE_CHECKING:
     from optsched.kube.errors import KubeError
 
     Raw = Mapping[str, Any]
-
-T = TypeVar("T")
 
 ABORT: Final = "AbortJob"
 RESUME: Final = "ResumeJob"
@@ -70,7 +78,11 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
     """Print jobs. namespace: None for all. which: queue, scheduler, selector and labels."""
 
     async def found(client: Client) -> list[Any]:
-        return await _listed_jobs(client, namespace, which)
+        jobs = await _listed_jobs(client, namespace, which)
+        if form != WIDE:
+            return jobs
+        events = refused_pods(client, _inside(client, namespace))
+        return _with_refusals(jobs, await if_allowed(events, []))
 
     jobs = [obj for obj in ask(place, found) if is_meant(obj, which)]
     show_list(JOB, jobs, form, with_namespace(JOBS) if namespace is None else None)
@@ -95,8 +107,23 @@ def show_standing_jobs(
 async def _listed_jobs(
     client: Client, namespace: str | None, which: Mapping[str, str]
 ) -> list[Any]:
-    inside = "" if namespace is None else namespace or client.namespace
-    return await listed(client, JOB, inside, labels=which.get("labels", ""))
+    return await listed(client, JOB, _inside(client, namespace), labels=which.get("labels", ""))
+
+
+def _inside(client: Client, namespace: str | None) -> str:
+    return "" if namespace is None else namespace or client.namespace
+
+
+def _with_refusals(jobs: Sequence[Raw], events: Sequence[Raw]) -> list[Any]:
+    """The jobs with the reason of those whose pods the API server refuses."""
+    found: list[Any] = []
+    for obj in jobs:
+        job, _ = parse_job(obj)
+        refusal = why_unmade(job, events) if job is not None else ""
+        state = {"reason": UNMADE, "message": refusal} if refusal else {}
+        status = obj.get("status") or {}
+        found.append({**obj, "status": {**status, "state": {**status.get("state", {}), **state}}})
+    return found
 
 
 def is_meant(obj: Raw, which: Mapping[str, str]) -> bool:
@@ -120,25 +147,14 @@ def show_job(place: Place, form: str, target: Target) -> None:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
         if not wants_all:
             return obj, (), ""
-        events = await _if_allowed(_events(client, obj), [])
-        return obj, events, await _if_allowed(_why_pending(client, obj), "")
+        events = await if_allowed(_events(client, obj), [])
+        return obj, events, await if_allowed(_why_pending(client, obj), "")
 
     obj, events, why = ask(place, seen)
     if wants_all:
         _show_description(as_stored(JOB, obj), events, why)
     else:
         show_stored(JOB, obj, form)
-
-
-async def _if_allowed(work: Awaitable[T], otherwise: T) -> T:
-    """What comes of some work; a remark, and something else, where it is not allowed."""
-    from optsched.kube.errors import Forbidden
-
-    try:
-        return await work
-    except Forbidden as e:
-        say(remarks(), f"not shown: {e.message}", "dim")
-        return otherwise
 
 
 async def _events(client: Client, obj: Raw) -> list[Any]:
@@ -148,10 +164,13 @@ async def _events(client: Client, obj: Raw) -> list[Any]:
 
 
 async def _why_pending(client: Client, obj: Raw) -> str:
-    """What the scheduler says about a job that waits; empty where it says nothing."""
+    """What keeps pods of a job from being made, or from being placed; empty where nothing does."""
     from optsched.kube.errors import NotFound
 
     parsed = _parsed(obj)
+    events = await refused_pods(client, parsed.meta.namespace, parsed.meta.name)
+    if refusal := why_unmade(parsed, events):
+        return f"{UNMADE}: {refusal}"
     if parsed.status.phase is not JobPhase.PENDING:
         return ""
     name = f"{parsed.meta.name}-{parsed.meta.uid}"

@@ -107,7 +107,7 @@ def _is_in(obj: Raw, selection: Selection) -> bool:
     name, _, value = selection.labels.partition("=")
     fields = dict(part.split("=") for part in selection.fields.split(",") if part)
     about = {f"involvedObject.{k}": v for k, v in obj.get("involvedObject", {}).items()}
-    seen = {"metadata.name": meta["name"], **about}
+    seen = {"metadata.name": meta["name"], "reason": obj.get("reason"), **about}
     return (
         selection.namespace in ("", meta.get("namespace", ""))
         and (not name or name in labels)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import JOB, POD, POD_GROUP, Ref
+from optsched.api.kinds import EVENT, JOB, POD, POD_GROUP, Ref
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, cluster, job, optsched
 from tests.formats.objects import group, node, pod
 from tests.formats.objects import queue as bare_queue
@@ -96,6 +96,48 @@ def test_a_scheduler_that_says_nothing_is_told(full: FakeCluster) -> None:
     result = explain("new")
     assert result.exit_code == 8
     assert "the scheduler has said nothing about it yet" in result.stdout
+
+
+QUOTA = (
+    "Pod team-a/train-ps-0 was not created: pods is forbidden: exceeded quota: q, "
+    "requested: pods=1, used: pods=2, limited: pods=2"
+)
+
+
+def refuse(cluster: FakeCluster, name: str, message: str, second: int) -> None:
+    """An event of the job controller: a pod of a job was refused."""
+    when = f"2026-11-20T09:30:{second:02}Z"
+    about = {"kind": "Job", "name": name, "namespace": CONTEXT, "uid": f"{name}-uid"}
+    key = Ref(EVENT, CONTEXT, f"{name}.{second}")
+    meta = {"name": key.name, "namespace": CONTEXT, "creationTimestamp": when}
+    told = {"reason": "FailedCreate", "type": "Warning", "message": message, "lastTimestamp": when}
+    cluster.objects[key] = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": meta,
+        "involvedObject": about,
+        **told,
+    }
+
+
+def test_what_keeps_pods_from_being_made_is_named(full: FakeCluster) -> None:
+    waits(full, "train", 1, code="NotEnoughTasks")
+    waits(full, "other", 2)
+    refuse(full, "train", "an older answer", 1)
+    refuse(full, "train", QUOTA, 2)
+    result = explain("train")
+    assert result.exit_code == 8
+    assert f"Reason:    FailedCreate: {QUOTA}" in result.stdout.splitlines()
+    listed = optsched("job", "list", "-o", "wide").stdout
+    assert listed.count(QUOTA) == 1
+    assert f"FailedCreate: {QUOTA}" in optsched("job", "view", "train").stdout
+
+
+def test_pods_that_were_made_after_all_are_no_reason(full: FakeCluster) -> None:
+    waits(full, "train", 1)
+    refuse(full, "train", QUOTA, 2)
+    full.objects[Ref(JOB, CONTEXT, "train")]["status"]["pending"] = 4
+    assert f"Reason:    NotEnoughResources: {MESSAGE}" in explain("train").stdout.splitlines()
 
 
 def test_what_is_not_there(full: FakeCluster) -> None:
