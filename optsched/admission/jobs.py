@@ -12,6 +12,7 @@ from optsched.admission.queue_access import JOB, check_access, check_leaf, check
 from optsched.admission.review import Action
 from optsched.admission.sameness import difference
 from optsched.admission.submitters import record_submitter
+from optsched.admission.tenant_rules import check_annotations, check_priority
 from optsched.api.job import parse_job
 from optsched.units.errors import shown
 
@@ -47,6 +48,11 @@ def mutate(request: Request, world: World, settings: Settings) -> Response:
 def validate(request: Request, world: World, settings: Settings) -> Response:
     """Whether a job may be made, or changed."""
     findings = Findings()
+    if request.action is not Action.DELETE:
+        check_annotations(request, settings, findings, "tasks")
+        name = part(request.obj, "spec").get("priorityClassName")
+        if name != part(request.old, "spec").get("priorityClassName"):
+            check_priority(name, request, settings, findings)
     if request.action is Action.CREATE:
         _check_new(request, world, settings, findings)
     elif request.action is Action.UPDATE:

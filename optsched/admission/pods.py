@@ -12,6 +12,7 @@ from optsched.admission.findings import Findings, part
 from optsched.admission.queue_access import check_access, has_restricted_queues
 from optsched.admission.review import Action, ObjectQuestion
 from optsched.admission.submitters import check_record, record_submitter
+from optsched.admission.tenant_rules import check_annotations, check_reserved
 from optsched.api.kinds import POD_GROUP, Ref
 from optsched.api.wellknown import (
     DEFAULT_QUEUE,
@@ -96,6 +97,9 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     annotations = part(part(request.obj, "metadata"), "annotations")
     if request.action is Action.CREATE:
         _check_budgets(annotations, findings)
+    if request.action is Action.UPDATE or request.user not in settings.trusted:
+        check_annotations(request, settings, findings)
+        check_reserved(request, settings, findings)
     if has_restricted_queues(world, settings):
         check_record(request, settings, findings)
         _check_queues(annotations, request, (world, settings), findings)

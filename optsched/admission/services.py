@@ -18,7 +18,9 @@ from optsched.admission import (
 from optsched.admission.findings import Findings, ReviewEnded
 from optsched.admission.limits import check_shape
 from optsched.admission.review import Action, Response
+from optsched.admission.tenant_rules import GUARDED, RESERVED, RESERVED_PREFIX
 from optsched.api import kinds
+from optsched.api.wellknown import SUBMITTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,23 +34,40 @@ _CHANGES: Final = (Action.CREATE, Action.UPDATE)
 _ALL: Final = tuple(Action)
 _BUDGETS: Final = "['volcano.sh/jdb-min-available', 'volcano.sh/jdb-max-unavailable']"
 _PLACES: Final = (
-    "['scheduling.volcano.sh/queue-name', 'scheduling.k8s.io/group-name', "
-    "'scheduling.volcano.sh/group-name']"
+    "scheduling.volcano.sh/queue-name",
+    "scheduling.k8s.io/group-name",
+    "scheduling.volcano.sh/group-name",
 )
 """Annotations of pods that say in which queue they are."""
-_RECORD: Final = "'optsched.io/submitter'"
+_RECORD: Final = f"'{SUBMITTER}'"
 CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
     "system:serviceaccount:volcano-system:volcano-controllers",
 )
 """Users whose new pods are those of jobs that were reviewed."""
 _BY_CONTROLLERS: Final = f"request.userInfo.username in {list(CONTROLLERS)}"
+_ANNOTATIONS: Final = str([*_PLACES, *GUARDED, *RESERVED, SUBMITTER])
+_MEANT: Final = (
+    "object.metadata.?annotations.orValue({}).exists(key, "
+    f"key in {_ANNOTATIONS} || key.startsWith('{RESERVED_PREFIX}')) || "
+    f"object.metadata.?labels.orValue({{}}).exists(key, key in {list(GUARDED)})"
+)
+_OTHER: Final = (
+    f"{_ANNOTATIONS}.exists(key, object.metadata.?annotations[?key].orValue('') "
+    "!= oldObject.metadata.?annotations[?key].orValue('')) || "
+    f"{list(GUARDED)}.exists(key, object.metadata.?labels[?key].orValue('') "
+    "!= oldObject.metadata.?labels[?key].orValue(''))"
+)
+_OTHER_DEVICES: Final = (
+    f"[object, oldObject].exists(one, [object, oldObject].exists(other, "
+    "one.metadata.?annotations.orValue({}).exists(key, "
+    f"key.startsWith('{RESERVED_PREFIX}') && one.metadata.annotations[key] "
+    "!= other.metadata.?annotations[?key].orValue(''))))"
+)
 _ANNOTATED: Final = (
-    "has(object.metadata.annotations) && (request.operation == 'CREATE' "
-    f"? ({_BUDGETS}.exists(key, key in object.metadata.annotations) "
-    f"|| (!({_BY_CONTROLLERS}) && {_PLACES}.exists(key, key in object.metadata.annotations))) "
-    f": ({_PLACES} + [{_RECORD}]).exists(key, object.metadata.?annotations[?key].orValue('') "
-    "!= oldObject.metadata.?annotations[?key].orValue('')))"
+    f"request.operation == 'CREATE' ? ({_BUDGETS}.exists(key, "
+    "object.metadata.?annotations[?key].hasValue()) "
+    f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_OTHER} || {_OTHER_DEVICES})"
 )
 """Most pods say nothing that is looked at, and so cost no request."""
 GATE_ASKED: Final = (
@@ -65,7 +84,7 @@ _CHANGED_WORK: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "
     f"object.metadata.?annotations[?{_RECORD}].orValue('') != "
-    f"oldObject.metadata.?annotations[?{_RECORD}].orValue('')"
+    f"oldObject.metadata.?annotations[?{_RECORD}].orValue('') || {_OTHER}"
 )
 """Schedulers write the status of a PodGroup into the object itself, again and again."""
 

@@ -148,6 +148,21 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     help="Users need the right `use` of a queue, unless its lists name them.",
 )
 @click.option(
+    "--tenant-annotation",
+    "tenant_annotations",
+    multiple=True,
+    metavar="KEY",
+    help="A guarded annotation, such as volcano.sh/preemptable, that every user may write.",
+)
+@click.option(
+    "--tenant-priority-class",
+    "tenant_classes",
+    multiple=True,
+    metavar="NAME",
+    show_default="all but system-*",
+    help="A PriorityClass that every user may name on jobs and PodGroups.",
+)
+@click.option(
     "--graceful-shutdown-time",
     "grace_ms",
     type=Duration(),
@@ -241,6 +256,8 @@ def _rules(given: Mapping[str, Any]) -> Rules:
         checks_allocated=given["checks_allocated"],
         gates_pods=given["gates"],
         checks_use=given["checks_use"],
+        tenant_annotations=frozenset(given["tenant_annotations"]),
+        tenant_classes=frozenset(given["tenant_classes"]) or None,
     )
 
 

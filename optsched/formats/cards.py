@@ -55,6 +55,9 @@ _KEY: Final = re.compile(r"\[([^\[\]]*)\]$")
 _NOT_A_CARD: Final = (
     "holds no GPU in this part: write UUID,sharers,memory,model,health,mode with a colon after each"
 )
+_NOT_BOUND: Final = "names more devices than the pod requests, so no binder wrote it; it is ignored"
+_NUMBERED: Final = "gpu-index"
+_SHOWN: Final = 200
 _NOT_A_NUMBER: Final = "is not a number of a GPU: write numbers with commas between them"
 
 
@@ -223,6 +226,34 @@ def card_uses(
             if len(f) >= 4 and all(map(_is_count, f[2:4]))
         ]
     return (*uses, *npus)
+
+
+def held_cards(
+    uses: tuple[CardUse, ...],
+    asked: Sequence[CardRequest],
+    request: Amounts,
+    errors: list[FieldError],
+) -> tuple[CardUse, ...]:
+    """The uses that the requests of a pod can account for; the others are reported and left out.
+
+    Annotations of a pod are written by its user too: what nothing was bound for holds no device.
+    """
+    if not uses:
+        return ()
+    amounts = dict(request)
+    numbered = max(amounts.get(GPU_NUMBER, 0), 1 if amounts.get(GPU_MEMORY) else 0)
+    most: dict[str, int] = {_NUMBERED: numbered}
+    for each in asked:
+        most[each.npu] = most.get(each.npu, 0) + each.number
+    found: dict[str, list[CardUse]] = {}
+    for use in uses:
+        is_numbered = not use.npu and _is_count(use.key)
+        found.setdefault(_NUMBERED if is_numbered else use.npu, []).append(use)
+    false = {kind for kind, held in found.items() if len(held) > most.get(kind, 0)}
+    for kind in sorted(false):
+        text = ", ".join(use.key for use in found[kind])[:_SHOWN]
+        errors.append(FieldError("metadata.annotations", text, _NOT_BOUND))
+    return tuple(use for kind, held in found.items() if kind not in false for use in held)
 
 
 def use_marks(uses: Sequence[CardUse]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds
 from optsched.formats.geometries import CONFIG_FILE
-from optsched.formats.marks import API_VERSION, time_text
+from optsched.formats.marks import API_VERSION, time_text, without_marks
 from optsched.formats.pods import DEFAULT_NAMESPACE
 from optsched.formats.problems import ObjectProblem, problems_of
 from optsched.formats.shards import read_sharding
@@ -103,8 +103,11 @@ class ObjectIndex:
         self.sharding: Sharding | None = None
         read = (*READ_KINDS, kinds.CONFIG_MAP)
         self._entries: dict[kinds.Kind, dict[str, Entry]] = {kind: {} for kind in read}
+        self._is_dump = False
         for position, obj in enumerate(objects):
             self._file(obj, position, where[position] if where else "")
+        if not self._is_dump:
+            self._drop_marks()
 
     @property
     def num_read(self) -> int:
@@ -120,6 +123,13 @@ class ObjectIndex:
         """One object; None where there is none."""
         return self._entries[kind].get(key)
 
+    def _drop_marks(self) -> None:
+        """Leave out what only a dump may say of its objects."""
+        for kind, entries in self._entries.items():
+            self._entries[kind] = {
+                key: Entry(without_marks(entry.obj), entry.where) for key, entry in entries.items()
+            }
+
     def _file(self, obj: object, position: int, where: str) -> None:
         if not isinstance(obj, dict) or not obj.get("kind") or not obj.get("apiVersion"):
             self.problems.append(ObjectProblem("", "", "", obj, _NO_KIND, where))
@@ -129,6 +139,7 @@ class ObjectIndex:
         if kind in self._entries and (kind != kinds.CONFIG_MAP or _says_geometries(obj)):
             self._add(kind, obj, position, where)
         elif (version, name) == (API_VERSION, SNAPSHOT_KIND):
+            self._is_dump = True
             self._read_dump(obj, where)
             self._read_answers(obj, where)
         else:

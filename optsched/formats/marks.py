@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.domain.cluster import Load
 from optsched.domain.reasons import Reason, ReasonCode
@@ -40,6 +40,44 @@ def without(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str
     if not any(key in keys for key in annotations):
         return annotations
     return {key: value for key, value in annotations.items() if key not in keys}
+
+
+_PREFIX: Final = "optsched.io/"
+_OF_DUMPS: Final = frozenset(
+    {
+        PROBLEM,
+        WAITING_SINCE,
+        DEVICE,
+        OWNER,
+        "optsched.io/vgpus",
+        "optsched.io/card-problem",
+        "optsched.io/numa",
+        "optsched.io/npu-chips",
+        "optsched.io/mig-geometries",
+    }
+)
+_NEED_PROBLEM: Final = f"{PROBLEM}-of-"
+
+
+def without_marks(obj: dict[str, Any]) -> dict[str, Any]:
+    """The object without the annotations that only dumps have; the same one where it has none.
+
+    A tenant may write any annotation: in a cluster these must not count.
+    """
+    metadata = obj.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if not isinstance(annotations, dict) or not any(map(_is_of_dumps, annotations)):
+        return obj
+    kept = {key: text for key, text in annotations.items() if not _is_of_dumps(key)}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": kept}}
+
+
+def _is_of_dumps(key: object) -> bool:
+    return (
+        isinstance(key, str)
+        and key.startswith(_PREFIX)
+        and (key in _OF_DUMPS or key.startswith(_NEED_PROBLEM))
+    )
 
 
 def time_text(milliseconds: int) -> str:

@@ -13,7 +13,7 @@ from optsched.api.schema import MAX_INT32
 from optsched.domain.amounts import amounts, total
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.domain.task import QueueGate, Task, TaskStatus
-from optsched.formats.cards import card_uses
+from optsched.formats.cards import card_uses, held_cards
 from optsched.formats.deviceclaims import ClaimBook, claim_keys
 from optsched.formats.marks import PROBLEM, marked_device, marked_reason
 from optsched.formats.numa_pods import numa_parts
@@ -153,7 +153,12 @@ class PodDecoder:
             owner=owner_of(meta),
             is_movable=is_movable(meta),
             estimate_ms=estimate_ms(meta, spec, remarks),
-            cards=card_uses(meta.annotations, shape.request, remarks),
+            cards=held_cards(
+                card_uses(meta.annotations, shape.request, remarks),
+                shape.cards,
+                shape.request,
+                remarks,
+            ),
             device_claims=claims,
             numa=numa_parts(meta.annotations, remarks),
             wants=wants_of(meta, spec),

@@ -35,6 +35,7 @@ from optsched.formats.groups import (
     with_builtin_queues,
 )
 from optsched.formats.index import NAMESPACE_LABEL, READ_KINDS
+from optsched.formats.marks import without_marks
 from optsched.formats.nodes import parse_node
 from optsched.formats.numa import parse_numa
 from optsched.formats.pods import IMPLICIT_PREFIX, DecodeOptions
@@ -410,6 +411,7 @@ class ClusterCache:
     def _take(self, kind: Kind, key: str, obj: Raw | None) -> None:
         """Take a state of an object; None for one that does not exist any more."""
         self.version += 1
+        obj = None if obj is None else without_marks(obj)
         if kind in kinds.DEVICE_KINDS:
             self._devices.put(kind, key, obj)
             if kind in kinds.RESOURCE_CLAIMS:

@@ -5,13 +5,23 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from optsched.admission.review import Action, Request, Resource, Response
+from optsched.admission.review import AccessQuestion, Action, Request, Resource, Response
 from optsched.admission.services import SERVICE_OF, review
 from optsched.admission.world import Picture, Settings
 from optsched.api.queue import Queue, parse_queue
 
 Raw = dict[str, Any]
 NAMESPACE = "ml"
+
+
+class EverythingAllowed(dict[Any, Any]):
+    """Answers by which an administrator asks."""
+
+    def __contains__(self, question: object) -> bool:
+        return isinstance(question, AccessQuestion)
+
+    def __missing__(self, question: object) -> bool:
+        return True
 
 
 def queue(name: str, state: str = "Open", *, pods: int = 0, **spec: Any) -> Queue:
@@ -67,6 +77,8 @@ def ask(
 ) -> Response:
     """The answer to the request to make an object, to change an old one, or to delete it."""
     kind = SERVICE_OF[path].kind
+    if "user" not in parts:
+        parts.setdefault("answers", EverythingAllowed())
     action = Action.DELETE if obj is None else Action.UPDATE if old else Action.CREATE
     meta = (obj or old or {}).get("metadata") or {}
     request = Request(

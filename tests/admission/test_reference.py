@@ -146,5 +146,11 @@ def ids_of(test: Any) -> set[str]:
     return {getattr(row, "id", None) or "" for table in tables for row in table}
 
 
+OURS = {
+    *("/cronjobs/mutate", "/jobflows/mutate", "/jobtemplates/mutate", "/commands/validate"),
+}
+"""Paths that Volcano does not have: tests/admission/test_tenants.py."""
+
+
 def test_every_path_has_its_rules():
-    assert SERVICE_OF.keys() <= {rule.split()[0] for rule in RULES}
+    assert SERVICE_OF.keys() - OURS <= {rule.split()[0] for rule in RULES}

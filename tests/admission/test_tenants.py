@@ -262,3 +262,91 @@ def test_a_queue_is_closed_by_users_who_may_patch_it(old: Raw | None):
 
 def test_commands_for_jobs_are_for_users_of_the_namespace():
     assert by(EVE, "/commands/validate", command("Job", "batch.volcano.sh/v1alpha1")).allowed
+
+
+# --- annotations that keep others out -------------------------------------------------------------
+
+PATCH_QUEUES = AccessQuestion(EVE, "patch", QUEUE, "")
+TENANT, ADMINISTRATOR = {PATCH_QUEUES: False}, {PATCH_QUEUES: True}
+GUARDED_VALUES = [
+    ("volcano.sh/preemptable", "false", False),
+    ("volcano.sh/preemptable", "nonsense", False),
+    ("volcano.sh/preemptable", "true", True),
+    ("volcano.sh/cooldown-time", "8760h", False),
+    ("optsched.io/user", "ann", False),
+    ("optsched.io/user", "eve", True),
+    ("a", "b", True),
+]
+
+
+def with_text(obj: Raw, key: str, value: str, field: str = "annotations") -> Raw:
+    obj["metadata"].setdefault(field, {})[key] = value
+    return obj
+
+
+@pytest.mark.parametrize(("key", "value", "is_harmless"), GUARDED_VALUES)
+@pytest.mark.parametrize("field", ["annotations", "labels"])
+def test_a_tenant_does_not_shield_his_work_from_others(
+    key: str, value: str, is_harmless: bool, field: str
+):
+    chosen = Settings(trusted=frozenset({CONTROLLER}), tenant_annotations=frozenset({key}))
+    inside = vcjob()
+    inside["spec"]["queue"] = "other"
+    inside["spec"]["tasks"][0]["template"]["metadata"] = {field: {key: value}}
+    outside = vcjob()
+    outside["spec"]["queue"] = "other"
+    for path, plain, obj in (
+        ("/jobs/validate", None, inside),
+        ("/jobs/validate", None, with_text(outside, key, value, field)),
+        ("/podgroups/validate", group(queue="other"), None),
+        ("/pods/validate", pod(EVE), None),
+    ):
+        changed = obj or with_text(deepcopy(plain), key, value, field)
+        found = by(EVE, path, changed, answers=TENANT).problems
+        assert bool(found) is not is_harmless
+        assert all("user eve may not write" in each for each in found)
+        assert by(EVE, path, changed, answers=ADMINISTRATOR).allowed
+        assert by(EVE, path, changed, settings=chosen).allowed
+        assert by(EVE, path, changed, old=changed).allowed
+        if plain is not None:
+            assert bool(by(EVE, path, changed, old=plain, answers=TENANT).problems) is bool(found)
+    # A job that controllers make of a template is looked at as its submitter's.
+    made = with_text(vcjob(EVE), key, value, field)
+    made["spec"]["queue"] = "other"
+    assert by_controller("/jobs/validate", made, answers=TENANT).allowed is is_harmless
+
+
+@pytest.mark.parametrize(
+    "key", ["volcano.sh/gpu-index", "hami.io/x-devices-allocated", "optsched.io/admitted-queue"]
+)
+def test_a_tenant_does_not_say_what_was_bound(key: str):
+    claiming = pod(EVE, **{key: "lab"})
+    for obj, old in ((claiming, None), (claiming, pod(EVE)), (pod(EVE), claiming)):
+        (found,) = by(EVE, "/pods/validate", obj, old=old, answers=TENANT).problems
+        assert f"metadata.annotations[{key}]: Forbidden: schedulers and device plugins" in found
+    kubelet = Subject("system:node:n1", frozenset({"system:nodes"}))
+    assert by(kubelet, "/pods/validate", claiming, old=pod(EVE)).allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "may"),
+    [
+        ("high", SETTINGS, True),
+        ("system-node-critical", SETTINGS, False),
+        ("high", Settings(tenant_classes=frozenset({"low"})), False),
+        ("low", Settings(tenant_classes=frozenset({"low"})), True),
+        ("", Settings(tenant_classes=frozenset({"low"})), True),
+    ],
+)
+def test_a_tenant_names_priority_classes_that_settings_allow(
+    name: str, settings: Settings, may: bool
+):
+    asked = group(queue="other", priorityClassName=name)
+    around = world(queue("other"), priority_classes=frozenset({name}))
+    found = by(EVE, "/podgroups/validate", asked, around, settings=settings, answers=TENANT)
+    assert found.allowed is may
+    worker = vcjob()
+    worker["spec"] |= {"queue": "other", "priorityClassName": name}
+    found = by(EVE, "/jobs/validate", worker, around, settings=settings, answers=TENANT)
+    assert found.allowed is may
+    assert by(EVE, "/podgroups/validate", asked, settings=settings, answers=ADMINISTRATOR).allowed

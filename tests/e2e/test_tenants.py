@@ -398,3 +398,35 @@ def test_a_queue_is_not_closed_by_a_tenant(stage: Stage) -> None:
         (stage.eve.patch, (object_path(kinds.QUEUE, None, "lab", "status"), {"status": {}})),
     ):
         assert "cannot patch resource" in denial(action, *given)
+
+
+# --- claims of tenants ----------------------------------------------------------------------------
+
+
+def test_a_tenant_does_not_claim_what_only_others_may_say(stage: Stage) -> None:
+    """Shields from eviction, devices, whom use is charged to, and priorities of the system."""
+    shield = {"volcano.sh/preemptable": "false"}
+    for key, value in (
+        *shield.items(),
+        ("volcano.sh/cooldown-time", "8760h"),
+        ("optsched.io/user", "ann"),
+    ):
+        said = denial(stage.eve.post, stage.path(kinds.POD), pod("claims", **{key: value}))
+        assert f"[{key}]: Forbidden: user eve may not write" in said
+        said = denial(stage.eve.post, stage.path(kinds.JOB), job("no", "default", **{key: value}))
+        assert f"[{key}]: Forbidden: user eve may not write" in said
+    stage.eve.post(stage.path(kinds.POD), pod("plain", **{"volcano.sh/preemptable": "true"}))
+    for key in ("volcano.sh/gpu-index", "hami.io/npu-devices", "optsched.io/admitted-queue"):
+        change = {"metadata": {"annotations": {key: "0"}}}
+        said = denial(stage.eve.patch, stage.path(kinds.POD, "plain"), change)
+        assert "schedulers and device plugins write it" in said
+    stage.eve.post(stage.path(kinds.POD_GROUP), group("shield", "default"))
+    path = stage.path(kinds.POD_GROUP, "shield")
+    denial(stage.eve.patch, path, {"metadata": {"annotations": shield}})
+    urgent = {"spec": {"priorityClassName": "system-node-critical"}}
+    said = denial(stage.eve.patch, path, urgent)
+    assert "user eve may not name system-node-critical" in said
+    # An administrator may, and what he wrote stays when the tenant changes something else.
+    stage.admin.patch(path, {"metadata": {"annotations": shield}})
+    stage.eve.patch(path, {"spec": {"minMember": 2}})
+    assert stage.admin.get(path)["metadata"]["annotations"]["volcano.sh/preemptable"] == "false"

@@ -175,7 +175,8 @@ def test_who_spreads_without_a_group_is_apart_from_nobody() -> None:
 def test_what_running_pods_were_told() -> None:
     ids = "GPU-a,NVIDIA,3000,50:GPU-b,NVIDIA,3000,50:;GPU-a,NVIDIA,10,0:"
     asked = {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000"}
-    task, _ = read(pod(asked, annotations={"volcano.sh/vgpu-ids-new": ids}))
+    one = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "10"}
+    task, _ = read(pod(asked, one, annotations={"volcano.sh/vgpu-ids-new": ids}))
     assert task.cards == (
         CardUse("GPU-a", 3000, 50),
         CardUse("GPU-b", 3000, 50),

@@ -152,9 +152,9 @@ def test_what_pods_are_told_when_they_are_bound() -> None:
         "hami.io/bind-phase": "allocating",
         "hami.io/bind-time": "5",
     }
-    assert read(pod({"cpu": "1"}, annotations=told))[0].cards == uses
+    assert read(pod({NAME: "1"}, {NAME: "1"}, annotations=told))[0].cards == uses
     del told["hami.io/Ascend310P-devices-allocated"]
-    assert read(pod({"cpu": "1"}, annotations=told))[0].cards == uses
+    assert read(pod({NAME: "1"}, {NAME: "1"}, annotations=told))[0].cards == uses
     gpu = CardUse("GPU-a", 100)
     assert use_marks((gpu, *uses))["volcano.sh/vgpu-ids-new"] == "GPU-a,NVIDIA,100,0:"
 
@@ -165,7 +165,7 @@ def test_templates_without_a_reading_are_none(source: str) -> None:
         "hami.io/Ascend310P-devices-allocated": "npu-1,Ascend310P,6144,0:;",
         "huawei.com/Ascend310P": source,
     }
-    (use,) = read(pod({"cpu": "1"}, annotations=told))[0].cards
+    (use,) = read(pod({NAME: "1"}, annotations=told))[0].cards
     assert use == CardUse("npu-1", 6144, npu="Ascend310P")
 
 

@@ -1,0 +1,149 @@
+"""Annotations by which a tenant could take more than his part, and who may write them.
+
+The scheduler and device plugins alone say what a pod holds. An administrator, who may patch queues,
+writes everything else; what tenants may write too is a setting.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from optsched.admission.findings import part
+from optsched.admission.review import AccessQuestion, Action
+from optsched.admission.submitters import is_of_cluster, subjects_of
+from optsched.api.kinds import QUEUE
+from optsched.api.truth import is_true
+from optsched.api.wellknown import (
+    ADMITTED_QUEUE,
+    COOLDOWN_TIME,
+    CRATER_USER,
+    GPU_INDEX,
+    PREDICATE_TIME,
+    PREEMPTABLE,
+    USER,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from optsched.admission.findings import Findings
+    from optsched.admission.review import Raw, Request
+    from optsched.admission.world import Settings
+    from optsched.api.submitters import Subject
+
+GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
+"""Annotations and labels that keep a pod from being a victim, or say whom its use is charged to."""
+
+RESERVED: Final = (
+    ADMITTED_QUEUE,
+    GPU_INDEX,
+    PREDICATE_TIME,
+    "volcano.sh/vgpu-ids-new",
+    "volcano.sh/vgpu-node",
+    "volcano.sh/vgpu-time",
+    "volcano.sh/devices-to-allocate",
+    "volcano.sh/bind-phase",
+    "volcano.sh/bind-time",
+)
+"""Annotations of pods that schedulers and device plugins write."""
+
+RESERVED_PREFIX: Final = "hami.io/"
+_NODES: Final = "system:nodes"
+_SYSTEM: Final = "system-"
+
+
+def check_annotations(
+    request: Request, settings: Settings, findings: Findings, *templates: str
+) -> None:
+    """Deny annotations and labels that keep others out, unless the submitter may write them.
+
+    templates: fields of the spec that hold lists of pod templates, such as `tasks`.
+    """
+    before = set(_entries(request.old, templates))
+    for path, key, value in _entries(request.obj, templates):
+        if key not in GUARDED or (path, key, value) in before:
+            continue
+        for subject in subjects_of(request, settings):
+            if not _may_write(key, value, subject, request, settings, findings):
+                findings.deny(
+                    f"{path}[{key}]: Forbidden: user {subject.user} may not write {value!r}: it "
+                    f"takes the right to patch queues.{QUEUE.group}, or --tenant-annotation={key}"
+                )
+
+
+def check_reserved(request: Request, settings: Settings, findings: Findings) -> None:
+    """Deny annotations of a pod that only schedulers and device plugins write."""
+    if request.user in settings.trusted or _is_of_nodes(request):
+        return
+    before = part(part(request.old, "metadata"), "annotations")
+    after = part(part(request.obj, "metadata"), "annotations")
+    changed = [
+        key
+        for key in sorted(before.keys() | after.keys())
+        if (key in RESERVED or key.startswith(RESERVED_PREFIX))
+        and before.get(key) != after.get(key)
+    ]
+    subject = next(iter(subjects_of(request, settings)), None)
+    if not changed or subject is None or _is_administrator(subject, request, findings):
+        return
+    for key in changed:
+        findings.deny(
+            f"metadata.annotations[{key}]: Forbidden: schedulers and device plugins write it; "
+            "leave it out"
+        )
+
+
+def check_priority(name: object, request: Request, settings: Settings, findings: Findings) -> None:
+    """Deny a PriorityClass that tenants may not name."""
+    if not isinstance(name, str) or not name:
+        return
+    allowed = settings.tenant_classes
+    if name in allowed if allowed is not None else not name.startswith(_SYSTEM):
+        return
+    for subject in subjects_of(request, settings):
+        if not _is_administrator(subject, request, findings):
+            findings.deny(
+                f"spec.priorityClassName: Forbidden: user {subject.user} may not name {name}: it "
+                f"takes the right to patch queues.{QUEUE.group}, or --tenant-priority-class={name}"
+            )
+
+
+def _may_write(
+    key: str,
+    value: str,
+    subject: Subject,
+    request: Request,
+    settings: Settings,
+    findings: Findings,
+) -> bool:
+    is_harmless = is_true(value) if key == PREEMPTABLE else value == subject.user
+    if is_harmless or key in settings.tenant_annotations:
+        return True
+    return _is_administrator(subject, request, findings)
+
+
+def _is_administrator(subject: Subject, request: Request, findings: Findings) -> bool:
+    question = AccessQuestion(subject, "patch", QUEUE, "")
+    return bool(findings.answer(question, request, default=True))
+
+
+def _is_of_nodes(request: Request) -> bool:
+    """Whether a kubelet, or a device plugin in the namespace of the system, asks."""
+    is_update = request.action is Action.UPDATE
+    return is_update and (_NODES in request.groups or is_of_cluster(request.user))
+
+
+def _entries(obj: Raw | None, templates: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    """Path, key and value of all annotations and labels, those of templates too."""
+    yield from _of_metadata(part(obj, "metadata"), "metadata")
+    for name in templates:
+        listed = part(obj, "spec").get(name)
+        for number, each in enumerate(listed if isinstance(listed, list) else ()):
+            metadata = part(part(each, "template"), "metadata")
+            yield from _of_metadata(metadata, f"spec.{name}[{number}].template.metadata")
+
+
+def _of_metadata(metadata: Mapping[str, object], path: str) -> Iterator[tuple[str, str, str]]:
+    for kind in ("annotations", "labels"):
+        for key, value in part(metadata, kind).items():
+            yield f"{path}.{kind}", str(key), str(value)
