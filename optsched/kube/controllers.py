@@ -18,7 +18,6 @@ from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.figures import groups_by_phase
 from optsched.controllers.manifests import ref_of, uid_of
-from optsched.formats.recent import Recent
 from optsched.kube.asking import is_answered
 from optsched.kube.effects import Executor, Stale, Surroundings
 from optsched.kube.errors import KubeError, NotFound, Unreachable
@@ -61,8 +60,8 @@ NUMBERS_EVERY_S: Final = 1.0
 TELL_AFTER: Final = 5
 """Failures in a row of one key after which the log says so."""
 
-_REMEMBERED: Final = 8192
-"""Objects of which it is known when their status was written last."""
+_REMEMBERED: Final = 256
+"""Objects of which it is known when their status was written, before old ones are forgotten."""
 
 Key: TypeAlias = "tuple[int, Ref]"
 """Which controller, and which of its objects."""
@@ -110,7 +109,7 @@ class Controllers:
         self._executor = Executor(parts.api, self.store, around)
         self._queue: WorkQueue[Key] = WorkQueue(parts.waiting.chance)
         self._leads = False
-        self._written_s: Recent[Ref, float] = Recent(_REMEMBERED)
+        self._written_s: dict[Ref, float] = {}
         self._stopping = asyncio.Event()
         self._broken: set[tuple[Kind, Scope]] = set()
         self._away: set[object] = set()
@@ -139,13 +138,15 @@ class Controllers:
 
     def may_tell(self, note: Note) -> bool:
         """Whether this process works and the object of a note is known to exist."""
-        kind = note.about.kind
-        if not (self._leads and self._parts.leadership.is_leading):
-            return False
-        if kind not in self.store.kinds or self.store.is_narrow(kind):
+        leads = self._leads and self._parts.leadership.is_leading
+        return leads and self.is_there(note.about, note.uid)
+
+    def is_there(self, about: Ref, uid: str) -> bool:
+        """Whether an object is known to exist; of kinds of which it is not known, they do."""
+        if about.kind not in self.store.kinds or self.store.is_narrow(about.kind):
             return True
-        known = self.store.get(kind, note.about.namespace, note.about.name)
-        return known is not None and note.uid in ("", uid_of(known))
+        known = self.store.get(about.kind, about.namespace, about.name)
+        return known is not None and uid in ("", uid_of(known))
 
     @property
     def is_idle(self) -> bool:
@@ -320,7 +321,10 @@ class Controllers:
         written_s = self._written_s.get(effect.ref)
         if effect.may_wait and written_s is not None and now_s < written_s + NUMBERS_EVERY_S:
             return Again(written_s + NUMBERS_EVERY_S - now_s)
-        self._written_s.add(effect.ref, now_s)
+        self._written_s[effect.ref] = now_s
+        if len(self._written_s) > _REMEMBERED:
+            since_s = now_s - NUMBERS_EVERY_S
+            self._written_s = {ref: at_s for ref, at_s in self._written_s.items() if at_s > since_s}
         return effect
 
     def _report(self, key: Key, error: KubeError) -> None:

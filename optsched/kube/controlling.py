@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from optsched.kube.client import Client
     from optsched.kube.events import Note
     from optsched.kube.lease import Election
+    from optsched.kube.ports import Ref
     from optsched.kube.server import Address
 
 LAST_WORDS_S: Final = 2.0
@@ -80,7 +81,7 @@ class _Process:
             lock = (election.namespace, election.name)
             self._elector = Elector(client, lock, identity(), election.times, (clock, waiting))
         leadership: Leadership = self._elector or AlwaysLeading()
-        self._events = EventRecorder(client, clock, waiting, self._is_due)
+        self._events = EventRecorder(client, clock, waiting, self._is_due, self._is_there)
         reads_again = self._elector is not None
         parts = Parts(
             client,
@@ -112,6 +113,9 @@ class _Process:
     def _is_due(self, note: Note) -> bool:
         """Whether the event of a note is to be written: only a leader tells, and only objects."""
         return self.shell.may_tell(note)
+
+    def _is_there(self, about: Ref, uid: str) -> bool:
+        return self.shell.is_there(about, uid)
 
     async def _resign(self) -> None:
         if self._elector is None:

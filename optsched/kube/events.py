@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api.kinds import EVENT
-from optsched.formats.recent import Recent
 from optsched.kube.errors import AlreadyExists, KubeError, NotFound
 from optsched.kube.outbox import Outbox
 from optsched.kube.ports import Ref
@@ -34,6 +33,9 @@ COMPONENT: Final = "optsched"
 REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MOST_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
+SWEPT_AT: Final = 1_000
+"""Remembered events from which on those of objects that are gone are forgotten."""
+
 AT_ONCE: Final = 4
 _NAME: Final = 200
 """Characters of an object's name in the name of its event, which may have 253."""
@@ -96,10 +98,16 @@ class _Written:
 
 
 class EventBook:
-    """What has been written when; no I/O, no clock."""
+    """What has been written when, of objects that are there; no I/O, no clock."""
 
-    def __init__(self) -> None:
-        self._written: Recent[Key, _Written] = Recent(REMEMBERED)
+    def __init__(self, is_there: Callable[[Ref, str], bool]) -> None:
+        """is_there: whether the object of a uid still exists."""
+        self._is_there = is_there
+        self._written: dict[Key, _Written] = {}
+        self._sweeps_at = SWEPT_AT
+
+    def __len__(self) -> int:
+        return len(self._written)
 
     def is_due(self, note: Note, now_s: float) -> bool:
         """Whether a note is to be written now."""
@@ -116,7 +124,17 @@ class EventBook:
 
     def wrote(self, note: Note, now_s: float, times: int) -> None:
         """A note has been written, and so many times by now."""
-        self._written.add(note.key, _Written(now_s, times))
+        self._written[note.key] = _Written(now_s, times)
+        if len(self._written) >= self._sweeps_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget objects that are gone; the next time is when as many again have come."""
+        for key in [key for key in self._written if not self._is_there(key[0], key[1])]:
+            del self._written[key]
+        for key in list(self._written)[: max(0, len(self._written) - REMEMBERED)]:
+            del self._written[key]
+        self._sweeps_at = max(SWEPT_AT, 2 * len(self._written))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +150,10 @@ def _always(_: Note) -> bool:
     return True
 
 
+def _everywhere(_: Ref, __: str) -> bool:
+    return True
+
+
 class EventRecorder:
     """Writes notes as events; `run` has to be running for anything to be written."""
 
@@ -141,12 +163,16 @@ class EventRecorder:
         clock: Clock,
         waiting: Waiting,
         may_write: Callable[[Note], bool] = _always,
+        is_there: Callable[[Ref, str], bool] = _everywhere,
     ) -> None:
-        """may_write: asked before each request, whether the event of a note is still due."""
+        """may_write: asked before each request, whether the event of a note is still due.
+
+        is_there: whether the object of a uid exists; what was written of others is forgotten.
+        """
         self._api = api
         self._clock = clock
         self._may_write = may_write
-        self._book = EventBook()
+        self._book = EventBook(is_there)
         self._outbox: Outbox[Key, _Dated] = Outbox(
             lambda _, dated: self._write(dated),
             waiting,

@@ -123,7 +123,9 @@ class _Live:
         self._elector = self._make_elector()
         self._leadership: Leadership = self._elector or AlwaysLeading()
         self._binder = self._make_binder()
-        self._events = EventRecorder(client, self._clock, self._waiting, self._is_due)
+        self._events = EventRecorder(
+            client, self._clock, self._waiting, self._is_due, self._cache.is_there
+        )
         self._writes = self._make_outbox()
         # Evictions wait for nominations, which must not wait for anything else.
         self._nominations = self._make_outbox()

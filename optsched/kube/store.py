@@ -37,7 +37,7 @@ ANSWERS: Final = 10_000
 """Questions whose answers are remembered."""
 
 
-REMEMBERED: Final = 10_000
+REMEMBERED: Final = 2_000
 """How many objects that are gone are remembered, of each kind; an answer is late by moments."""
 
 

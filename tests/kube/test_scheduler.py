@@ -22,6 +22,7 @@ from optsched.kube.events import EventRecorder
 from optsched.kube.evictor import Evictor
 from optsched.kube.evictor import Surroundings as EvictorSurroundings
 from optsched.kube.metrics import Metrics
+from optsched.kube.notices import scheduled
 from optsched.kube.outbox import Outbox
 from optsched.kube.policies import Policies
 from optsched.kube.ports import Ref
@@ -82,7 +83,7 @@ class Plant:
         self.writes = Outbox(writer(self.api, leads), ways, on_failure=lambda *_: None)
         evicting = EvictorSurroundings(self, ways, self.binder.holds, leads)
         self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
-        self.events = EventRecorder(self.api, self.clock, ways)
+        self.events = EventRecorder(self.api, self.clock, ways, is_there=self.cache.is_there)
         shelf = Shelf(folder, lambda _: (("mine.py", self.plugin),) if self.plugin else ())
         watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n", shelf)
         parts = Parts(
@@ -109,6 +110,7 @@ class Plant:
 
     def bound(self, bind: Bind, seconds: float) -> None:
         """See `BindListener`."""
+        self.events.note(scheduled(bind))
 
     def failed(self, bind: Bind, failure: Failure) -> None:
         """See `BindListener`."""

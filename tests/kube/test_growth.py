@@ -1,0 +1,157 @@
+"""What a scheduler and controllers remember of pods goes with the pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.api.events import EventType
+from optsched.api.kinds import EVENT, JOB, POD, POD_GROUP, QUEUE
+from optsched.controllers.job.controller import job_controller
+from optsched.controllers.job.reconcile import Options as JobOptions
+from optsched.controllers.manifests import name_of
+from optsched.kube import controllers as controllers_module
+from optsched.kube import events as events_module
+from optsched.kube import scheduler as module
+from optsched.kube.events import EventBook, Note
+from optsched.kube.ports import Ref
+from optsched.kube.watch import Deleted
+from tests.formats.objects import group, node, pod, queue
+from tests.kube.test_controllers import Process, both
+from tests.kube.test_scheduler import Plant, until
+from tests.support.memory import MemoryWorld
+from tests.support.memory_server import MemoryServer
+from tests.support.sizes import container_sizes
+from tests.support.vcjobs import KEYS, job, task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOUNDED = ("_deleted.", ".ended", "_label_keys.", "_shaped.", "_shapes.")
+"""Memories of a fixed size: deleted objects, and what pods of one shape share."""
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.002)
+    monkeypatch.setattr(events_module, "SWEPT_AT", 8)
+    monkeypatch.setattr(controllers_module, "_REMEMBERED", 4)
+    monkeypatch.setattr(controllers_module, "NUMBERS_EVERY_S", -1.0)
+
+
+def members(name: str, phase: str = "", at: str = "") -> list[dict[str, Any]]:
+    marks = {"scheduling.k8s.io/group-name": name}
+    spec, status = ({"nodeName": at}, {"phase": phase}) if phase else ({}, {})
+    return [pod(f"{name}-{i}", spec, status, annotations=marks) for i in range(2)]
+
+
+async def live(plant: Plant, name: str) -> None:
+    """A gang comes, runs, ends and goes."""
+    plant.tell(group(name, {"minMember": 2, "queue": "q"}), *members(name))
+    await until(lambda: plant.node_of(f"{name}-0") == plant.node_of(f"{name}-1") == "n1")
+    plant.tell(*members(name, "Running", "n1"))
+    plant.tell(*members(name, "Succeeded", "n1"))
+    refs = [Ref(POD_GROUP, "ns", name), *(Ref(POD, "ns", f"{name}-{i}") for i in range(2))]
+    for ref in refs:
+        plant.cache.apply(ref.kind, Deleted(plant.api.objects.pop(ref)))
+    for event in plant.api.of(EVENT):
+        del plant.api.objects[Ref(EVENT, "ns", event["metadata"]["name"])]
+    plant.scheduler.wake()
+    await plant.events.until_idle()
+    await plant.writes.until_idle()
+
+
+def sizes(plant: Plant) -> dict[str, int]:
+    parts = (plant.cache, plant.binder, plant.evictor, plant.events, plant.writes, plant.scheduler)
+    return sizes_of(*parts)
+
+
+def sizes_of(*parts: object) -> dict[str, int]:
+    """Entries by path, but for memories of a fixed size."""
+    found: dict[str, int] = {}
+    for part in parts:
+        found |= container_sizes(part)
+    return {path: size for path, size in found.items() if not any(b in path for b in BOUNDED)}
+
+
+def growth(before: dict[str, int], after: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """What holds more than a few entries more."""
+    both = {path: (before.get(path, 0), size) for path, size in after.items()}
+    return {path: (old, new) for path, (old, new) in both.items() if new > old + 8}
+
+
+@pytest.mark.asyncio
+async def test_after_many_lifecycles_a_scheduler_holds_what_it_held(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node("n1"), queue("q"))
+    async with plant.at_work():
+        for number in range(10):
+            await live(plant, f"g{number}")
+        before = sizes(plant)
+        for number in range(10, 50):
+            await live(plant, f"g{number}")
+        after = sizes(plant)
+    assert growth(before, after) == {}
+
+
+def test_growth_is_found_wherever_it_is() -> None:
+    book = EventBook(lambda *_: True)
+    before = sizes_of(book)
+    for number in range(20):
+        about = Ref(POD, "ns", f"p-{number}")
+        book.wrote(Note(about, "u", EventType.NORMAL, "Scheduled", ""), 0.0, 1)
+    assert growth(before, sizes_of(book)).keys() == {"EventBook._written"}
+
+
+def test_what_was_written_of_objects_that_are_gone_is_forgotten() -> None:
+    there: set[str] = set()
+    book = EventBook(lambda about, _: about.name in there)
+    for number in range(500):
+        there = {f"p-{number}", f"p-{number - 1}"}
+        note = Note(Ref(POD, "ns", f"p-{number}"), "u", EventType.NORMAL, "Scheduled", "")
+        book.wrote(note, 0.0, 1)
+        assert book.times(note) == 1
+        assert len(book) <= 8
+
+
+async def live_job(process: Process, server: MemoryServer, name: str) -> None:
+    """A job comes, runs, ends and is deleted with all that was made for it."""
+    world = server.world
+    made = world.put(JOB, job(task("w", 2), name=name))
+    await server.news()
+    await process.until(lambda: len(world.listed(POD_GROUP)) == 1)
+    (group,) = world.listed(POD_GROUP)
+    ref = Ref(POD_GROUP, "default", name_of(group))
+    world.change(ref, lambda obj: obj.update(status={"phase": "Inqueue"}))
+    await server.news()
+    await process.until(lambda: len(world.listed(POD)) == 2)
+    for each in world.listed(POD):
+        world.phase(name_of(each), "Running")
+    await server.news()
+    await process.until_idle()
+    for each in world.listed(POD):
+        world.phase(name_of(each), "Succeeded")
+    await server.news()
+    await process.until_idle()
+    world.remove(Ref(JOB, "default", name_of(made)))
+    await server.news()
+    world.ended()
+    await server.news()
+    await process.until(lambda: not world.listed(POD))
+    await process.until_idle()
+
+
+@pytest.mark.asyncio
+async def test_after_many_jobs_controllers_hold_what_they_held() -> None:
+    server = MemoryServer(MemoryWorld())
+    world = server.world
+    world.put(QUEUE, {"metadata": {"name": "default"}, "status": {"state": "Open"}})
+    controllers = (job_controller(JobOptions(lambda: KEYS)), *both())
+    async with Process(server, *controllers).running() as process:
+        for number in range(5):
+            await live_job(process, server, f"j{number}")
+        before = sizes_of(process.shell)
+        for number in range(5, 30):
+            await live_job(process, server, f"j{number}")
+        after = sizes_of(process.shell)
+    assert growth(before, after) == {}
