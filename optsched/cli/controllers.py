@@ -20,10 +20,9 @@ from optsched.cli.flags import (
     election_options,
     go_command,
     listen_options,
-    set_up_logging,
-    verbosity_option,
     warn_ignored,
 )
+from optsched.cli.logs import logging_options, set_up_logging
 from optsched.formats.pods import SCHEDULER_NAMES
 
 if TYPE_CHECKING:
@@ -112,11 +111,11 @@ GRAMMAR: Final = Grammar(
 )
 @listen_options(":8081")
 @election_options("Let one of several work.", LOCK_NAME)
-@verbosity_option
+@logging_options
 @click.pass_context
 def controllers(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
     """Look after queues, jobs and PodGroups of a cluster."""
-    set_up_logging(given["verbosity"])
+    set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
     settings = _settings(given)
     # Kubernetes' client takes half a second to load; other commands and --help do without.

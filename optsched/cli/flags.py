@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -22,9 +20,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 HEALTHZ: Final = ":11251"
-DEBUG_VERBOSITY: Final = 4
-"""From this number on klog's users see every step."""
-
 SHELL_LEFTOVER: Final = "2>&1"
 """Stands among the arguments in Volcano's manifests, where no shell is there to read it."""
 
@@ -127,12 +122,6 @@ class Duration(click.ParamType[int]):
         return milliseconds
 
 
-def verbosity_option(command: F) -> F:
-    """`-v`."""
-    text = f"{DEBUG_VERBOSITY} and more: every step."
-    return click.option("-v", "--v", "verbosity", default=0, help=text)(command)
-
-
 def listen_options(default: str) -> Callable[[F], F]:
     """Where health and metrics are served; read by `addresses`."""
     options = (
@@ -201,13 +190,3 @@ def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
                 yield Address.parse(text)
             except ValueError as e:
                 raise click.UsageError(str(e)) from e
-
-
-def set_up_logging(verbosity: int) -> None:
-    """Log to stderr, in UTC."""
-    handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    log.addHandler(handler)
-    log.setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)

@@ -24,10 +24,9 @@ from optsched.cli.flags import (
     election_options,
     go_command,
     listen_options,
-    set_up_logging,
-    verbosity_option,
     warn_ignored,
 )
+from optsched.cli.logs import logging_options, set_up_logging
 from optsched.cli.options import solver_option
 from optsched.cli.plugins import shelf_of
 from optsched.domain.shards import Sharding, ShardMode
@@ -172,11 +171,11 @@ def _label(text: str) -> tuple[str, str]:
     default="",
     help="Python files in this folder are plugins that the configuration may name.",
 )
-@verbosity_option
+@logging_options
 @click.pass_context
 def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
     """Schedule the pods of a cluster that ask for us, next to its own scheduler."""
-    set_up_logging(given["verbosity"])
+    set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
     collect_less()
     # Kubernetes' client takes half a second to load; other commands and --help do without.

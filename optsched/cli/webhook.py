@@ -22,10 +22,9 @@ from optsched.cli.flags import (
     addresses,
     go_command,
     listen_options,
-    set_up_logging,
-    verbosity_option,
     warn_ignored,
 )
+from optsched.cli.logs import logging_options, set_up_logging
 from optsched.formats.pods import SCHEDULER_NAMES
 
 if TYPE_CHECKING:
@@ -170,11 +169,11 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     help="It still answers for so long once it has been told to stop.",
 )
 @listen_options(":8080")
-@verbosity_option
+@logging_options
 @click.pass_context
 def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
     """Review jobs, queues and what else is given to a cluster before it is stored."""
-    set_up_logging(given["verbosity"])
+    set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
     settings = _settings({**given, "gates": _gates(given["features"])})
     # Kubernetes' client takes half a second to load; other commands and --help do without.

@@ -291,6 +291,7 @@ class Controllers:
         began_s = self._parts.clock.monotonic()
         try:
             effects = self._due(controller.decide(ref, self.store), began_s)
+            log.debug("%s %s: %d things to do", controller.name, ref, len(effects))
             agains = await self._executor.carry_out(effects)
         except Stale as e:
             log.debug("%s %s: %s", controller.name, ref, e)

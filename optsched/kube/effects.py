@@ -125,6 +125,7 @@ class Executor:
                     await self._meet(effect.ref)
                 self._failed(effect, e)
             else:
+                log.debug("%s %s", verb, effect.ref)
                 self._around.listener.wrote(verb, effect.kind.plural)
 
     async def _request(self, effect: _Write) -> str:

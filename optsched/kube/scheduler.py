@@ -470,6 +470,8 @@ def _log_session(number: int, report: Report) -> None:
     for repair in report.trace.repairs:
         log.warning("session %d: %s", number, repair)
     plan, certificate = report.plan, report.plan.certificate
+    if log.isEnabledFor(logging.DEBUG):
+        _log_decisions(number, report)
     placed = [action.gang for action in plan.actions if isinstance(action, Allocate)]
     if not placed:
         return
@@ -483,3 +485,14 @@ def _log_session(number: int, report: Report) -> None:
         "proved" if certificate.is_proved else certificate.stopped,
         certificate.seconds * 1000,
     )
+
+
+def _log_decisions(number: int, report: Report) -> None:
+    """Log what each phase took, each action, and why each gang waits."""
+    seconds = report.trace.seconds.items()
+    phases = ", ".join(f"{phase} {spent * 1000:.0f} ms" for phase, spent in seconds)
+    log.debug("session %d: %s", number, phases)
+    for action in report.plan.actions:
+        log.debug("session %d: %s", number, action)
+    for gang, reason in report.plan.pending.items():
+        log.debug("session %d: %s waits: %s: %s", number, gang, reason.code, reason.message)

@@ -130,8 +130,10 @@ class Reviewer:
         response = await self._settle(service, request, response, len(body))
         if response.rests_on:
             response = await self._review_again(service, request, response, len(body))
-        said = web.json_response(answer(request.uid, response))
-        return said, _result_of(response)
+        said, result = web.json_response(answer(request.uid, response)), _result_of(response)
+        about = (request.action, f"{request.namespace}/{request.name}", request.user)
+        log.debug("%s: %s %r by %r: %s", service.path, *about, result)
+        return said, result
 
     def _read(self, service: Service, body: bytes) -> tuple[Request, Response] | _Unread:
         # An exception that left this thread would keep the body and all that was made of it.

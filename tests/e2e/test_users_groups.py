@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,11 +82,16 @@ def test_a_configuration_without_enqueue_lets_gangs_in(site: Site, tmp_path: Pat
     assert "enqueue, " in text
     config = tmp_path / "scheduler.conf"
     config.write_text(text.replace("enqueue, ", ""))
-    begin(site, config, "none")
+    flags = ("--solver", "none", "-v", "4", "--log-format", "json")
+    scheduler = site.scheduler("--config", str(config), *flags)
     site.group("later", 1, minResources={"cpu": "1"})
     site.await_phase("later", "Inqueue")
     site.members("later", range(1))
     site.await_bound("later", 1)
+    lines = [json.loads(line) for line in scheduler.log.splitlines()]
+    steps = [line["message"] for line in lines if line["level"] == "DEBUG"]
+    assert any("Allocate" in step and "later-0" in step for step in steps)
+    assert any("greedy " in step and " ms" in step for step in steps)
 
 
 def test_the_class_of_a_podgroup_decides_who_is_next(site: Site) -> None:

@@ -1,0 +1,55 @@
+"""Formats of logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from optsched.cli.logs import logging_options, set_up_logging
+
+
+@pytest.fixture
+def log():
+    """The logger of the project, with its handlers as they were afterwards."""
+    logger = logging.getLogger("optsched")
+    before, level = list(logger.handlers), logger.level
+    logger.handlers.clear()
+    yield logger
+    logger.handlers[:] = before
+    logger.setLevel(level)
+
+
+def test_json_has_an_object_a_line(log: logging.Logger, capsys: pytest.CaptureFixture[str]):
+    set_up_logging(0, "json")
+    try:
+        raise ValueError("a\nb")
+    except ValueError:
+        log.getChild("kube").exception("pod %s: failed\nagain", "ns/a")
+    (line,) = capsys.readouterr().err.splitlines()
+    found = json.loads(line)
+    assert found.keys() == {"time", "level", "logger", "message", "error"}
+    assert (found["level"], found["logger"]) == ("ERROR", "optsched.kube")
+    assert found["message"] == "pod ns/a: failed\nagain"
+    assert "ValueError: a\nb" in found["error"]
+
+
+@pytest.mark.parametrize(("verbosity", "level"), [(0, "INFO"), (3, "INFO"), (4, "DEBUG")])
+def test_steps_are_logged_from_four_on(log: logging.Logger, verbosity: int, level: str):
+    set_up_logging(verbosity)
+    assert logging.getLevelName(log.level) == level
+
+
+def test_other_formats_are_refused():
+    @click.command()
+    @logging_options
+    def process(verbosity: int, log_format: str) -> None:
+        click.echo(f"{verbosity} {log_format}")
+
+    assert CliRunner().invoke(process, ["-v", "4"]).output == "4 text\n"
+    refused = CliRunner().invoke(process, ["--log-format", "xml"])
+    assert refused.exit_code == 2
+    assert "'xml' is not one of 'text', 'json'" in refused.output
