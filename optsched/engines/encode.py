@@ -236,20 +236,23 @@ def encode_configurations(
 
     Raises `TooManyRooms` where it is plain that configurations can not be priced.
     """
+    spare = spare_room(problem, rules)
+    requests = np.concatenate([problem.classes.request, spare.request], axis=1)
+    useful = useful_capacity(problem.idle, problem.classes.request)
+    capacity = np.concatenate([useful, spare.capacity], axis=1)
+    allowed = allowed_nodes(problem, rules, open_classes(problem))
+    _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
+    # Copies of classes only add to what there is to price.
+    may = _fitting(capacity[first], requests) & allowed[:, first].T
+    check_rooms(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
     for rule in rules.hard:
         rule.encode_domains(form)
     copies = copy_classes(form)
-    spare = spare_room(problem, rules)
-    requests = np.concatenate([problem.classes.request, spare.request], axis=1)
     request = requests[copies.class_of]
-    classes = open_classes(problem)
-    allowed = allowed_nodes(problem, rules, classes)[copies.class_of] & copies.inside(problem)
-    useful = useful_capacity(problem.idle, problem.classes.request)
-    capacity = np.concatenate([useful, spare.capacity], axis=1)
+    allowed = allowed[copies.class_of] & copies.inside(problem)
     class_of, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
     may = _fitting(capacity[first], request) & allowed[:, first].T
-    check_rooms(capacity[first], request, may)
     by_class = np.argsort(class_of, kind="stable")
     size = np.bincount(class_of, minlength=len(first)).astype(np.int64)
     start = _configurations_in_use(incumbent, class_of, copies.of_tasks(form, incumbent.node_of))

@@ -19,13 +19,33 @@ if TYPE_CHECKING:
 
 
 def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
-    """(N,) ready nodes that no rule excludes for a class whatever else is placed; None when all."""
-    allowed: Bool | None = None if problem.ready.all() else problem.ready
+    """(N,) ready nodes that no rule excludes for a class whatever else is placed; None when all.
+
+    Read only: it is made once for each problem and tuple of rules.
+    """
+    known = problem.derived(_nothing_known)
+    # The rules are kept with their masks: no other tuple gets their number.
+    masks = known.setdefault(id(rules), (rules, {}))[1]
+    if task_class not in masks:
+        masks[task_class] = _masked(problem, rules, task_class)
+    return masks[task_class]
+
+
+def _nothing_known(_: Problem) -> dict[int, tuple[Sequence[Rule], dict[int, Bool | None]]]:
+    return {}
+
+
+def _masked(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
+    allowed: Bool | None = None if problem.derived(_all_ready) else problem.ready
     for rule in rules:
         mask = rule.mask(problem, task_class)
         if mask is not None:
             allowed = mask if allowed is None else allowed & mask
     return allowed
+
+
+def _all_ready(problem: Problem) -> bool:
+    return bool(problem.ready.all())
 
 
 def open_classes(problem: Problem) -> I64:

@@ -62,15 +62,14 @@ class Fits(Rule):
 
     def encode_nodes(self, form: Formulation, supplied: I64) -> None:
         """Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r]."""
-        problem = form.problem
-        idle = problem.idle
-        request = problem.classes.request
-        for r in range(len(problem.resources)):
-            task_class, node = np.nonzero((supplied >= 0) & (request[:, r] > 0)[:, None])
-            if len(node):
-                form.model.add_rows(
-                    node, supplied[task_class, node], request[task_class, r], upper=idle[:, r]
-                )
+        idle, request = form.problem.idle, form.problem.classes.request
+        task_class, node = np.nonzero(supplied >= 0)
+        variable = supplied[task_class, node]
+        for r in np.flatnonzero(request[np.unique(task_class)].any(axis=0)).tolist():
+            asked = request[task_class, r]
+            takes = asked > 0
+            used, at = np.unique(node[takes], return_inverse=True)
+            form.model.add_rows(at, variable[takes], asked[takes], upper=idle[used, r])
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""

@@ -95,6 +95,8 @@ class Guarantee(Rule):
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`: what the guarantees of other queues keep free."""
         problem = outcome.problem
+        if not _guaranteed(problem):
+            return None
         asked = asked_next(outcome, gang)
         queue = int(problem.queue_of[gang])
         names = problem.queues.names

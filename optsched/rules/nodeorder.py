@@ -197,6 +197,8 @@ def _preferred(problem: Problem, shape: TaskShape) -> F64:
 def _shunned(problem: Problem, shape: TaskShape) -> F64 | None:
     """(N,) soft taints that tasks of a shape do not tolerate; None when there are none."""
     codes, marks = problem.columns.taints()
+    if not any(marks):
+        return None
     number = np.array([sum(_soft(shape, t) for t in taints) for taints in marks], np.float64)
     return number[codes] if number.any() else None
 

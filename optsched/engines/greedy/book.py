@@ -62,14 +62,11 @@ class _Fixed:
         self._ties_nodes = rules.ties_nodes
         self._tied: dict[int, bool] = {}
         self._asked: dict[int, list[tuple[int, int]]] = {}
-        self._allowed: dict[int, Bool | None] = {}
         self._scored: dict[int, _Scored] = {}
 
     def allowed(self, task_class: int) -> Bool | None:
         """(N,) nodes that a class may use; None for all."""
-        if task_class not in self._allowed:
-            self._allowed[task_class] = static_mask(self._problem, self._masking, task_class)
-        return self._allowed[task_class]
+        return static_mask(self._problem, self._masking, task_class)
 
     def is_tied(self, task_class: int) -> bool:
         """Whether rules tie a class to what else stands on nodes."""
