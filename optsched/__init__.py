@@ -9,19 +9,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optsched.library import (  # noqa: F401
+    from optsched.library import (
         Comparison,
+        DurationError,
         Gang,
         Given,
+        InstanceError,
+        JobTimes,
         Node,
+        PlaceError,
         Plan,
         Played,
         Policy,
+        PolicyError,
         Problem,
         Progress,
         Queue,
+        ResumeError,
         Snapshot,
         SolveResult,
+        SyntheticError,
         Trace,
         arrival,
         compare,
@@ -42,6 +49,45 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "Comparison",
+    "DurationError",
+    "Gang",
+    "Given",
+    "InstanceError",
+    "JobTimes",
+    "Node",
+    "PlaceError",
+    "Plan",
+    "Played",
+    "Policy",
+    "PolicyError",
+    "Problem",
+    "Progress",
+    "Queue",
+    "ResumeError",
+    "Snapshot",
+    "SolveResult",
+    "SyntheticError",
+    "Trace",
+    "__version__",
+    "arrival",
+    "compare",
+    "compile_problem",
+    "explain",
+    "gang",
+    "load_policy",
+    "node",
+    "queue",
+    "read",
+    "read_trace",
+    "simulate",
+    "snapshot",
+    "solve",
+    "solve_result",
+    "trace",
+]
+
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  whatever the library has
     # Commands that need no solver should not pay for loading it.
@@ -49,3 +95,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  whatever the library has
     if library is None or name not in library.__all__:
         raise AttributeError(f"module 'optsched' has no attribute {name!r}")
     return getattr(library, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,6 +6,8 @@ values; none of them touches a live cluster.
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,16 +24,20 @@ from optsched.formats.groups import with_builtin_queues
 from optsched.formats.identity import instance_identity, snapshot_identity, versions
 from optsched.formats.instances import read_instance
 from optsched.formats.pods import DEFAULT_NAMESPACE, SCHEDULER_NAMES
+from optsched.formats.problems import InstanceError
 from optsched.formats.solveresult import SolveResult
 from optsched.kube.clock import SystemClock
-from optsched.policy.load import load_policy
+from optsched.policy import load
+from optsched.policy.catalogue import Shelf
 from optsched.policy.policy import Policy
+from optsched.policy.problem import PolicyError
 from optsched.problem.compile import compile_problem
 from optsched.problem.problem import Problem
 from optsched.session.following import Listener
 from optsched.session.offline import (
     Assignment,
     Means,
+    ResumeError,
     check_resumable,
     model_identity,
     parameters_of,
@@ -40,11 +46,13 @@ from optsched.session.offline import (
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import limits_of, solver_of
 from optsched.study.comparison.grid import cells_of, read_traces
-from optsched.study.comparison.places import Here, local_cluster
+from optsched.study.comparison.places import Here, PlaceError, local_cluster
 from optsched.study.comparison.table import Comparison
+from optsched.study.metrics import JobTimes
 from optsched.study.replay import Given, Played, play, read_given
 from optsched.study.simulation.simulator import Options
-from optsched.units import parse_duration_ms, parse_resource_list
+from optsched.study.synthetic import SyntheticError
+from optsched.units import DurationError, parse_duration_ms, parse_resource_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,17 +64,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison",
+    "DurationError",
     "Gang",
     "Given",
+    "InstanceError",
+    "JobTimes",
     "Node",
+    "PlaceError",
     "Plan",
     "Played",
     "Policy",
+    "PolicyError",
     "Problem",
     "Progress",
     "Queue",
+    "ResumeError",
     "Snapshot",
     "SolveResult",
+    "SyntheticError",
     "Trace",
     "arrival",
     "compare",
@@ -150,7 +165,7 @@ def gang(  # noqa: PLR0913  what a gang is, by name
     tasks: int,
     request: Mapping[str, object],
     *,
-    least: int | None = None,
+    min_available: int | None = None,
     queue: str = DEFAULT_QUEUE,
     priority: int = 0,
     annotations: Mapping[str, str] | None = None,
@@ -163,7 +178,7 @@ def gang(  # noqa: PLR0913  what a gang is, by name
         `namespace/name`; without a namespace that is `default`.
     tasks, request
         How many tasks, and what each asks for, as Kubernetes writes it.
-    least
+    min_available
         How many have to start together; None for all of them.
     annotations
         As on a PodGroup, such as `{"optsched.io/running-estimate": "2h"}`.
@@ -174,9 +189,11 @@ def gang(  # noqa: PLR0913  what a gang is, by name
         A quantity has no reading, or the numbers make no gang.
 
     """
-    minimum = tasks if least is None else least
+    minimum = tasks if min_available is None else min_available
     if tasks < 1 or not 0 <= minimum <= tasks:
-        raise ValueError(f"{name}: {minimum} of {tasks} tasks is no gang: 0 ≤ least ≤ tasks ≥ 1")
+        raise ValueError(
+            f"{name}: {minimum} of {tasks} tasks is no gang: 0 ≤ min_available ≤ tasks ≥ 1"
+        )
     key = name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
     return replace(
         alike_gang(key, TaskShape(_amounts(request)), tasks, priority=priority),
@@ -249,7 +266,8 @@ def trace(
     ordered = tuple(sorted(arrivals, key=lambda a: a.at_ms))
     whole = Trace(name, tuple(nodes), with_builtin_queues(queues), ordered)
     found, problems = sound_trace(whole)
-    return Given(found, name, "", problems)
+    digest = hashlib.sha256(repr(found).encode()).hexdigest()
+    return Given(found, name, digest, problems)
 
 
 def _amounts(quantities: Mapping[str, object]) -> Amounts:
@@ -277,7 +295,9 @@ def read(path: str | Path) -> Snapshot:
     return read_instance(Path(path), preview=preview_jobs).snapshot
 
 
-def read_trace(source: str, trace_format: str | None = None, nodes: Path | None = None) -> Given:
+def read_trace(
+    source: str | Path, trace_format: str | None = None, nodes: str | Path | None = None
+) -> Given:
     """The trace that `optsched simulate` would play; see `docs/simulate.md`.
 
     Parameters
@@ -293,17 +313,34 @@ def read_trace(source: str, trace_format: str | None = None, nodes: Path | None 
         There is no such trace, or nothing of it can be played.
 
     """
-    return read_given(source, trace_format, nodes)
+    return read_given(str(source), trace_format, None if nodes is None else Path(nodes))
+
+
+def load_policy(model: str | Path) -> Policy:
+    """The policy of a model.
+
+    Parameters
+    ----------
+    model
+        The name of a shipped model, or the path of a model or of Volcano's configuration.
+
+    Raises
+    ------
+    PolicyError
+        There is no such model, or it has mistakes; says where and what would be accepted.
+
+    """
+    return load.load_policy(str(model), lambda path: path.read_text("utf-8"), Shelf())
 
 
 # --- deciding ------------------------------------------------------------------------------------
 
 
 def solve(
-    cluster: Snapshot,
-    model: str | Policy = "volcano-default",
+    cluster: Snapshot | str | Path,
+    model: str | Path | Policy = "volcano-default",
     *,
-    seconds: float | None = None,
+    time_limit: float | None = None,
     gap: float | None = None,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
@@ -313,12 +350,12 @@ def solve(
     Parameters
     ----------
     cluster
-        What `read` or `snapshot` gives.
+        What `read` or `snapshot` gives, or a path that `read` takes.
     model
         The name of a model, its file, or a policy.
-    seconds
-        Wall time for the solver. None for the model's deterministic work limit: no clock is read,
-        and the same cluster gives the same plan.
+    time_limit
+        Wall seconds for the solver. None for the model's deterministic work limit: no clock is
+        read, and the same cluster gives the same plan.
     gap
         |bound − value| / max(1, |value|) that is good enough for each level, such as 0.01; None
         for the optimum alone.
@@ -339,19 +376,20 @@ def solve(
 
     """
     policy = _policy(model)
-    limits = limits_of(policy, seconds, deterministic=seconds is None, seed=seed, gap=gap)
-    clock = None if seconds is None else SystemClock()
+    limits = limits_of(policy, time_limit, deterministic=time_limit is None, seed=seed, gap=gap)
+    clock = None if time_limit is None else SystemClock()
     watch = None if progress is None else Listener(progress)
     with solver_of(policy) as worker:
         around = Surroundings(clock, worker, limits=limits if worker else None, watch=watch)
-        return run_session(cluster, policy, around).plan
+        taken = cluster if isinstance(cluster, Snapshot) else read(cluster)
+        return run_session(taken, policy, around).plan
 
 
 def solve_result(  # noqa: PLR0913  what a solve may be told, by name
     cluster: Snapshot | str | Path,
-    model: str | Policy = "volcano-default",
+    model: str | Path | Policy = "volcano-default",
     *,
-    seconds: float | None = None,
+    time_limit: float | None = None,
     gap: float | None = None,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
@@ -364,7 +402,7 @@ def solve_result(  # noqa: PLR0913  what a solve may be told, by name
     cluster
         What `read` or `snapshot` gives, or a place that `read` takes: the result then names its
         files, as one of `optsched solve` does.
-    model, seconds, gap, seed, progress
+    model, time_limit, gap, seed, progress
         As for `solve`.
     resume
         A result of the same cluster and model, to be gone on from.
@@ -386,7 +424,7 @@ def solve_result(  # noqa: PLR0913  what a solve may be told, by name
 
     """
     policy = _policy(model)
-    limits = limits_of(policy, seconds, deterministic=seconds is None, seed=seed, gap=gap)
+    limits = limits_of(policy, time_limit, deterministic=time_limit is None, seed=seed, gap=gap)
     taken, identity, names = _instance(cluster)
     assignment = Assignment(
         instance=identity,
@@ -396,7 +434,7 @@ def solve_result(  # noqa: PLR0913  what a solve may be told, by name
     )
     if resume is not None:
         check_resumable(resume, assignment)
-    clock = None if seconds is None else SystemClock()
+    clock = None if time_limit is None else SystemClock()
     with solver_of(policy) as worker:
         means = Means(clock, worker, limits, show=progress or (lambda _: None), earlier=resume)
         return solve_offline(taken, policy, assignment, means)[1]
@@ -442,42 +480,48 @@ def explain(plan: Plan, gang: str) -> str:
 
 
 def simulate(
-    given: Given,
-    model: str | Policy = "volcano-compatible",
+    given: Given | str | Path,
+    model: str | Path | Policy = "volcano-compatible",
     *,
     seed: int = 0,
     warm_up: str = "0s",
     period: str | None = None,
+    until: str | None = None,
 ) -> Played:
     """Play a trace on virtual time, as `optsched simulate` does.
 
     Parameters
     ----------
     given
-        What `trace` or `read_trace` gives.
+        What `trace` or `read_trace` gives, or a source that `read_trace` takes.
+    model
+        The name of a model, its file, or a policy.
     seed
         Of the solver, where the model has one.
     warm_up
         What arrives before does not count.
     period
         From session to session; None for the model's.
+    until
+        Where to stop on the clock of the trace; None for its end.
 
     Returns
     -------
     Played
-        `metrics` has the figures; times in seconds, parts of one.
+        `metrics` has the figures; times in seconds, parts of one. `jobs` has the arrival, start
+        and end of each gang, in milliseconds of the trace.
 
     Raises
     ------
-    PolicyError, DurationError
-        The model or a duration has mistakes.
+    PolicyError, DurationError, InstanceError, SyntheticError
+        The model, a duration or the trace has mistakes.
 
     """
     policy = _policy(model)
-    options = Options(None if period is None else parse_duration_ms(period), None, seed)
+    options = Options(_positive_ms("period", period), _positive_ms("until", until), seed)
     with solver_of(policy) as worker:
         return play(
-            given,
+            given if isinstance(given, Given) else read_trace(given),
             policy,
             options,
             warm_up_ms=parse_duration_ms(warm_up),
@@ -487,16 +531,21 @@ def simulate(
 
 
 def compare(
-    traces: Sequence[str], models: Sequence[str], seeds: Sequence[int] = (0,), *, workers: int = 0
+    traces: Iterable[str | Path | Given],
+    models: Iterable[str | Path | Policy],
+    seeds: Iterable[int] = (0,),
+    *,
+    workers: int = 0,
 ) -> Comparison:
     """Play traces under several models, as `optsched compare` does.
 
     Parameters
     ----------
     traces
-        As `optsched simulate` takes them; a synthetic one is made anew for each seed.
+        What `trace` gives, or sources that `read_trace` takes; a synthetic one is made anew for
+        each seed.
     models
-        Names or files; the first is what others are compared with.
+        Names, files or policies; the first is what others are compared with.
     workers
         Processes of a local cluster of Dask; 0: this process.
 
@@ -509,15 +558,44 @@ def compare(
     ------
     InstanceError, SyntheticError, PolicyError, PlaceError
         A trace or a model can not be read, or Dask is not installed.
+    ValueError
+        There is no trace, model or seed, or one is given more than once.
 
     """
-    policies = {name: _policy(name) for name in models}
-    given = read_traces(traces, seeds, None, None)
+    named, given_traces, numbers = list(models), list(traces), list(seeds)
+    names = [m.name if isinstance(m, Policy) else str(m) for m in named]
+    sources = [t.trace.name if isinstance(t, Given) else str(t) for t in given_traces]
+    for what, listed in (("model", names), ("trace", sources), ("seed", numbers)):
+        _check_each_once(what, listed)
+    policies = dict(zip(names, map(_policy, named), strict=True))
+    given: dict[tuple[str, int], Given] = {}
+    for source, each in zip(sources, given_traces, strict=True):
+        if isinstance(each, Given):
+            given |= {(source, seed): each for seed in numbers}
+        else:
+            given |= read_traces([source], numbers, None, None)
     cells = cells_of(policies, given, Options())
     if not workers:
         return _compared(cells, Here(SystemClock()))
     with local_cluster(min(workers, len(cells)), SystemClock()) as place:
         return _compared(cells, place)
+
+
+def _check_each_once(what: str, listed: Sequence[object]) -> None:
+    if not listed:
+        raise ValueError(f"there is no {what}: give at least one")
+    twice = [each for each, number in Counter(listed).items() if number > 1]
+    if twice:
+        raise ValueError(f"the {what} {twice[0]} is given more than once")
+
+
+def _positive_ms(what: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    found = parse_duration_ms(text)
+    if found <= 0:
+        raise DurationError(text, f"is no {what}: write a duration longer than zero, such as 60s")
+    return found
 
 
 def _compared(cells: Sequence[Cell], place: Place) -> Comparison:
@@ -527,5 +605,5 @@ def _compared(cells: Sequence[Cell], place: Place) -> Comparison:
     return Comparison.of(cells, results, failures)
 
 
-def _policy(model: str | Policy) -> Policy:
-    return model if isinstance(model, Policy) else load_policy(model, Path.read_text)
+def _policy(model: str | Path | Policy) -> Policy:
+    return model if isinstance(model, Policy) else load_policy(model)

@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +17,11 @@ from optsched.cli.main import main
 from optsched.formats.solveresult import read_result, write_result
 from optsched.session.offline import ResumeError
 
-EXAMPLES = Path(__file__).parents[1] / "instances" / "examples"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "instances" / "examples"
 
 FUNCTIONS = [n for n in library.__all__ if inspect.isfunction(getattr(library, n))]
 
@@ -46,7 +51,7 @@ def test_wrong_amounts_and_numbers_are_told() -> None:
     with pytest.raises(ValueError, match="cpu"):
         optsched.node("a", {"cpu": "much"})
     with pytest.raises(ValueError, match="3 of 2 tasks is no gang"):
-        optsched.gang("g", 2, {"cpu": "1"}, least=3)
+        optsched.gang("g", 2, {"cpu": "1"}, min_available=3)
     with pytest.raises(ValueError, match="a"):
         optsched.snapshot([optsched.node("a", {}), optsched.node("a", {})], [])
 
@@ -109,3 +114,64 @@ def test_pods_of_both_names_are_read_as_by_the_command(tmp_path: Path) -> None:
     (tmp_path / "pods.yaml").write_text("\n---\n".join(map(pod, names)), encoding="utf-8")
     found = [task.name for gang in optsched.read(tmp_path).gangs for task in gang.tasks]
     assert sorted(found) == ["optsched", "volcano"]
+
+
+def test_names_of_the_module_are_those_of_the_library() -> None:
+    assert set(optsched.__all__) == {*library.__all__, "__version__"}
+    assert set(optsched.__all__) <= set(dir(optsched))
+    assert all(getattr(optsched, name) is not None for name in optsched.__all__)
+
+
+def test_paths_and_names_are_taken_in_the_place_of_values() -> None:
+    path = ROOT / "instances" / "examples" / "packing.yaml"
+    policy = optsched.load_policy("volcano-compatible")
+    plans = [
+        optsched.solve(cluster, model)
+        for cluster in (optsched.read(path), path, str(path))
+        for model in (policy, "volcano-compatible", ROOT / "models" / "volcano-compatible.yaml")
+    ]
+    assert len({tuple(plan.binds.items()) for plan in plans}) == 1
+    assert plans[0].binds
+
+
+def test_a_replay_tells_start_and_end_of_each_job() -> None:
+    path = ROOT / "instances" / "traces" / "failures.yaml"
+    played = optsched.simulate(path)
+    assert len(played.jobs) == played.metrics.finished == 4
+    ends = [job.ended_ms for job in played.jobs]
+    assert max(ends) / 1000 == played.metrics.makespan_s
+    for job in played.jobs:
+        assert job.arrived_ms <= job.started_ms < job.ended_ms
+    cut = optsched.simulate(optsched.read_trace(path), until="1h")
+    assert all(job.ended_ms is None for job in cut.jobs)
+    assert cut.jobs[0].started_ms == 0
+
+
+def test_values_are_compared_under_policies() -> None:
+    gang = optsched.gang("g", 1, {"cpu": "1"})
+    arrivals = [optsched.arrival(gang, at="0s", duration="1h")]
+    given = optsched.trace("one", [optsched.node("a", {"cpu": "1", "pods": "9"})], arrivals)
+    policy = optsched.load_policy("volcano-compatible")
+    found = optsched.compare([given], [policy, "max-throughput"])
+    assert [row.result["metrics"]["finished"] for row in found.rows] == [1, 1]
+    assert given.sha256
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: optsched.read("gone.yaml"), optsched.InstanceError),
+        (lambda: optsched.simulate("gone.yaml"), optsched.InstanceError),
+        (lambda: optsched.simulate("gavel:jobs=nan"), optsched.SyntheticError),
+        (lambda: optsched.load_policy("gone"), optsched.PolicyError),
+        (lambda: optsched.simulate("gavel:jobs=1,nodes=1", period="0s"), optsched.DurationError),
+        (lambda: optsched.node("a", {"nvidia.com/gpu": "500m"}), ValueError),
+        (lambda: optsched.compare(["gavel:jobs=1"], ["crater", "crater"]), ValueError),
+        (lambda: optsched.compare([], ["crater"]), ValueError),
+    ],
+)
+def test_what_is_wrong_has_an_error_of_its_own(
+    call: Callable[[], object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        call()
