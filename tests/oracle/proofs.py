@@ -6,6 +6,7 @@ import atexit
 import json
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +18,7 @@ from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate, Se
 from optsched.policy.load import is_shipped
 from optsched.rules.admission import ADMISSION
 from tests.oracle.checks import Finding
+from tests.oracle.manifests import gang_of
 from tests.oracle.sessions import (
     MODELS,
     Worth,
@@ -143,17 +145,27 @@ def check_value(cluster: Cluster, model: str) -> Iterator[Finding]:
 
 
 def check_starvation(cluster: Cluster, model: str) -> Iterator[Finding]:
-    """No gang could start without evictions where a session does nothing."""
+    """No gang could start without evictions where a session does nothing.
+
+    Gangs that run may wait for more: a level may prefer them compact.
+    """
     snapshot, policy = snapshot_of(cluster), policy_of(model)
+    running = Counter(gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" in p["spec"])
+    lacking = {
+        f"{g['metadata']['namespace']}/{g['metadata']['name']}"
+        for g in cluster.of_kind("PodGroup")
+        if running[g["metadata"]["name"]] < g["spec"]["minMember"]
+    }
     request = {"document": cluster.document(), "policy": model_of(model), "evict": False}
     barred: list[list[str]] = []
     for _ in range(_TRIES):
         found = worker().ask({**request, "barred": barred})
-        if found is None or not found["bind"]:
+        bind = [] if found is None else [each for each in found["bind"] if each[2] in lacking]
+        if not bind:
             return
-        actions = actions_of(snapshot, {**found, "nominate": []})
+        actions = actions_of(snapshot, {"bind": bind, "nominate": [], "evict": []})
         if not Worth.of(snapshot, policy, actions).violations:
-            gangs = ", ".join(sorted({gang for _, _, gang in found["bind"]}))
+            gangs = ", ".join(sorted({gang for _, _, gang in bind}))
             yield Finding("chain starves", model, f"could start at rest: {gangs}")
             return
         barred.append(_parts(found))
