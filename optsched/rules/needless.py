@@ -36,10 +36,12 @@ def find_needless(world: World, rules: RuleSet, by: Collection[str]) -> Iterator
     such a victim has left; or where a rule other than the room of nodes refuses the preemptor
     without it.
     """
+    coming = _find_coming(world)
     for preemptor, victims in sorted(_find_victims(world, by).items()):
         gang = world.snapshot.gang_by_key[preemptor]
-        doubtful = _find_doubtful(world, gang, victims)
-        if doubtful and not _is_asked_for(world, rules, gang, doubtful):
+        here = coming.get(preemptor, {})
+        doubtful = _find_doubtful(world, here, victims)
+        if doubtful and not _is_asked_for(world, rules, (gang, here), doubtful):
             yield doubtful[0], preemptor
 
 
@@ -56,11 +58,20 @@ def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
     return found
 
 
-def _find_doubtful(world: World, gang: Gang, victims: Sequence[Task]) -> list[str]:
+def _find_coming(world: World) -> dict[str, dict[str, list[Task]]]:
+    """What the plan binds and promises, by gang and node."""
+    found: dict[str, dict[str, list[Task]]] = {}
+    for placement in (*world.placements, *world.promises):
+        of_gang = found.setdefault(placement.gang.key, {})
+        of_gang.setdefault(placement.node.name, []).append(placement.task)
+    return found
+
+
+def _find_doubtful(
+    world: World, coming: Mapping[str, Sequence[Task]], victims: Sequence[Task]
+) -> list[str]:
     """Victims elsewhere, and the largest ones where more leave than the gang takes."""
-    coming = _find_coming(world, gang)
-    gone = {eviction.task for eviction in world.evictions}
-    spare = {task.key for task in victims if _could_stay(world, task, gone)}
+    spare = _find_spare(world, victims)
     served = {task.gang for task in victims if task.node in coming}
     doubtful = [
         task.key
@@ -78,21 +89,20 @@ def _find_doubtful(world: World, gang: Gang, victims: Sequence[Task]) -> list[st
     return sorted(doubtful)
 
 
-def _find_coming(world: World, gang: Gang) -> dict[str, list[Task]]:
-    """What the plan binds and promises of a gang, by node."""
-    found: dict[str, list[Task]] = {}
-    for placement in (*world.placements, *world.promises):
-        if placement.gang is gang:
-            found.setdefault(placement.node.name, []).append(placement.task)
+def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
+    """Keys of the victims whose gang would lack nothing if just this one stayed."""
+    gone = {eviction.task for eviction in world.evictions}
+    found: set[str] = set()
+    for key in {task.gang for task in victims}:
+        gang = world.snapshot.gang_by_key[key]
+        held = [t for t in gang.tasks if t.status.counts_as_ready]
+        left = [t for t in held if t.key not in gone]
+        mine = [task for task in victims if task.gang == key]
+        alike = mine if gang.role_minimums or gang.sub_groups else mine[:1]
+        for task in alike:
+            if next(find_losses(gang, held, [*left, task]), None) is None:
+                found |= {task.key} if alike is mine else {t.key for t in mine}
     return found
-
-
-def _could_stay(world: World, task: Task, gone: Collection[str]) -> bool:
-    """Whether the gang of a victim would lack nothing if this one stayed."""
-    gang = world.snapshot.gang_by_key[task.gang]
-    held = [t for t in gang.tasks if t.status.counts_as_ready]
-    left = [t for t in held if t.key not in gone or t.key == task.key]
-    return next(find_losses(gang, held, left), None) is None
 
 
 def _is_used(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
@@ -117,11 +127,16 @@ def _size(task: Task) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(taken_by(task).items()))
 
 
-def _is_asked_for(world: World, rules: RuleSet, gang: Gang, doubtful: Sequence[str]) -> bool:
+def _is_asked_for(
+    world: World,
+    rules: RuleSet,
+    preemptor: tuple[Gang, Collection[str]],
+    doubtful: Sequence[str],
+) -> bool:
     """Whether a rule refuses a gang if some victims stay: quotas of its queue, pods near it."""
     stay = set(doubtful)
     actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
-    names = _find_names(world, gang)
+    names = _find_names(world, *preemptor)
     return any(
         violation.rule != _FITS and _is_about(violation, names)
         for violation in verify_actions(world.snapshot, actions, _without_lending(rules))
@@ -137,15 +152,15 @@ def _without_lending(rules: RuleSet) -> RuleSet:
     return replace(rules, active=tuple(active), guards=())
 
 
-def _find_names(world: World, gang: Gang) -> dict[str, set[str]]:
-    """Names of a gang's own objects, by kind."""
+def _find_names(world: World, gang: Gang, nodes: Collection[str]) -> dict[str, set[str]]:
+    """Names of a gang's own objects and of the nodes to which it comes, by kind."""
     queue = world.snapshot.queue_by_name.get(gang.queue)
     line = [] if queue is None else world.ancestors(queue)
     return {
         "task": {task.key for task in gang.tasks},
         "gang": {gang.key},
         "queue": {above.name for above in line},
-        "node": set(_find_coming(world, gang)),
+        "node": set(nodes),
     }
 
 
