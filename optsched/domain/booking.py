@@ -110,11 +110,13 @@ def bookings_that_bind(gang: Gang, bookings: Sequence[Booking], now_ms: int) -> 
 
     Those before its own one, where it has one, and of gangs that are not less important; not those
     that begin after its tasks have ended, or for which nothing must be free. A gang that runs with
-    less than its minimum is completed first: it holds room that is of no use to anybody.
+    less than its minimum is completed first: it holds room that is of no use to anybody. A gang
+    with nominated nodes has its room: bookings are made beside that.
     """
-    if not bookings or not any(t.status is TaskStatus.PENDING for t in gang.tasks):
+    waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
+    if not bookings or not waiting:
         return ()
-    if _is_broken(gang):
+    if _is_broken(gang) or any(t.nominated_node for t in waiting):
         return ()
     own = next((i for i, b in enumerate(bookings) if b.gang == gang.key), len(bookings))
     end = gang_end_ms(gang, now_ms)

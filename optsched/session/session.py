@@ -707,7 +707,8 @@ class _Session:
         gone = {eviction.task for eviction in known.clearing.evictions}
         if found is not None and {eviction.task for eviction in found.evictions} != gone:
             again = self._round(found.carried_out(self._start), found, first.problem)
-            if _improves(again, known):
+            unseated = found.unseated(again.problem, again.answers[0].decisions)
+            if not unseated and _improves(again, known):
                 yield again
 
     def _left_ms(self) -> int | None:

@@ -97,3 +97,21 @@ def test_pods_leave_other_nodes_for_what_their_queue_deserves():
     assert list(check_session(cluster, "volcano-default")) == []
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     assert [a.task for a in plan.actions if isinstance(a, Evict)] == ["ml/low-0-0"]
+
+
+@pytest.mark.parametrize("is_nominated", [True, False])
+def test_a_gang_that_waits_for_long_takes_no_nominated_node(is_nominated: bool):
+    cluster = Cluster()
+    cluster.priority_class("high", 10)
+    cluster.queue("default")
+    cluster.node("n0", {"cpu": 8})
+    runs = cluster.gang("runs", "default", 1, ("high", 10))
+    cluster.pod(runs, "runs-0", {"cpu": 5}, "n0")
+    low = cluster.gang("seated", "default", 1, ("", 0), created=590)
+    seated = cluster.pod(low, "seated-0", {"cpu": 2})
+    if is_nominated:
+        seated["status"]["nominatedNodeName"] = "n0"
+    cluster.pod(cluster.gang("large", "default", 1, ("high", 10)), "large-0", {"cpu": 4})
+    plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
+    placed = [a.task for a in plan.actions if isinstance(a, Allocate)]
+    assert placed == (["ml/seated-0"] if is_nominated else [])

@@ -102,11 +102,17 @@ class Clearing:
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def unseated(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
-        """Gangs that room was made for and that some decisions do not seat in full."""
-        placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
-        count = np.bincount(problem.gang_of[placed], minlength=problem.num_gangs)
-        wanted = {g: sum(n for _, _, n in seats) for g, seats in self.seats.items()}
-        return frozenset(g for g, number in wanted.items() if count[g] < number)
+        """Gangs that room was made for and that some decisions do not put there in full."""
+        at = np.maximum(decisions.node_of, decisions.nominated)
+        found = set[int]()
+        for gang, seats in self.seats.items():
+            first, last = problem.task_start[gang : gang + 2].tolist()
+            nodes = [node for _, node, number in seats for _ in range(number)]
+            wanted = np.bincount(nodes, minlength=problem.num_nodes)
+            mine = at[first:last]
+            if (np.bincount(mine[mine >= 0], minlength=problem.num_nodes) < wanted).any():
+                found.add(gang)
+        return frozenset(found)
 
 
 def make_room(
