@@ -33,6 +33,20 @@ render: $(STAMP) ## write the manifests of deploy/ that are made from code and c
 	$(PY) deploy/manifests/render.py
 	$(PY) deploy/helm/render.py
 
+SUPPLY ?= .supply
+.PHONY: lock
+lock: ## write the locks with hashes: of the image, of its build and of the tools for that
+	bash .ci/supply lock $(SUPPLY)
+
+.PHONY: sbom
+sbom: ## bill of materials (CycloneDX) and licence texts of the image, in dist/
+	bash .ci/supply sbom $(SUPPLY)
+
+TAG ?= optsched:0.1.0
+.PHONY: image
+image: ## the container image: TAG=name BASE_DIGEST=sha256:…
+	bash .ci/image '$(TAG)' '$(BASE_DIGEST)'
+
 .PHONY: bench-session
 bench-session: $(STAMP) ## Problem → Decisions: greedy, configurations, node by node
 	$(PY) -m pytest bench/test_session.py bench/test_victims.py bench/test_consolidation.py bench/test_unlike_pods.py bench/test_reservations.py -q -p no:cacheprovider --benchmark-columns=min,median,max,rounds
@@ -140,5 +154,6 @@ fuzz: $(STAMP) ## mutated inputs for every reader: SEED=N COUNT=M, or SEED=N PAR
 .PHONY: nightly
 nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, an hour of the oracle
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal
+	$(MAKE) sbom
 	$(MAKE) fuzz COUNT=1000000 JOBS=2
 	$(MAKE) oracle COUNT=1000000 SECONDS_MOST=3600 JOBS=2

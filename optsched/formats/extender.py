@@ -7,7 +7,6 @@ JSON names of their own, so Go's field names are those on the wire.
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.domain.task import TaskStatus
@@ -267,12 +266,16 @@ def _object(raw: bytes) -> Body:
     return found
 
 
+_MOST_SCORE = 1e300
+"""The largest score; JSON has whole numbers that no float holds."""
+
+
 def _scores(found: object) -> dict[str, float]:
     if found is None:
         return {}
     numbers = found.items() if isinstance(found, dict) else None
     if numbers is None or not all(
-        isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)
+        isinstance(v, int | float) and not isinstance(v, bool) and abs(v) <= _MOST_SCORE
         for _, v in numbers
     ):
         raise ValueError("answered something else than numbers by node in nodeScore")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -127,10 +128,9 @@ def line_of(text: str, document: Document, path: str) -> int:
 
     path: as in `FieldError`, such as `spec.tasks[0].name`.
     """
-    try:
-        nodes = yaml.compose_all(text, Loader=_LOADER)
-        root = next(n for n in nodes if n.start_mark.line + 1 >= document.line)
-    except (yaml.YAMLError, StopIteration, RecursionError, UnicodeEncodeError):
+    nodes = _nodes(text)
+    root = next((n for n in nodes if n.start_mark.line + 1 >= document.line), None)
+    if root is None:
         return document.line
     line = document.line
     for step in _STEP.findall(path):
@@ -139,6 +139,16 @@ def line_of(text: str, document: Document, path: str) -> int:
             return line
         line, root = found
     return line
+
+
+@lru_cache(maxsize=1)
+def _nodes(text: str) -> tuple[yaml.Node, ...]:
+    """The documents of a text up to the first that is broken; many problems are of one text."""
+    found: list[yaml.Node] = []
+    with suppress(yaml.YAMLError, RecursionError, UnicodeEncodeError):
+        for node in yaml.compose_all(text, Loader=_LOADER):
+            found.append(node)  # noqa: PERF402  what came before a broken document stays
+    return tuple(found)
 
 
 def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:

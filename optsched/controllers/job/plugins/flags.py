@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,9 +62,14 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
     return Flags(values)
 
 
+_MAX_DIGITS: Final = 20
+"""Characters of a whole number; Go reads 64 bits."""
+
+
 def _value(text: str, like: Value) -> Value | None:
     if isinstance(like, bool):
         return True if text in _TRUE else False if text in _FALSE else None
     if isinstance(like, int):
-        return int(text) if text.removeprefix("-").isdecimal() else None
+        is_number = text.removeprefix("-").isdecimal() and len(text) <= _MAX_DIGITS
+        return int(text) if is_number else None
     return text

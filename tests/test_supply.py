@@ -1,0 +1,112 @@
+"""What an image is made of is fixed: packages by hashes, the base image by its digest."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+LOCKS: Final = sorted((ROOT / ".ci" / "locks").glob("*.txt"))
+DOCKERFILE: Final = (ROOT / "deploy" / "Dockerfile").read_text()
+_PINNED: Final = re.compile(r"([A-Za-z0-9._-]+)==(\S+?)(?: ;.*)?")
+_HASH: Final = re.compile(r"--hash=sha256:[0-9a-f]{64}")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def plain(name: str) -> str:
+    """A name as package indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locked(lock: Path) -> dict[str, str]:
+    """Versions by name; every entry is one version with hashes."""
+    found: dict[str, str] = {}
+    for entry in lock.read_text().replace("\\\n", " ").splitlines():
+        wanted, *hashes = re.split(r"\s+(?=--hash)", entry.strip())
+        match = _PINNED.fullmatch(wanted)
+        assert match is not None, entry
+        assert hashes, entry
+        assert all(_HASH.fullmatch(each) for each in hashes), entry
+        found[plain(match[1])] = match[2]
+    return found
+
+
+IMAGE: Final = locked(ROOT / ".ci" / "locks" / "image.txt")
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_every_package_has_hashes(lock: Path) -> None:
+    assert locked(lock)
+
+
+def test_the_lock_has_all_that_is_imported() -> None:
+    """The dependencies of optsched and theirs, in the versions that tests run with."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    todo, seen = list(project["dependencies"]), set[str]()
+    while todo:
+        requirement = todo.pop()
+        name = plain(_NAME.match(requirement)[0])  # type: ignore[index]
+        if name in seen or "extra ==" in requirement:
+            continue
+        try:
+            todo += requires(name) or ()
+        except PackageNotFoundError:
+            continue  # for another system or version of Python
+        seen.add(name)
+    assert seen <= IMAGE.keys()
+    pinned = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
+    versions = {plain(name): version for name, _, version in (p.partition("==") for p in pinned)}
+    assert {name: IMAGE[name] for name in seen} == {name: versions[name] for name in seen}
+
+
+def test_the_base_image_is_named_by_its_digest() -> None:
+    stages = re.findall(r"^FROM (\S+)", DOCKERFILE, flags=re.MULTILINE)
+    assert stages
+    assert all(stage.endswith("@${BASE_DIGEST}") for stage in stages)
+    # Without a default a build without a digest has no valid base.
+    assert re.findall(r"^ARG (.*)", DOCKERFILE, flags=re.MULTILINE) == ["BASE_DIGEST"]
+
+
+@pytest.mark.parametrize("digest", ["", "latest", "sha256:abc", f"sha256:{'g' * 64}"])
+def test_an_image_without_a_digest_is_refused(digest: str, tmp_path: Path) -> None:
+    # A docker that only says that it was called.
+    called = tmp_path / "docker"
+    called.write_text('#!/bin/sh\necho "docker $*"\n')
+    called.chmod(0o755)
+    bash = shutil.which("bash")
+    assert bash is not None
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for given, code in ((digest, 2), (f"sha256:{'0' * 64}", 0)):
+        done = subprocess.run(
+            [bash, ROOT / ".ci" / "image", "optsched:test", given],
+            text=True,
+            capture_output=True,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode == code, done.stderr
+        assert ("docker build" in done.stdout) == (code == 0)
+        assert (f"BASE_DIGEST is '{given}'" in done.stderr) == (code != 0)
+
+
+def test_nothing_is_installed_without_hashes() -> None:
+    commands = re.findall(r"pip (?:install|wheel)[^\\\n]*", DOCKERFILE)
+    assert len(commands) >= 4
+    for command in commands:
+        assert "--require-hashes" in command or "--no-index --no-deps" in command
+
+
+def test_notices_name_every_package() -> None:
+    table = (ROOT / "THIRD-PARTY.md").read_text()
+    rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in table.splitlines()]
+    named = {plain(row[0]): row[1] for row in rows if len(row) == 4}
+    assert {name: named.get(name) for name in IMAGE} == IMAGE
+    licences = {plain(row[0]): row[2] for row in rows if len(row) == 4}
+    assert all(licences[name] not in ("", "UNKNOWN") for name in IMAGE)
