@@ -13,6 +13,7 @@ from optsched.cli.cluster import Exit, ask, if_allowed, read
 from optsched.cli.columns import name_of, namespace_of, span
 from optsched.cli.output import JSON, NAME, YAML, typed_name, written
 from optsched.cli.picture import classes_in, policy_for, taken
+from optsched.cli.screen import echo
 from optsched.cli.unmade import UNMADE, refused_pods, why_unmade
 from optsched.controllers.job.expand import expand_job
 from optsched.controllers.job.names import group_name
@@ -74,7 +75,7 @@ def explain_job(place: Place, form: str, target: Target) -> None:
         click.echo(typed_name(JOB, obj))
     else:
         for line in sentences(facts, found):
-            click.echo(line)
+            echo(line)
     if is_waiting:
         is_hopeless = told.code == ReasonCode.IMPOSSIBLE
         raise click.exceptions.Exit(Exit.NEVER if is_hopeless else Exit.WAITS)

@@ -37,7 +37,7 @@ from optsched.cli.output import (
     with_namespace,
     written,
 )
-from optsched.cli.screen import remarks, say
+from optsched.cli.screen import echo, remarks, say
 from optsched.cli.unmade import UNMADE, refused_pods, why_unmade
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _show_description(obj: Raw, events: Sequence[Raw], why: str) -> None:
     from optsched.kube.clock import SystemClock
 
     for line in description(obj, {"waitsBecause": why} if why else {}):
-        click.echo(line)
+        echo(line)
     if not events:
         click.echo("Events:  <none>")
         return
@@ -298,8 +298,8 @@ def change_of(obj: Raw) -> list[str]:
 def _show_change(form: str, state: Raw, cells: Sequence[str], *, is_first: bool) -> None:
     if form in (TABLE, WIDE):
         if is_first:
-            click.echo(change_line(_CHANGES, len(cells[0])))
-        click.echo(change_line(cells, len(cells[0])))
+            echo(change_line(_CHANGES, len(cells[0])))
+        echo(change_line(cells, len(cells[0])))
     elif form == JSON:
         click.echo(json.dumps(as_stored(JOB, state), sort_keys=True, ensure_ascii=False))
     elif form == YAML:

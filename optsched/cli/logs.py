@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from optsched.units.plaintext import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -47,11 +49,24 @@ def logging_options(command: F) -> F:
     return command
 
 
+class PlainFormatter(logging.Formatter):
+    """Writes one line for a message, whatever names of users it holds; tracebacks keep theirs."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: ANN401  logging's name
+        """See `logging.Formatter`."""
+        return printable(super().formatException(ei), keep="\n")
+
+
 def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
     """Log to stderr, in UTC."""
     log = logging.getLogger("optsched")
     handler = logging.StreamHandler(sys.stderr)
-    lines = logging.Formatter("%(asctime)s %(levelname)s %(message)s", _TIME)
+    lines = PlainFormatter("%(asctime)s %(levelname)s %(message)s", _TIME)
     formatter = _JsonLines() if log_format == JSON else lines
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)

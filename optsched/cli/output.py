@@ -13,7 +13,7 @@ import click
 from rich.text import Text
 
 from optsched.cli.columns import TABLES, Column, Table, name_of, namespace_of
-from optsched.cli.screen import output, remarks, say
+from optsched.cli.screen import echo, output, remarks, say
 from optsched.formats.text import write_yaml
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None
         click.echo(written(whole, form), nl=False)
     elif form == NAME:
         for obj in stored:
-            click.echo(typed_name(kind, obj))
+            echo(typed_name(kind, obj))
     elif not stored:
         say(remarks(), "No resources found", "dim")
     else:
@@ -85,7 +85,7 @@ def show_one(kind: Kind, obj: Raw, form: str, table: Table | None = None) -> Non
 def show_done(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
     """Print what has been done: a sentence, or the object that it has been done to."""
     if form in (TABLE, WIDE):
-        click.echo(sentence)
+        echo(sentence)
     else:
         show_stored(kind, obj, form)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,6 +101,12 @@ def _label(text: str) -> tuple[str, str]:
 # --- the command ---------------------------------------------------------------------------------
 
 
+def state_folder() -> Path:
+    """The folder for dumps of this user (XDG Base Directory Specification)."""
+    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(home).expanduser() / "optsched" / "dumps"
+
+
 @click.command(cls=go_command(GRAMMAR), context_settings={"show_default": True})
 @click.version_option(__version__, prog_name="optsched")
 @click.option(
@@ -163,7 +170,8 @@ def _label(text: str) -> tuple[str, str]:
     "--cache-dump-dir",
     "dump_dir",
     type=click.Path(path_type=Path, file_okay=False),
-    default="/tmp",  # noqa: S108  Volcano's default
+    default=state_folder,
+    show_default="~/.local/state/optsched/dumps",
     help="For snapshots: on SIGUSR2, and whenever a plan breaks a rule.",
 )
 @click.option(

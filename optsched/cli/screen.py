@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import click
 from rich.console import Console
+from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
+from optsched.units.plaintext import printable
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType
 
 PIPED_WIDTH: Final = 160
 PROGRESS_EVERY_S: Final = 10.0
@@ -25,6 +30,16 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  rich's
         super().__init__(markup=False, emoji=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """See `Console`; texts of users may hold what a terminal would act on."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and not segment.text.isprintable():
+                yield Segment(printable(segment.text, keep="\n\t"), segment.style)
+            else:
+                yield segment
 
     def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
         """Show a line that changes; on what is no terminal, a line now and then."""
@@ -84,3 +99,8 @@ def _wide_enough(console: Console) -> Console:
     if not console.is_terminal:
         console.width = max(console.width, PIPED_WIDTH)
     return console
+
+
+def echo(text: str) -> None:
+    """Print a line to the standard output, without what a terminal would act on."""
+    click.echo(printable(text, keep="\n\t"))

@@ -17,7 +17,7 @@ from optsched.cli.options import Seconds, form_option, solver_option
 from optsched.cli.output import JSON, TABLE, WIDE, YAML, show_rows, written
 from optsched.cli.paths import Source
 from optsched.cli.picture import MODEL, classes_in, from_file, live, policy_for
-from optsched.cli.screen import remarks, say
+from optsched.cli.screen import echo, remarks, say
 from optsched.controllers.job.expand import expand_job
 from optsched.formats.index import READ_KINDS
 from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
@@ -236,10 +236,10 @@ def _show(found: Answers, later: Mapping[str, Sequence[str]], *, wide: bool) -> 
         show_rows(_HEADINGS, [_row(answer, wide=wide) for answer in found.asked])
     for answer in found.asked:
         if tasks := later.get(answer.gang):
-            click.echo(f"{shown(answer.gang)}: pods of {', '.join(tasks)} come when others run")
+            echo(f"{shown(answer.gang)}: pods of {', '.join(tasks)} come when others run")
     for keys, what in ((found.starts_no_more, "no more"), (found.starts_too, "too")):
         if keys:
-            click.echo(f"would start {what}: {', '.join(keys)}")
+            echo(f"would start {what}: {', '.join(keys)}")
     if not (found.asked or found.starts_no_more or found.starts_too):
         click.echo("nothing would change")
 

@@ -148,9 +148,14 @@ def _fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str
         raise ConfigError(
             "ufm: credentials.secretRef.name is missing: name a Secret with username and password"
         )
-    place = str(secret.get("namespace") or namespace)
+    place = secret.get("namespace") or namespace
+    if place != namespace:
+        raise ConfigError(
+            f"ufm: credentials.secretRef.namespace is {place!r}: controllers read Secrets of "
+            f"{namespace} alone; put it there"
+        )
     verifies = config.get("insecureSkipVerify") is not True
-    return Fabric(url if has_scheme else f"https://{url}", (place, name), verifies)
+    return Fabric(url if has_scheme else f"https://{url}", (namespace, name), verifies)
 
 
 def _interval_ms(source: Mapping[str, Any]) -> int:

@@ -95,13 +95,17 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     ]
 
 
-def write_bundle(objects: Iterable[Mapping[str, Any]], path: Path) -> None:
+def write_bundle(
+    objects: Iterable[Mapping[str, Any]],
+    path: Path,
+    opener: Callable[[str, int], int] | None = None,
+) -> None:
     """Write objects to one file as a List, in YAML or JSON by the ending of its name.
 
-    ValueError for another ending.
+    opener: how the file is opened, as for `open`. ValueError for another ending.
     """
     parts = bundle_writer(path)(objects)
-    with path.open("w", encoding="utf-8") as file:
+    with open(path, "w", encoding="utf-8", opener=opener) as file:
         file.writelines(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Final
 
 from optsched.formats.encode import encode, write_bundle
@@ -23,7 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class Dumps:
-    """Writes snapshots into a folder; see `session.ports.Incidents`."""
+    """Writes snapshots into a folder that its owner alone reads; see `session.ports.Incidents`.
+
+    Snapshots hold what all tenants have submitted.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,7 +40,8 @@ class Dumps:
         if path is None:
             return ""
         try:
-            path.with_suffix(".plan").write_text(write_plan(plan), encoding="utf-8")
+            with open(path.with_suffix(".plan"), "w", encoding="utf-8", opener=_private) as file:
+                file.write(write_plan(plan))
         except OSError as e:
             log.error("plan not dumped: %s", e)
         return str(path)
@@ -46,8 +51,8 @@ class Dumps:
         time = format_micro_time(snapshot.taken_ms).replace(":", "")
         path = self._folder / f"optsched-{sort}-{time}.json"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_bundle(encode(snapshot), path)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_bundle(encode(snapshot), path, _private)
             self._thin_out(sort)
         except (OSError, ValueError) as e:
             log.error("snapshot not dumped: %s", e)
@@ -59,3 +64,8 @@ class Dumps:
         for old in sorted(self._folder.glob(f"optsched-{sort}-*.json"))[:-KEPT]:
             old.unlink()
             old.with_suffix(".plan").unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that no other user reads, and that was not there under a link before."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

@@ -20,6 +20,7 @@ from optsched.kube.errors import AlreadyExists, KubeError, NotFound
 from optsched.kube.outbox import Outbox
 from optsched.kube.ports import Ref
 from optsched.units import format_time
+from optsched.units.plaintext import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,6 +242,7 @@ def _report(key: Key, error: KubeError) -> None:
 
 
 def _cut(message: str) -> str:
+    message = printable(message)
     return message if len(message) <= _MESSAGE else f"{message[: _MESSAGE - 1]}…"
 
 

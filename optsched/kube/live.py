@@ -93,7 +93,7 @@ class Settings:
     period_s: float | None = None
     election: Election | None = None
     listen: tuple[Address, ...] = ()
-    dump_dir: Path = Path("/tmp")  # noqa: S108  Volcano's default
+    dump_dir: Path = Path("dumps")
     node_labels: tuple[tuple[str, str], ...] = ()
 
 

@@ -114,7 +114,8 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
 def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     """The policy that a text in either format stands for; raises `PolicyError`.
 
-    A folder of plugins that it names lies beside its file.
+    A folder of plugins that it names has to be the one of the shelf: the command line alone decides
+    which code is loaded.
     """
     findings = Findings()
     root = read_tree(text, source, findings)
@@ -123,7 +124,8 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
     if not _is_model(root) and not _is_volcano(root):
         findings.error(_place(root), _stranger(root))
         raise PolicyError(findings.problems)
-    plugin_files = shelf.contents(*_folders(root, source))
+    _check_folder(root, source, shelf, findings)
+    plugin_files = shelf.contents()
     catalogue = shelf.catalogue(plugin_files)
     parse = policy_of_model if _is_model(root) else policy_of_volcano
     policy = parse(root, source, findings, catalogue)
@@ -144,17 +146,18 @@ def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
     return _SECRET.sub(r"\1 '***'", text)
 
 
-def plugin_folders(text: str, source: str) -> tuple[Path, ...]:
-    """The folders of plugins that a policy names; none where it can not be read."""
-    if PLUGINS_DIR not in text:
-        return ()
-    root = read_tree(text, source, Findings())
-    return () if root is None else _folders(root, source)
-
-
-def _folders(root: Node, source: str) -> tuple[Path, ...]:
+def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> None:
+    """Raise `PolicyError` for a folder of plugins that the command line has not named."""
     named = _word(root, PLUGINS_DIR)
-    return (Path(source).parent / named,) if named else ()
+    if not named:
+        return
+    folder = Path(source).parent / named
+    if shelf.folder is not None and shelf.folder.absolute() == folder.absolute():
+        return
+    spot = root.value[PLUGINS_DIR].node.spot if isinstance(root.value, dict) else root.spot
+    message = f"plugins load only from the folder of --plugins-dir: write --plugins-dir {folder}"
+    findings.error(spot, message)
+    raise PolicyError(findings.problems)
 
 
 def _word(root: Node, name: str) -> str | None:

@@ -10,7 +10,6 @@ from optsched.policy.load import (
     is_shipped,
     load_policy,
     parse_policy,
-    plugin_folders,
     read_text,
 )
 from optsched.policy.problem import PolicyError
@@ -84,7 +83,7 @@ class PolicyWatch:
             return Unchanged()
         try:
             text = read_text(self._path, self._read)
-            seen = (text, self._shelf.contents(*plugin_folders(text, self._path)))
+            seen = (text, self._shelf.contents())
         except PolicyError as e:
             return self._reject(e.problems, e.problems)
         if seen == self._seen:

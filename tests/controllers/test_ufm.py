@@ -35,13 +35,13 @@ TEXT = textwrap.dedent(
       credentials:
         secretRef:
           name: ufm-credentials
-          namespace: secrets
+          namespace: volcano-system
       config:
         endpoint: https://ufm-server:8080/
         insecureSkipVerify: true
     """
 )
-FABRIC = Fabric("https://ufm-server:8080", ("secrets", "ufm-credentials"), verifies=False)
+FABRIC = Fabric("https://ufm-server:8080", ("volcano-system", "ufm-credentials"), verifies=False)
 LINKS = (("n1", "s1"), ("n1", "s2"), ("n2", "s2"), ("n3", "s3"), ("n4", "s3"))
 
 
@@ -156,7 +156,7 @@ def test_each_host_is_in_one_leaf_whatever_the_order(links: list[Any], chance: A
 def test_the_configuration_is_volcano_s() -> None:
     found = read_sources(TEXT)
     assert (found.fabric, found.interval_ms, found.types) == (FABRIC, 600_000, None)
-    plain = TEXT.replace("https://", "").replace("      namespace: secrets\n", "")
+    plain = TEXT.replace("https://", "").replace("      namespace: volcano-system\n", "")
     plain = plain.replace("  interval: 10m\n", "").replace("Verify: true", "Verify: false")
     found = read_sources(plain, "own")
     assert found.fabric == Fabric("https://ufm-server:8080", ("own", "ufm-credentials"))
@@ -168,6 +168,7 @@ def test_the_configuration_is_volcano_s() -> None:
     [
         (("endpoint: https://ufm-server:8080/", "endpoint: "), "config.endpoint is missing"),
         (("https://", "ftp://"), "is neither https nor http"),
+        (("namespace: volcano-system", "namespace: other"), "read Secrets of volcano-system alone"),
         (("name: ufm-credentials", "key: x"), "credentials.secretRef.name is missing"),
         (("10m", "soon"), "interval"),
         (("10m", "1s"), "is shorter than 10 seconds"),

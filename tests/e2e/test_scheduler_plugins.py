@@ -35,7 +35,6 @@ tiers:
   - name: predicates
 """
 OWN = """actions: "enqueue, allocate, backfill"
-pluginsDir: {folder}
 tiers:
 - plugins:
   - name: priority
@@ -44,7 +43,6 @@ tiers:
   - name: maintenance
 """
 STAGE = """actions: "enqueue, stage, allocate, backfill"
-pluginsDir: {folder}
 tiers:
 - plugins:
   - name: priority
@@ -110,9 +108,9 @@ def test_a_plugin_of_a_folder_decides_and_a_broken_one_changes_nothing(site: Sit
     folder.mkdir()
     text = (ROOT / "instances" / "examples" / "plugins" / "maintenance.py").read_text()
     (folder / "maintenance.py").write_text(text)
-    config = site.file("own.conf", OWN.format(folder=folder))
+    config = site.file("own.conf", OWN)
     asks = {"containers": [container("1")]}
-    scheduler = site.scheduler("--config", str(config))
+    scheduler = site.scheduler("--config", str(config), "--plugins-dir", str(folder))
     site.gang("pair", 2, **asks)
     site.await_bound("pair", 2)
     assert nodes_of(site, "pair", 2) == [free, free]
@@ -143,10 +141,10 @@ def test_an_action_of_a_folder_has_its_place_and_a_broken_one_costs_nothing(site
     folder.mkdir()
     text = (ROOT / "instances" / "examples" / "plugins" / "stage.py").read_text()
     (folder / "stage.py").write_text(text)
-    config = site.file("stage.conf", STAGE.format(folder=folder))
+    config = site.file("stage.conf", STAGE)
     site.gang("first", 4)
     site.gang("show", 4, labels={"lab.example/demo": "yes"})
-    scheduler = site.scheduler("--config", str(config))
+    scheduler = site.scheduler("--config", str(config), "--plugins-dir", str(folder))
     for gang in ("first", "show"):
         site.await_bound(gang, 4)
     assert nodes_of(site, "show", 4) == [stage] * 4
@@ -186,9 +184,10 @@ def test_an_action_has_pods_evicted_where_plugins_vote_for_it(site: Site) -> Non
     folder = site.file("swap.conf", "").parent / "plugins"
     folder.mkdir()
     (folder / "swap.py").write_text(SWAP)
-    conf = STAGE.format(folder=folder).replace("stage, allocate", "allocate, swap")
+    conf = STAGE.replace("stage, allocate", "allocate, swap")
     config = site.file("swap.conf", conf)
-    scheduler = site.scheduler("--solver", "none", "--config", str(config))
+    flags = ("--solver", "none", "--plugins-dir", str(folder))
+    scheduler = site.scheduler(*flags, "--config", str(config))
     site.gang("old", 4, 1)
     site.await_bound("old", 4)
     high = site.priority("high", 1000)

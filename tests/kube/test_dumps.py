@@ -29,6 +29,23 @@ def test_a_dump_is_an_instance(tmp_path: Path) -> None:
     assert read.snapshot == SNAPSHOT
 
 
+def test_no_other_user_reads_dumps(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    dumps = Dumps(folder)
+    dumps.violated(SNAPSHOT, PLAN, [])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+def test_a_dump_follows_no_link(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    target = tmp_path / "target"
+    target.write_text("mine")
+    (tmp_path / f"optsched-snapshot-{NAME}.json").symlink_to(target)
+    assert Dumps(tmp_path).keep(SNAPSHOT, "snapshot") is None
+    assert target.read_text() == "mine"
+    assert "snapshot not dumped" in caplog.text
+
+
 def test_a_broken_plan_lies_beside_its_snapshot(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

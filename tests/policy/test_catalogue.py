@@ -121,11 +121,18 @@ def test_it_is_built_from_its_own_arguments_with_their_defaults(tmp_path: Path) 
     }
 
 
-def test_a_policy_may_name_the_folder_itself(tmp_path: Path) -> None:
-    shelf(tmp_path, quiet=GOOD)
+def test_a_policy_loads_no_code_from_a_folder_that_the_command_line_has_not_named(
+    tmp_path: Path,
+) -> None:
+    """A policy may say where its plugins are; whoever starts the program decides."""
+    shelf(tmp_path, quiet="raise SystemExit")
     (tmp_path.parent / "lab.conf").write_text(f"pluginsDir: {tmp_path.name}\n{CONF}")
     path = str(tmp_path.parent / "lab.conf")
-    policy = load_policy(path, Path.read_text, Shelf(None, read_folder))
+    for given in (Shelf(None, read_folder), Shelf(tmp_path / "other", read_folder)):
+        with pytest.raises(PolicyError, match="only from the folder of --plugins-dir"):
+            load_policy(path, Path.read_text, given)
+    own = shelf(tmp_path, quiet=GOOD)
+    policy = load_policy(path, Path.read_text, own)
     assert policy.rules.find("quiet") is not None
 
 

@@ -306,7 +306,9 @@ def test_a_plugin_that_ends_the_program_does_not() -> None:
 @both
 def test_a_plugin_of_a_folder_decides_in_an_emulated_cluster(solver) -> None:
     examples = ROOT / "instances" / "examples"
-    policy = load_policy(str(examples / "maintenance.conf"), Path.read_text, shelf_of(None))
+    policy = load_policy(
+        str(examples / "maintenance.conf"), Path.read_text, shelf_of(examples / "plugins")
+    )
     around = Surroundings(solver=InProcess(), limits=EXACT)
     emulated = EmulatedCluster(replace(policy, solver=solver), around)
     emulated.apply(documents(examples / "maintenance.yaml"))
