@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from optsched.api.kinds import JOB, find_kind
-from optsched.cli.cluster import Exit, Failure, Place, cluster_options
+from optsched.cli.cluster import Exit, Failure, Place, ask, cluster_options
+from optsched.cli.columns import name_of, namespace_of
 from optsched.cli.deciding import surroundings
 from optsched.cli.files import read_parts
 from optsched.cli.options import Seconds, form_option, solver_option
 from optsched.cli.output import JSON, TABLE, WIDE, YAML, show_rows, written
 from optsched.cli.paths import Source
 from optsched.cli.picture import MODEL, classes_in, from_file, live, policy_for
+from optsched.cli.rehearsal import Usage, quotas_in, rehearse
 from optsched.cli.screen import echo, remarks, say
 from optsched.controllers.job.expand import expand_job
+from optsched.domain.reasons import Reason, ReasonCode
 from optsched.formats.index import READ_KINDS
 from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
 from optsched.session.solving import DEFAULT_SECONDS, limits_of
 from optsched.study.objects import Means
-from optsched.study.whatif import Added, Clash, Start
+from optsched.study.whatif import Added, Answer, Clash, Start
 from optsched.study.whatif import what_if as answers_of
 from optsched.units import format_time
 
@@ -32,10 +35,12 @@ if TYPE_CHECKING:
 
     from optsched.cli.files import Part
     from optsched.cli.picture import Cluster
+    from optsched.cli.rehearsal import Rehearsed
     from optsched.domain.booking import Booking
+    from optsched.kube.client import Client
     from optsched.kube.ports import Raw
     from optsched.policy.policy import Policy
-    from optsched.study.whatif import Answer, Answers
+    from optsched.study.whatif import Answers
 
 UID: Final = "what-if"
 """Of jobs that nobody has made."""
@@ -113,8 +118,11 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
     parts = [part for path in options.files for part in read_parts(path)]
     cluster = from_file(options.snapshot) if options.snapshot else live(place)
     policy = policy_for(cluster, options.model, options.solver, options.plugins_dir)
-    added, later = _added(parts, cluster, options.namespace)
-    found = _decided(cluster.objects, added, policy, options)
+    asked = _asked(parts, cluster, options.namespace)
+    if not options.snapshot:
+        asked = _rehearsed(place, asked)
+    later = {job.gang: job.later for job in asked.jobs}
+    found = _decided(cluster.objects, asked, policy, options)
     if form in (JSON, YAML):
         click.echo(written(document(found, policy.name, later), form), nl=False)
     else:
@@ -129,16 +137,48 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
 # --- what is added -------------------------------------------------------------------------------
 
 
-def _added(
-    parts: Iterable[Part], cluster: Cluster, namespace: str
-) -> tuple[Added, dict[str, tuple[str, ...]]]:
-    """What is to be added, and by gang the tasks whose pods come later."""
-    parts = list(parts)
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job that is asked about; see `Expanded` and `Rehearsed`."""
+
+    obj: Raw
+    group: Raw
+    pods: Sequence[Raw]
+    later: tuple[str, ...]
+    refusal: str = ""
+    quota: str = ""
+
+    @property
+    def gang(self) -> str:
+        """The key of its PodGroup."""
+        return f"{namespace_of(self.group)}/{name_of(self.group)}"
+
+    @property
+    def minimum(self) -> Sequence[Raw]:
+        """As many of its pods as start together."""
+        return self.pods[: self.group["spec"]["minMember"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be there besides."""
+
+    jobs: tuple[_Job, ...]
+    objects: tuple[Raw, ...]
+
+    @property
+    def added(self) -> Added:
+        """All but jobs that the API server would refuse."""
+        taken = [job for job in self.jobs if not job.refusal]
+        groups = [job.group for job in taken]
+        return Added([*self.objects, *groups], {job.gang: job.pods for job in taken})
+
+
+def _asked(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _Asked:
     classes = classes_in([*cluster.objects, *(part.value for part in parts)])
     inside = namespace or cluster.namespace
     objects: list[Raw] = []
-    pods_of: dict[str, Sequence[Raw]] = {}
-    later: dict[str, tuple[str, ...]] = {}
+    jobs: list[_Job] = []
     problems: list[str] = []
     for part in parts:
         obj = _placed(part.value, inside)
@@ -147,10 +187,7 @@ def _added(
             expanded, errors = expand_job(obj, classes)
             problems += part.told(f"Job {obj['metadata']['name']}", errors)
             if expanded is not None:
-                meta = expanded.group["metadata"]
-                gang = f"{meta['namespace']}/{meta['name']}"
-                objects.append(expanded.group)
-                pods_of[gang], later[gang] = expanded.pods, expanded.later
+                jobs.append(_Job(obj, expanded.group, expanded.pods, expanded.later))
         elif kind in READ_KINDS:
             objects.append(obj)
         else:
@@ -158,7 +195,22 @@ def _added(
             say(remarks(), f"{said}: no scheduler looks at it", "yellow")
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
-    return Added(objects, pods_of), later
+    return _Asked(tuple(jobs), tuple(objects))
+
+
+def _rehearsed(place: Place, asked: _Asked) -> _Asked:
+    """The jobs as the API server would take them, with what admission adds to their pods."""
+
+    async def each(client: Client) -> list[Rehearsed]:
+        return [await rehearse(client, job.obj, job.pods) for job in asked.jobs]
+
+    jobs = []
+    for job, found in zip(asked.jobs, ask(place, each) if asked.jobs else (), strict=True):
+        if found.remark:
+            say(remarks(), f"admission of pods was not asked: {found.remark}", "yellow")
+        heard = replace(job, refusal=found.refusal, quota=found.quota, pods=found.pods)
+        jobs.append(heard)
+    return replace(asked, jobs=tuple(jobs))
 
 
 def _placed(obj: Raw, namespace: str) -> Raw:
@@ -175,7 +227,7 @@ def _placed(obj: Raw, namespace: str) -> Raw:
 # --- answers -------------------------------------------------------------------------------------
 
 
-def _decided(objects: Sequence[Raw], added: Added, policy: Policy, options: Options) -> Answers:
+def _decided(objects: Sequence[Raw], asked: _Asked, policy: Policy, options: Options) -> Answers:
     limits = limits_of(policy, options.time_limit, deterministic=options.deterministic)
     screen = remarks()
     with (
@@ -184,13 +236,43 @@ def _decided(objects: Sequence[Raw], added: Added, policy: Policy, options: Opti
     ):
         try:
             means = Means(policy, around, DecodeOptions(options.names))
-            found = answers_of(objects, added, means)
+            found = answers_of(objects, asked.added, means)
         except Clash as e:
             text = f"{e}: give the job another name, or leave it out"
             raise Failure(text, Exit.CONFLICT) from e
     for problem in found.problems:
         say(screen, str(problem), "yellow")
-    return found
+    refused = [
+        Answer(job.gang, Start.NEVER, len(job.pods), {}, reason=_refusal(job.refusal))
+        for job in asked.jobs
+        if job.refusal
+    ]
+    return _within_quotas(replace(found, asked=(*found.asked, *refused)), objects, asked)
+
+
+def _refusal(text: str) -> Reason:
+    return Reason(ReasonCode.REFUSED, text)
+
+
+def _within_quotas(found: Answers, objects: Sequence[Raw], asked: _Asked) -> Answers:
+    """The answers, of which those wait whose pods a ResourceQuota would not let be made."""
+    usage = Usage(quotas_in([*objects, *asked.objects]))
+    over: dict[str, tuple[Reason, bool]] = {}
+    for job in asked.jobs:
+        if job.refusal:
+            continue
+        if too_much := usage.add(namespace_of(job.group), job.minimum):
+            over[job.gang] = too_much
+        elif job.quota:
+            over[job.gang] = Reason(ReasonCode.QUOTA, job.quota), False
+    answers = []
+    for answer in found.asked:
+        if answer.gang in over and answer.start is not Start.NEVER:
+            reason, never = over[answer.gang]
+            start = Start.NEVER if never else Start.LATER
+            answer = Answer(answer.gang, start, answer.num_pods, {}, reason=reason)
+        answers.append(answer)
+    return replace(found, asked=tuple(answers))
 
 
 def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:

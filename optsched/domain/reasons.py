@@ -9,6 +9,7 @@ from enum import StrEnum
 class ReasonCode(StrEnum):
     """Every answer to "why does this pend", in the order in which they are looked for."""
 
+    REFUSED = "RefusedByAPIServer"
     INVALID_POD = "InvalidPod"
     INVALID_POD_GROUP = "InvalidPodGroup"
     POD_GROUP_NOT_FOUND = "PodGroupNotFound"

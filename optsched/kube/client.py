@@ -168,6 +168,11 @@ class Client:
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", path, body))
 
+    async def rehearse(self, ref: Ref, body: Raw) -> Raw:
+        """Return the object as it would be created; nothing is stored."""
+        path = collection_path(ref.kind, ref.namespace or None)
+        return await self._json(_Request("POST", f"{path}?dryRun=All", body))
+
     async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
         """See `Api`."""
         return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))

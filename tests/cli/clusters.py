@@ -15,7 +15,7 @@ from optsched.api.kinds import JOB, POD, QUEUE, Ref
 from optsched.cli.main import main
 from optsched.formats.text import Document, read_yaml
 from optsched.kube import client
-from optsched.kube.errors import Conflict, NotFound
+from optsched.kube.errors import AlreadyExists, Conflict, NotFound
 from optsched.kube.ports import Page
 from optsched.kube.selection import EVERYTHING, Selection
 from tests.kube.fakes import FakeApi
@@ -49,6 +49,7 @@ class FakeCluster(FakeApi):
         self.warnings: list[str] = []
         self.on_warning: Callable[[str], None] = print
         self.places: list[tuple[str, str]] = []
+        self.admitted: Callable[[Ref, Raw], Raw] = lambda _, body: body
 
     async def read(self, ref: Ref) -> Raw:
         self._known(ref.kind)
@@ -62,6 +63,13 @@ class FakeCluster(FakeApi):
         for warning in self.warnings:
             self.on_warning(warning)
         return await super().create(Ref(ref.kind, ref.namespace, body["metadata"]["name"]), body)
+
+    async def rehearse(self, ref: Ref, body: Raw) -> Raw:
+        """As `create`, with nothing stored; what `admitted` makes of it."""
+        await self._begin("rehearse", ref)
+        if ref in self.objects:
+            raise AlreadyExists(409, "AlreadyExists", f"{ref} exists already")
+        return self.admitted(ref, copy.deepcopy(body))
 
     async def delete(self, ref: Ref, uid: str = "") -> Raw:
         await self._begin("delete", ref)

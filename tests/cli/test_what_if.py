@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import CONFIG_MAP
+from optsched.api.kinds import CONFIG_MAP, JOB, POD, Ref
+from optsched.kube.errors import Forbidden
 from tests.cli.clusters import CONTEXT, FakeCluster, cluster, optsched, values
 from tests.formats.objects import node
 from tests.formats.objects import queue as bare_queue
@@ -195,6 +196,92 @@ def test_a_queue_alone_changes_nothing(live: FakeCluster) -> None:
     assert live.objects
     result = what_if("-f", "-", input=json.dumps(bare_queue("more", weight=3)))
     assert (result.exit_code, result.stdout) == (0, "nothing would change\n")
+
+
+# --- admission -----------------------------------------------------------------------------------
+
+
+def denied(kind: Any, message: str) -> Any:
+    """Refuse objects of a kind, as an API server does."""
+
+    def admitted(ref: Ref, body: Any) -> Any:
+        if ref.kind == kind:
+            raise Forbidden(403, "Forbidden", message)
+        return body
+
+    return admitted
+
+
+WEBHOOK = 'admission webhook "validatejob.volcano.sh" denied the request: unable to find job queue'
+
+
+@pytest.mark.parametrize(
+    ("kind", "about", "message"),
+    [(JOB, "Job team-a/new", WEBHOOK), (POD, "Pod team-a/new-w-0", "violates PodSecurity")],
+)
+def test_what_the_api_server_refuses_never_starts(
+    live: FakeCluster, kind: Any, about: str, message: str
+) -> None:
+    live.admitted = denied(kind, message)
+    other = "\n---\n" + json.dumps(bare_queue("more", weight=3))
+    result = what_if("-f", "-", "-o", "json", input=manifest() + other)
+    assert result.exit_code == 9
+    [entry] = json.loads(result.stdout)["asked"]
+    assert entry["starts"] == "never"
+    assert entry["reason"] == {"code": "RefusedByAPIServer", "message": f"{about}: {message}"}
+    assert live.writes == []
+
+
+def test_what_admission_adds_to_pods_counts(live: FakeCluster) -> None:
+    """A LimitRange gives every container 5 CPUs, of which the node has 8."""
+
+    def admitted(ref: Ref, body: Any) -> Any:
+        if ref.kind == POD:
+            body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "5"}}
+        return body
+
+    live.admitted = admitted
+    result = what_if("-f", "-", "-o", "json", input=manifest(replicas=2))
+    assert result.exit_code == 9
+    [entry] = json.loads(result.stdout)["asked"]
+    assert "5 cpu" in entry["reason"]["message"]
+
+
+def test_who_may_make_no_pods_is_answered_without_their_admission(live: FakeCluster) -> None:
+    no_right = 'pods is forbidden: User "bob" cannot create resource "pods"'
+    live.admitted = denied(POD, no_right)
+    result = what_if("-f", "-", input=manifest())
+    assert result.exit_code == 0
+    assert "admission of pods was not asked: Pod team-a/new-w-0: " + no_right in " ".join(
+        result.stderr.split()
+    )
+
+
+def test_a_quota_that_is_used_up_makes_it_wait(live: FakeCluster) -> None:
+    live.admitted = denied(POD, "exceeded quota: scoped, requested: pods=1")
+    result = what_if("-f", "-", "-o", "json", input=manifest())
+    assert result.exit_code == 8
+    [entry] = json.loads(result.stdout)["asked"]
+    assert (entry["starts"], entry["reason"]["code"]) == ("later", "ResourceQuotaExceeded")
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "starts", "code"),
+    [("2", "0", "now", 0), ("2", "1", "later", 8), ("1", "0", "never", 9)],
+)
+def test_quotas_count_the_minimum_of_a_job(
+    live: FakeCluster, hard: str, used: str, starts: str, code: int
+) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": hard}}}
+    status = {"hard": {"pods": hard}, "used": {"pods": used}}
+    live.put({**quota, "metadata": {"name": "q", "namespace": CONTEXT}, "status": status})
+    result = what_if("-f", "-", "-o", "json", input=manifest(replicas=2))
+    assert result.exit_code == code
+    [entry] = json.loads(result.stdout)["asked"]
+    assert entry["starts"] == starts
+    if code:
+        assert entry["reason"]["code"] == "ResourceQuotaExceeded"
+        assert f"ResourceQuota {CONTEXT}/q allows {hard} pods" in entry["reason"]["message"]
 
 
 # --- what is wrong -------------------------------------------------------------------------------

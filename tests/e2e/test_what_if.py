@@ -50,15 +50,19 @@ class Asking:
         """What is said of jobs, each of which suits the site."""
         files = []
         for body in bodies:
-            body["metadata"].pop("uid", None)
             body["metadata"]["namespace"] = self.site.name
-            self.site.suit(body)
-            path = self._folder / f"{body['metadata']['name']}.json"
-            path.write_text(json.dumps(body))
-            files += ["-f", str(path)]
+            files += ["-f", self.file(body)]
         names = ["--scheduler-name", self.site.name]
         found: list[Raw] = self.optsched("what-if", *names, *files, code=code)["asked"]
         return found
+
+    def file(self, body: Raw) -> str:
+        """A file with a job that suits the site."""
+        body["metadata"].pop("uid", None)
+        self.site.suit(body)
+        path = self._folder / f"{body['metadata']['name']}.json"
+        path.write_text(json.dumps(body))
+        return str(path)
 
     def optsched(self, *words: str, code: int) -> Raw:
         """What a command prints in JSON that ends with a code."""
@@ -91,7 +95,9 @@ def test_what_is_said_becomes_true_and_asking_writes_nothing(site: Site, ask: As
     assert later["expectedStart"] > busy.raw["metadata"]["creationTimestamp"]
     assert "cpu" in later["reason"]["message"]
 
-    assert {method for method, _ in ask.methods} == {"GET"}
+    writes = [path for method, path in ask.methods if method != "GET"]
+    assert writes
+    assert all(path.endswith("?dryRun=All") for path in writes)
     assert not any("/secrets" in path for _, path in ask.methods)
     assert site.api.items(busy.jobs) == [busy.raw]
 
@@ -148,3 +154,24 @@ def test_one_that_is_not_let_in_is_told_what_its_job_is_told(site: Site, ask: As
     assert told["reason"]["code"] == "ClusterOvercommitted"
     assert (told["queue"], told["position"], told["numWaiting"]) == (queue, 1, 1)
     assert {method for method, _ in ask.methods} == {"GET"}
+
+
+def test_admission_is_asked(site: Site, ask: Asking) -> None:
+    """A LimitRange gives pods what they do not ask for; a namespace that is missing is named."""
+    site.nodes(1, cpus=4)
+    limits = [{"type": "Container", "defaultRequest": {"cpu": "5"}}]
+    body = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "five"}}
+    path = f"/api/v1/namespaces/{site.name}/limitranges"
+    site.api.post(path, {**body, "spec": {"limits": limits}})
+    modest = asking("modest", 1, 1)
+    modest["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"] = {}
+    [answer] = ask(modest, code=9)
+    assert answer["reason"]["code"] == "Impossible"
+    assert "5 cpu" in answer["reason"]["message"]
+
+    lost = asking("lost", 1, 1)
+    lost["metadata"]["namespace"] = "nowhere"
+    file = ask.file(lost)
+    [answer] = ask.optsched("what-if", "-f", file, code=9)["asked"]
+    assert answer["reason"]["code"] == "RefusedByAPIServer"
+    assert 'namespaces "nowhere" not found' in answer["reason"]["message"]
