@@ -27,6 +27,8 @@ _Event: TypeAlias = Any
 _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
+_ALIASED: Final = (100_000, 20)
+"""Values that aliases of a part may stand for: to begin with, and for each of its characters."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -184,7 +186,7 @@ def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]
         yield TextError(line + 1, 1, f"is not YAML that can be read: {e.reason}")
         return
     try:
-        yield from _Builder(loader, line, end).documents()
+        yield from _Builder(loader, line, end, len(part)).documents()
     except yaml.MarkedYAMLError as e:
         yield _syntax_error(e, line)
     except (yaml.YAMLError, RecursionError) as e:
@@ -208,11 +210,14 @@ def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:
 class _Builder:
     """Values from the events of a parser; what an anchor names is built once and shared."""
 
-    def __init__(self, loader: Any, line: int, end: int) -> None:  # noqa: ANN401  C or Python
+    def __init__(self, loader: Any, line: int, end: int, size: int) -> None:  # noqa: ANN401  C or Python
+        self._most_aliased = _ALIASED[0] + _ALIASED[1] * size
         self._get = loader.get_event
         self._line = line + 1
         self._end = end
         self._anchors: dict[str, Any] = {}
+        self._sizes: dict[str, int] = {}
+        self._num_values = self._num_aliased = 0
         self._remarks: list[TextError] = []
         self._item_lines: list[int] = []
 
@@ -221,6 +226,7 @@ class _Builder:
         self._get()
         while type(self._get()) is not yaml.StreamEndEvent:
             self._anchors, self._remarks, self._item_lines = {}, [], []
+            self._sizes, self._num_values, self._num_aliased = {}, 0, 0
             first = self._get()
             value = self._value(first)
             self._get()
@@ -233,10 +239,19 @@ class _Builder:
         if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
                 raise _error(f"the alias {event.anchor} names nothing that is complete", event)
+            # Shared values cost nothing here, but readers meet them once for each alias.
+            self._num_values += self._sizes[event.anchor]
+            self._num_aliased += self._sizes[event.anchor]
+            if self._num_aliased > self._most_aliased:
+                problem = f"aliases stand for more than {self._most_aliased} values"
+                raise _error(problem, event)
             return self._anchors[event.anchor]
+        before = self._num_values
+        self._num_values += 1
         value = self._of[kind](self, event)
         if event.anchor is not None:
             self._anchors[event.anchor] = value
+            self._sizes[event.anchor] = self._num_values - before
         return value
 
     def _scalar(self, event: _Event) -> Any:  # noqa: ANN401

@@ -214,3 +214,16 @@ ascii_plain = st.recursive(
 @given(ascii_plain)
 def test_json_is_yaml(value: Any):
     assert values(json.dumps({"a": value})) == [{"a": value}]
+
+
+def test_aliases_that_multiply_are_refused() -> None:
+    """Nine lists of nine lists of nine …: 31 billion values in a kilobyte."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 11)]
+    text = "\n".join(lines)
+    (error,) = read_yaml(text)
+    assert isinstance(error, TextError)
+    most = 100_000 + 20 * len(text)
+    assert error.message == f"is not YAML: aliases stand for more than {most} values"
+    (document,) = read_yaml("\n".join(lines[:4]))
+    assert isinstance(document, Document)
