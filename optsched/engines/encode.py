@@ -301,7 +301,7 @@ def _configurations_in_use(
         return none, np.empty((0, num_classes), np.int64), none
     table = np.zeros((len(nodes), num_classes), np.int64)
     np.add.at(table, (at, copy_of[tasks]), 1)
-    group, first = row_groups([class_of[nodes], *table.T])
+    group, first = row_groups([class_of[nodes], *table.T[table.any(axis=0)]])
     uses = np.bincount(group, minlength=len(first)).astype(np.int64)
     most = np.argsort(-uses, kind="stable")[:MOST_START]
     return class_of[nodes[first]][most], table[first][most], uses[most]

@@ -105,7 +105,7 @@ class EmptyCluster:
         self._tying_rules = tuple(r for r in rules.tying if r in rules.masking)
         self._checks_left = MOST_CHECKS
         self.effort = Effort(MOST_STEPS)
-        self._open: dict[int, Bool] = {}
+        self._open: dict[int, Bool | None] = {}
         self._room: dict[int, I64] = {}
         self._ties: dict[int, tuple[str, ...]] = {}
         self._known: dict[tuple[object, ...], Lack | None] = {}
@@ -164,6 +164,8 @@ class EmptyCluster:
 
     def find_lack(self, gang: int) -> Lack | None:
         """Return what the minimum of a gang lacks; None where it fits, or where that stays open."""
+        if self._fits_alike(gang):
+            return None
         minimum = self.whole_minimum(gang)
         rules = self._tying([item.task_class for item in minimum.items])
         kind = [(item.task_class, item.role, item.number) for item in minimum.items]
@@ -173,6 +175,21 @@ class EmptyCluster:
         if key not in self._known:
             self._known[key] = self._lack(gang, minimum, rules)
         return self._known[key]
+
+    def _fits_alike(self, gang: int) -> bool:
+        """Whether it is plain that a gang fits: alike pods, of which none runs, and room for all.
+
+        Most gangs are such, and nothing has to be made of their pods to see it.
+        """
+        problem = self._problem
+        number = int(problem.shape_of[gang])
+        entries = problem.shapes.shapes[number].entries
+        if len(entries) != 1 or problem.num_ready[gang]:
+            return False
+        task_class = int(problem.shapes.class_of[problem.shapes.start[number]])
+        if self._tying([task_class]):
+            return False
+        return int(self.room(task_class).sum()) >= entries[0].count
 
     def _own_claims(self, minimum: Minimum) -> Iterator[object]:
         for item in minimum.items:
@@ -218,18 +235,24 @@ class EmptyCluster:
             for r in np.flatnonzero(request).tolist():
                 np.minimum(counts, self._offers[:, r] // int(request[r]), out=counts)
             np.maximum(counts, 0, out=counts)
-            self._room[task_class] = np.where(self.is_open(task_class), counts, 0)
+            mask = self._mask(task_class)
+            self._room[task_class] = counts if mask is None else np.where(mask, counts, 0)
         return self._room[task_class]
 
     def is_open(self, task_class: int) -> Bool:
         """(N,) nodes that are ready and that no mask closes to a class."""
+        mask = self._mask(task_class)
+        return np.ones(self._problem.num_nodes, np.bool_) if mask is None else mask
+
+    def _mask(self, task_class: int) -> Bool | None:
+        """(N,) the same; None where all are open."""
         if task_class not in self._open:
             problem = self._problem
-            found = problem.ready.copy()
+            found: Bool | None = None if problem.ready.all() else problem.ready
             for rule in self._filters:
                 mask = rule.mask(problem, task_class)
                 if mask is not None:
-                    found &= mask
+                    found = mask if found is None else found & mask
             self._open[task_class] = found
         return self._open[task_class]
 

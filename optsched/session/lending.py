@@ -116,6 +116,7 @@ def lend_idle(decided: Decided, search: Search | None) -> Lending | None:
         return None
     levels = _build_levels(problem, decided.tiers, waiting)
     fitting = waiting[_could_fit(problem, idle, waiting)]
+    fitting = fitting[_fit_somewhere(problem, idle, fitting)]
     if len(fitting):
         answer = _place(decided, fitting, levels, search)
         node_of = np.where(answer.node_of >= 0, answer.node_of, decided.decisions.node_of)
@@ -254,6 +255,26 @@ def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
     shapes, shape_of = problem.shapes, problem.shape_of[gangs]
     pairs = zip(shapes.start[shape_of].tolist(), shapes.start[shape_of + 1].tolist(), strict=True)
     found = [bool(fits[shapes.class_of[start:end]].any()) for start, end in pairs]
+    return np.array(found, np.bool_)
+
+
+def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
+    """(m,) whether some node has room for some task of a gang."""
+    shapes, free = problem.shapes, np.asfortranarray(idle[problem.ready])
+    known: dict[int, bool] = {}
+
+    def fits(task_class: int) -> bool:
+        if task_class not in known:
+            request = problem.classes.request[task_class]
+            room = np.ones(len(free), np.bool_)
+            for r in np.flatnonzero(request).tolist():
+                room &= free[:, r] >= request[r]
+            known[task_class] = bool(room.any())
+        return known[task_class]
+
+    shape_of = problem.shape_of[gangs]
+    pairs = zip(shapes.start[shape_of].tolist(), shapes.start[shape_of + 1].tolist(), strict=True)
+    found = [any(map(fits, shapes.class_of[start:end].tolist())) for start, end in pairs]
     return np.array(found, np.bool_)
 
 
