@@ -133,7 +133,8 @@ class _Packing:
             self._packed.append(Packed(instance, latest, seconds))
 
     def _show(self, form: str, out: Path | None) -> None:
-        whole = packing_list([self._document(packed) for packed in self._packed])
+        is_needed = form != TABLE or out is not None
+        whole = packing_list([self._document(p) for p in self._packed]) if is_needed else {}
         if form == TABLE:
             rows = [_row(packed) for packed in self._packed]
             show_rows(HEADINGS, rows, self._screen if is_standard(out) else None)

@@ -58,16 +58,18 @@ def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
     """Every way in which bins are no packing of an instance, one sentence each."""
     wrong: list[str] = []
     packed: Counter[int] = Counter()
-    for b, inside in enumerate(bins):
+    for inside, copies in Counter(bins).items():
         strange = [k for k, n in inside if not 0 <= k < len(problem.kinds) or n < 1]
         if strange:
+            b = bins.index(inside)
             wrong.append(f"bin {b} holds {strange[0]}, which is no kind of item, or none of it")
             continue
-        packed.update(dict(inside))
+        packed.update({k: copies * n for k, n in inside})
         for d in _dimensions(problem):
             filled = sum(problem.kinds[k].sizes[d] * n for k, n in inside)
             if filled > problem.capacity[d]:
-                wrong.append(f"bin {b} has {problem.capacity[d]} in dimension {d}; {filled} are in")
+                most, b = problem.capacity[d], bins.index(inside)
+                wrong.append(f"bin {b} has {most} in dimension {d}; {filled} are in")
     wrong.extend(
         f"{packed[k]} of kind {k} are packed; there are {kind.number}"
         for k, kind in enumerate(problem.kinds)

@@ -8,7 +8,7 @@ how much is asked of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from optsched.engines.packing.items import Items
     from optsched.problem.arrays import F64, I64, Bool
 
+Copies: TypeAlias = "tuple[I64, int]"
+"""Counts of a bin, and how many bins have them."""
+
 _NOISE: Final = 0.1
+_STEPS: Final = 64
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,26 +58,32 @@ def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scor
     return Scores(weight, nearness, worth)
 
 
-def packings(items: Items, scores: Scores) -> list[list[I64]]:
-    """A packing for each way: bins as counts (K,)."""
+def packings(items: Items, scores: Scores) -> list[list[Copies]]:
+    """A packing for each way: bins as counts (K,), each with its number of copies.
+
+    A bin is repeated while enough items are left for it: the same steps would fill it again.
+    """
     relative, ways = items.relative, np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
     room = np.tile(items.capacity, (len(ways), 1))
     inside = np.zeros_like(left)
-    found: list[list[I64]] = [[] for _ in ways]
+    found: list[list[Copies]] = [[] for _ in ways]
     open_ways = ways
     while len(open_ways):
         fits = _fits(items, left[open_ways], room[open_ways])
         chosen = _best(items, relative, scores, open_ways, room[open_ways], fits)
         full = chosen < 0
         for way in open_ways[full].tolist():
-            found[way].append(inside[way].copy())
+            more = _repeats(inside[way], left[way])
+            found[way].append((inside[way].copy(), 1 + more))
+            left[way] -= more * inside[way]
         inside[open_ways[full]] = 0
         room[open_ways[full]] = items.capacity
         way, kind = open_ways[~full], chosen[~full]
-        inside[way, kind] += 1
-        left[way, kind] -= 1
-        room[way] -= items.sizes[kind]
+        several = _several(items, left[way, kind], room[way], kind)
+        inside[way, kind] += several
+        left[way, kind] -= several
+        room[way] -= several[:, None] * items.sizes[kind]
         open_ways = ways[left.any(axis=1) | inside.any(axis=1)]
     return found
 
@@ -89,9 +99,27 @@ def fillings(items: Items, scores: Scores) -> I64:
         fits = _fits(items, left[open_ways], room[open_ways])
         chosen = _best(items, relative, scores, open_ways, room[open_ways], fits)
         open_ways, kind = open_ways[chosen >= 0], chosen[chosen >= 0]
-        left[open_ways, kind] -= 1
-        room[open_ways] -= items.sizes[kind]
+        several = _several(items, left[open_ways, kind], room[open_ways], kind)
+        left[open_ways, kind] -= several
+        room[open_ways] -= several[:, None] * items.sizes[kind]
     return items.number - left
+
+
+def _repeats(inside: I64, left: I64) -> int:
+    """How many more bins with these counts the items that are left fill."""
+    some = inside > 0
+    return int((left[some] // inside[some]).min()) if some.any() else 0
+
+
+def _several(items: Items, left: I64, room: I64, kind: I64) -> I64:
+    """(V,) how many items of the chosen kinds are put in together: one where few would fit.
+
+    Scores change little from item to item where hundreds fit.
+    """
+    sizes = items.sizes[kind]
+    fitting = np.where(sizes > 0, room // np.maximum(sizes, 1), left[:, None]).min(axis=1)
+    found: I64 = np.maximum(np.minimum(fitting, left) // _STEPS, 1)
+    return found
 
 
 def _fits(items: Items, left: I64, room: I64) -> Bool:

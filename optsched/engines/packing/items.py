@@ -56,6 +56,16 @@ class Items:
         return np.asarray((bins @ self.sizes <= self.capacity).all(axis=1), np.bool_)
 
     @property
+    def most_in_a_bin(self) -> I64:
+        """(K,) how many items of each kind are of use to one bin."""
+        if (self.sizes < 0).any():
+            return self.number
+        alone = self.capacity // np.maximum(self.sizes, 1)
+        limits = np.where(self.sizes > 0, alone, self.number[:, None])
+        found: I64 = np.minimum(limits.min(axis=1), self.number)
+        return found
+
+    @property
     def total(self) -> I64:
         """(D,) sizes of all items together."""
         found: I64 = self.number @ self.sizes

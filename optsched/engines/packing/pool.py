@@ -123,7 +123,7 @@ class _Growth:
         spread = items.relative.std(axis=0) + items.relative.mean(axis=0)
         self._axis = int(spread.argmax())
         order = np.lexsort((np.arange(self._kinds), -items.sizes[:, self._axis]))
-        self._kind = np.repeat(order, items.number[order])
+        self._kind = np.repeat(order, items.most_in_a_bin[order])
         self._sizes = items.sizes[self._kind]
         self._key = -self._sizes[:, self._axis]
         self._is_copy = np.append(False, self._kind[1:] == self._kind[:-1])

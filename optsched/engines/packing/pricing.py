@@ -68,7 +68,7 @@ def best_bins(
 
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
-    kind = np.repeat(np.arange(len(prices)), np.where(is_useful, items.number, 0))
+    kind = np.repeat(np.arange(len(prices)), np.where(is_useful, items.most_in_a_bin, 0))
     sizes, price = items.sizes[kind], prices[kind].astype(np.float64)
     multiplier = _multipliers(sizes, price, items.capacity)
     reduced = price - sizes @ multiplier

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,9 +15,10 @@ from optsched.engines.packing.items import Items, as_bin
 from optsched.engines.packing.pool import every_bin, full_bins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from optsched.domain.packing import Bin, VectorPacking
+    from optsched.engines.packing.filling import Copies
     from optsched.problem.arrays import F64, I64
 
 BOUND_MET: Final = "the bound is met"
@@ -133,12 +135,12 @@ class _Search:
         self._clock, self._end, self._random = clock, end, random
         self._report = report
         self.bound, self._bound_by = volume_bound(problem), VOLUME
-        self.best: list[I64] = []
+        self.best: list[Copies] = []
         self._found_by = GREEDY
 
     def result(self, stopped: str) -> PackingResult:
         """The best so far, checked."""
-        bins = tuple(as_bin(counts) for counts in self.best)
+        bins = tuple(chain.from_iterable(repeat(as_bin(c), n) for c, n in self.best))
         wrong = wrong_with_bins(self._problem, bins)
         if wrong:
             raise AssertionError(f"{self._problem.name}: {wrong[0]}")
@@ -155,7 +157,12 @@ class _Search:
         return BOUND_MET if self._is_done() else OUT_OF_TIME
 
     def _is_done(self) -> bool:
-        return len(self.best) <= self.bound
+        return self._num_best <= self.bound
+
+    @property
+    def _num_best(self) -> int:
+        """Bins of the best packing."""
+        return sum(copies for _, copies in self.best)
 
     def _is_late(self) -> bool:
         return self._clock() >= self._end
@@ -164,16 +171,20 @@ class _Search:
     def _left(self) -> float:
         return max(self._end - self._clock(), 0.01)
 
-    def _offer(self, bins: Sequence[I64], how: str) -> None:
+    def _offer(self, bins: Iterable[Copies], how: str) -> None:
         """Take bins that cover everything, without what is there too often."""
-        left, trimmed = self._items.number.copy(), []
-        for counts in bins:
-            kept = np.minimum(counts, left)
-            left -= kept
-            if kept.any():
-                trimmed.append(kept)
-        is_better = not self.best or len(trimmed) < len(self.best)
-        if is_better and not left.any() and self._items.fit(np.array(trimmed)).all():
+        left = self._items.number.copy()
+        trimmed: list[Copies] = []
+        for counts, copies in bins:
+            missing = copies
+            while missing and (kept := np.minimum(counts, left)).any():
+                some = kept > 0
+                number = min(missing, int((left[some] // kept[some]).min()))
+                left -= number * kept
+                trimmed.append((kept, number))
+                missing -= number
+        is_better = not self.best or sum(n for _, n in trimmed) < self._num_best
+        if is_better and not left.any() and self._items.fit(_table(trimmed)).all():
             self.best, self._found_by = trimmed, how
             self._report(self.result(""))
 
@@ -198,7 +209,7 @@ class _Search:
         most = self._left / 2
         found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), most, most)
         if found is not None:
-            self._offer(found, FULL_BINS)
+            self._offer(((counts, 1) for counts in found), FULL_BINS)
 
     # --- columns ---------------------------------------------------------------------------------
 
@@ -206,7 +217,7 @@ class _Search:
         """Generate columns until the bound is as good as it gets."""
         pool = every_bin(self._items, self._is_late)
         self._columns = Columns(self._items, pool, self._random, lambda: self._end - self._clock())
-        for counts in self.best:
+        for counts, _ in self.best:
             self._columns.master.add(counts)
         for bound in self._columns.bounds():
             self._raise(bound, COLUMNS)
@@ -232,7 +243,7 @@ class _Search:
         """The fewest bins for what is left beside some that are fixed."""
         from optsched.engines.cpsat.covering import Need, fewest_columns
 
-        most = len(self.best) - 1 - len(fixed)
+        most = self._num_best - 1 - len(fixed)
         least = max(int(np.ceil(value - CLEAR)), self.bound - len(fixed))
         need = Need(left, self._items.is_rigid)
         for target in sorted({least, most}):
@@ -241,7 +252,7 @@ class _Search:
                 return
             found = fewest_columns(columns, need, (least, target), work, self._left)
             if found is not None:
-                self._offer([*fixed, *found], CP_SAT)
+                self._offer(((counts, 1) for counts in (*fixed, *found)), CP_SAT)
                 return
 
     def _dive(self, noise: float) -> None:
@@ -253,7 +264,7 @@ class _Search:
             if solved is None:
                 break
             uses, prices, value = solved
-            if len(fixed) + np.ceil(value - CLEAR) >= len(self.best):
+            if len(fixed) + np.ceil(value - CLEAR) >= self._num_best:
                 break
             if value <= _FEW_BINS and fixed:
                 self._choose(left, fixed, prices, value, _FINISH)
@@ -264,5 +275,10 @@ class _Search:
             fixed += chosen
             left = left - np.sum(chosen, axis=0)
         if not left.any():
-            self._offer(fixed, DIVE)
+            self._offer(((counts, 1) for counts in fixed), DIVE)
         self._columns.master.need(self._items.number)
+
+
+def _table(bins: Iterable[Copies]) -> I64:
+    """(B, K) counts of different bins."""
+    return np.array([counts for counts, _ in bins])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from optsched.engines.packing.filling import packings, usual_scores
 from optsched.engines.packing.items import Items, as_bin
 from optsched.engines.packing.pool import every_bin, full_bins
 from optsched.engines.packing.pricing import best_bins
-from optsched.engines.packing.solve import BOUND_MET, OUT_OF_TIME, solve_packing
+from optsched.engines.packing.solve import BOUND_MET, OUT_OF_TIME, quick_packing, solve_packing
 from tests.support.effort import EFFORT
 from tests.support.packing import Case, published
 from tests.support.research import RESEARCH
@@ -123,7 +123,28 @@ def test_every_way_of_filling_is_a_packing() -> None:
     problem = some(5, 9, 9)
     scores = usual_scores(Items.of(problem), 20, np.random.default_rng(0))
     for bins in packings(Items.of(problem), scores):
-        assert wrong_with_bins(problem, [as_bin(counts) for counts in bins]) == []
+        each = [as_bin(counts) for counts, copies in bins for _ in range(copies)]
+        assert wrong_with_bins(problem, each) == []
+
+
+@pytest.mark.parametrize(
+    ("capacity", "sizes", "bins"), [((7,), (2,), 1_666_667), ((9, 9**9), (0, 3), 1)]
+)
+def test_five_million_items_of_a_kind_are_packed_by_copies(
+    capacity: tuple[int, ...], sizes: tuple[int, ...], bins: int
+) -> None:
+    problem = VectorPacking("many", capacity, (ItemKind(sizes, 5_000_000),))
+    result = quick_packing(problem)
+    assert len(result.bins) == bins
+    assert wrong_with_bins(problem, result.bins) == []
+
+
+def test_copies_are_the_bins_that_single_steps_would_fill() -> None:
+    problem = some(5, 9, 9)
+    scores = usual_scores(Items.of(problem), 20, np.random.default_rng(0))
+    for bins in packings(Items.of(problem), scores):
+        tables = [tuple(counts.tolist()) for counts, _ in bins]
+        assert all(a != b for a, b in pairwise(tables))
 
 
 def test_an_item_that_fits_nowhere() -> None:
