@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.kube.ports import Ref
     from optsched.kube.trust import Files, Signer
 
-LOOK_S: Final = 15.0
+LOOK_S: Final = 5.0
 """How often certificates and configurations are looked at."""
 
 CONFIG_LOOK_S: Final = 5.0
