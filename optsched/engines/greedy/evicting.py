@@ -330,12 +330,15 @@ class Evicting:
         for r in asked:
             has_room &= later.idle[:, r] >= request[r]
         fits = has_room
-        if candidates.any():
-            gain = np.zeros_like(problem.used)
-            np.add.at(gain, running.node_of[candidates], running.request[candidates])
-            fits = has_room | gain.any(axis=1)
+        may_go = np.flatnonzero(candidates)
+        if len(may_go):
+            node_of = running.node_of[may_go]
+            fits = has_room.copy()
+            fits[node_of] = True
             for r in asked:
-                fits &= later.idle[:, r] + gain[:, r] >= request[r]
+                gain = np.zeros(problem.num_nodes, np.int64)
+                np.add.at(gain, node_of, running.request[may_go, r])
+                fits &= later.idle[:, r] + gain >= request[r]
         if not fits.any():
             return
         score = later.wishes(task_class)

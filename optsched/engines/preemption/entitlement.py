@@ -304,7 +304,9 @@ class _Reclaiming:
         `pair` is the variable of the only kind, None for a bound.
         """
         line = self._line(lender)
-        shared = self._facts.above[[kind.queue for kind in able]][:, line].any(axis=0)
+        # Only the lender's line is read: rows of all queues are far longer.
+        claimers = np.array([kind.queue for kind in able], np.int64)
+        shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
         any_asks = np.logical_or.reduce([kind.sometimes for kind in able])
         all_ask = np.logical_and.reduce([kind.always for kind in able])
         queues, groups = self._form.problem.queues, self._groups
