@@ -57,11 +57,15 @@ class Limits:
     def gain_limits(
         self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False
     ) -> list[Limit]:
-        """What queues and those below may hold once the gang has come, as rows over groups."""
+        """What queues and those below may hold once the gang has come, as rows over groups.
+
+        A queue that holds too much to claim anything evicts none of its own pods for that.
+        """
         subtree = self._problem.queues.subtree
         found = []
         for a, r, most in rows:
-            below = np.flatnonzero(subtree[a][groups.queue])
+            counts = subtree[a][groups.queue]
+            below = np.flatnonzero(counts & groups.reclaimed if is_claim else counts)
             found.append(Limit(below, -groups.request[below, r], most, r, is_claim))
         return found
 
