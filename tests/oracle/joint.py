@@ -6,7 +6,8 @@ It runs in a process of its own, one request a line:
 
     {"document": List, "policy": a model file, parsed, "barred": [[task, …], …], "evict": true}
 
-With "started": [gang, …] it says what these gangs are worth together, and what no plan beats.
+With "started": [gang, …] and "evicted": [task, …] it says what these gangs are worth together, and
+what no plan beats.
 
 Its plans are proposals. The verifier of the project decides whether one counts, so that a row that
 is too loose here costs a try, and one that is too tight hides a better plan, but neither makes a
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ortools.sat.python import cp_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 Amounts = dict[str, int]
 BILLION = 10**9
@@ -476,10 +477,12 @@ class Joint:
 
     def most_started(self, seconds: float = 0.5) -> int:
         """A bound of what gangs that start are worth together."""
-        total = sum(weight * self.y[name] for name, weight in self.worth().items())
+        known, everybody = self.worth(), {pod.key for _, pod in self.inst.victims}
+        total = sum(weight * self.y[name] for name, weight in known.items())
+        again = {n: w for n, w in self.worth(everybody).items() if n not in known}
         if isinstance(total, int):
-            return 0
-        self.model.maximize(total)
+            return sum(again.values())
+        self.model.maximize(total + sum(again.values()))
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = seconds
@@ -851,17 +854,21 @@ class Joint:
                 return [e.one.request[r] for e in self.inst.entries]
         return [max(round(max(s.values(), default=Fraction(0)) * BILLION), 1) for s in shares]
 
-    def worth(self) -> dict[str, int]:
-        """What each gang that does not run counts once it starts (admission.md)."""
+    def worth(self, evicted: Collection[str] = ()) -> dict[str, int]:
+        """What each gang that does not run counts once it starts (admission.md).
+
+        One that runs counts, too, where so many of its pods leave that it has to start again.
+        """
         weights = self._weights()
         by_weight = self.policy.get("admission", {}).get("by") == "weight"
         found = {}
         for g in self.inst.gangs.values():
             mine = [(i, e) for i, e in enumerate(self.inst.entries) if e.gang is g]
-            if not mine or not g.need:
+            need = max(g.minimum - sum(p.key not in evicted for p in g.running), 0)
+            if not mine or not need:
                 continue
             number = sum(len(e.pods) for _, e in mine)
-            mass = sum(len(e.pods) * weights[i] for i, e in mine) * g.need
+            mass = sum(len(e.pods) * weights[i] for i, e in mine) * need
             found[g.name] = max(mass // number, 1) * (max(g.priority, 1) if by_weight else 1)
         return found
 
@@ -1004,7 +1011,8 @@ def appraise(request: Mapping[str, Any]) -> dict[str, int]:
     inst = Instance(request["document"]["items"])
     joint = Joint(inst, request["policy"], evict=True, relaxed=True)
     started = set(request["started"])
-    value = sum(w for name, w in joint.worth().items() if inst.gangs[name].key in started)
+    worth = joint.worth(set(request["evicted"]))
+    value = sum(w for name, w in worth.items() if inst.gangs[name].key in started)
     return {"value": value, "most": joint.most_started()}
 
 

@@ -115,3 +115,21 @@ def test_a_gang_that_waits_for_long_takes_no_nominated_node(is_nominated: bool):
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
     placed = [a.task for a in plan.actions if isinstance(a, Allocate)]
     assert placed == (["ml/seated-0"] if is_nominated else [])
+
+
+def test_a_queue_evicts_none_of_its_pods_elsewhere_to_claim_what_it_deserves():
+    cluster = Cluster()
+    cluster.priority_class("high", 10)
+    cluster.queue("q0", deserved={"cpu": "2", "nvidia.com/gpu": "2"})
+    cluster.queue("q1", deserved={"nvidia.com/gpu": "0"})
+    cluster.node("n0", {"cpu": 4})
+    cluster.node("n1", {"cpu": 2, "nvidia.com/gpu": 2})
+    low = cluster.gang("low", "q0", 1, ("", 0))
+    cluster.pod(low, "low-0", {"cpu": 2}, "n0")
+    lent = cluster.gang("lent", "q1", 1, ("", 0))
+    cluster.pod(lent, "lent-0", {"cpu": 1, "nvidia.com/gpu": 2}, "n1")
+    high = cluster.gang("high", "q0", 1, ("high", 10))
+    cluster.pod(high, "high-0", {"cpu": 1, "nvidia.com/gpu": 2})
+    assert list(check_session(cluster, "capacity-hierarchical")) == []
+    plan = decide(snapshot_of(cluster), policy_of("capacity-hierarchical")).plan
+    assert plan.actions == ()
