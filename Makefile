@@ -151,9 +151,20 @@ oracle: $(STAMP) ## random clusters against properties of every plan: SEED=N COU
 fuzz: $(STAMP) ## mutated inputs for every reader: SEED=N COUNT=M, or SEED=N PARSER=name ONLY=k to replay
 	nice -n 5 $(PY) -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(PARSER),--parser '$(PARSER)') $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS))
 
+.PHONY: e2e-faults
+e2e-faults: $(STAMP) ## schedules of faults on a real API server: SEEDS=M of them from SEED=N on, each for SECONDS_MOST=S
+	bash .ci/prerequisites go
+	$(PY) -m tests.faults --seed $(or $(SEED),1) --count $(or $(SEEDS),1) --seconds $(or $(SECONDS_MOST),30)
+
+.PHONY: soak
+soak: $(STAMP) ## gangs for an hour under faults, and for an hour without, to count requests
+	$(MAKE) e2e-faults SECONDS_MOST=3600
+	$(PY) -m tests.faults --calm --seed $(or $(SEED),1) --seconds 3600
+
 .PHONY: nightly
-nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, an hour of the oracle
+nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, faults of 40 seeds, an hour of the oracle
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal
 	$(MAKE) sbom
+	$(MAKE) e2e-faults SEEDS=40
 	$(MAKE) fuzz COUNT=1000000 JOBS=2
 	$(MAKE) oracle COUNT=1000000 SECONDS_MOST=3600 JOBS=2

@@ -20,7 +20,7 @@ from optsched.controllers.figures import groups_by_phase
 from optsched.controllers.manifests import ref_of, uid_of
 from optsched.kube.asking import is_answered
 from optsched.kube.effects import Executor, Stale, Surroundings
-from optsched.kube.errors import KubeError, NotFound, Unreachable
+from optsched.kube.errors import Gone, KubeError, NotFound, ServerFault, Unreachable
 from optsched.kube.fabric import FabricReader
 from optsched.kube.selection import Narrow, Selection
 from optsched.kube.store import Store
@@ -231,7 +231,9 @@ class Controllers:
         if (kind, scope) in self._broken or self._is_told((kind, scope), error):
             return
         self._broken.add((kind, scope))
-        log.warning("%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
+        # That a version is no longer kept is no fault: all is listed again.
+        level = logging.INFO if isinstance(error, Gone) else logging.WARNING
+        log.log(level, "%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
         if isinstance(error, NotFound) and kind.plural in self.store.unsynced():
             # A kind that is not installed has no objects; it is asked for again. One that was
             # there has only been lost by a server that is starting.
@@ -239,8 +241,8 @@ class Controllers:
             self.store.apply(kind, Listed(()), scope)
 
     def _is_told(self, about: object, error: KubeError) -> bool:
-        """Whether an error only says once more that the server can not be reached."""
-        if not isinstance(error, Unreachable):
+        """Whether an error only says once more that the server is away or faulty."""
+        if not isinstance(error, Unreachable | ServerFault):
             return False
         is_told = bool(self._away)
         self._away.add(about)

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
-from optsched.kube.errors import Forbidden, NotFound, Unreachable
+from optsched.kube.errors import Forbidden, Gone, NotFound, ServerFault, Unreachable
 from optsched.kube.watch import Listed, Reflection, reflect
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Follower:
         self._on_failure = on_failure
         self._broken: set[Kind] = set()
         self._away: set[Kind] = set()
-        """Kinds for which the server can not be reached; the log names the first alone."""
+        """Kinds for which the server is away or faulty; the log names the first alone."""
         self._absent: set[Kind] = set()
         self._stale: set[Kind] = set()
         self._followed: dict[Kind, asyncio.Task[None]] = {}
@@ -103,12 +103,14 @@ class Follower:
             return
         self._on_failure(kind)
         is_known = kind in self._broken
-        if isinstance(error, Unreachable):
+        if isinstance(error, Unreachable | ServerFault):
             is_known = is_known or bool(self._away)
             self._away.add(kind)
         if not is_known:
             self._broken.add(kind)
-            log.warning("%s: can not be followed: %s", kind.plural, error)
+            # That a version is no longer kept is no fault: all is listed again.
+            level = logging.INFO if isinstance(error, Gone) else logging.WARNING
+            log.log(level, "%s: can not be followed: %s", kind.plural, error)
 
     def _do_without(self, kind: Kind, error: KubeError) -> None:
         """Go on as if a kind that can not be had had no objects; it is asked for again.

@@ -40,6 +40,9 @@ READY: Final = "tasks in gang are ready to be scheduled"
 MESSAGE_EVERY_MS: Final = 30_000
 """How often a condition is written again when nothing but its message has changed."""
 
+NEWS_EVERY_MS: Final = 1_000
+"""How often a PodGroup is written whose phase or conditions change; the first time at once."""
+
 COUNTS_EVERY_MS: Final = 2_000
 """How often a PodGroup is written of which nothing but counts of pods has changed."""
 
@@ -145,14 +148,17 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 
 
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
-    """How long after the last patch this one is due: news at once, counts and messages later."""
+    """How long after the last patch this one is due.
+
+    Controllers wait for Inqueue; the rest of what is news may come together.
+    """
     fresh = patch.body["status"]
     known = group.status
     facts = [(c["type"], c["status"], c.get("reason", "")) for c in fresh["conditions"]]
     if fresh["phase"] != known.phase:
-        return 0
+        return 0 if fresh["phase"] == PodGroupPhase.INQUEUE else NEWS_EVERY_MS
     if facts != [(c.type, c.status, c.reason) for c in known.conditions]:
-        return 0
+        return NEWS_EVERY_MS
     counts = (fresh["running"], fresh["succeeded"], fresh["failed"])
     is_counted = counts == (known.running, known.succeeded, known.failed)
     return MESSAGE_EVERY_MS if is_counted else COUNTS_EVERY_MS

@@ -366,11 +366,21 @@ async def test_a_gang_whose_bind_failed_is_tried_again_when_its_time_has_come(
     tmp_path: Path,
 ) -> None:
     plant = Plant(tmp_path, node(), group("g"), *members("a"))
-    plant.api.refuse("bind", Forbidden(403, "Forbidden", "you may not"))
+    plant.api.refuse("bind", *[Forbidden(403, "Forbidden", "you may not")] * 4)
+
+    def is_told() -> bool:
+        plant.clock.seconds += 0.01
+        return "BindFailed" in plant.reasons()
+
     async with plant.at_work():
-        await until(lambda: "BindFailed" in plant.reasons())
-        plant.clock.seconds += 2
-        await until(lambda: plant.node_of("a") == "n1")
+        await until(is_told)
+        assert plant.node_of("a") == ""
+
+        def is_bound() -> bool:
+            plant.clock.seconds += 1
+            return plant.node_of("a") == "n1"
+
+        await until(is_bound)
 
 
 @pytest.mark.asyncio

@@ -16,6 +16,7 @@ from optsched.kube.status import (
     CORRECTED_EVERY_MS,
     COUNTS_EVERY_MS,
     MESSAGE_EVERY_MS,
+    NEWS_EVERY_MS,
     QUEUE_EVERY_MS,
     READY,
     Outcome,
@@ -156,6 +157,8 @@ def test_a_gang_that_starts_says_so_and_waits_no_more() -> None:
         },
     }
     world.put(member("a"), member("b"))
+    assert world.tell(g=NO_ROOM) == [], "news come together"
+    world.now_ms += NEWS_EVERY_MS
     world.tell(g=NO_ROOM)
     by_type = {condition["type"]: condition["status"] for condition in world.group["conditions"]}
     assert by_type == {"Unschedulable": "True", "Scheduled": "False"}
@@ -216,9 +219,17 @@ def test_counts_are_written_together_after_a_moment() -> None:
     assert world.book.due_ms is None
 
 
-def test_a_new_phase_is_written_at_once() -> None:
+def test_a_gang_that_is_let_in_says_so_at_once() -> None:
+    world = World()
+    world.tell(g=NO_ROOM)
+    assert [patch.ref for patch in world.tell("ns/g")] == [GROUP]
+    assert world.group["phase"] == "Inqueue"
+
+
+def test_another_phase_is_written_with_the_next_news() -> None:
     world = World(member("a", "Running", "n1"), member("b", "Running", "n1"))
     world.tell()
+    world.now_ms += NEWS_EVERY_MS
     world.put(member("a", "Succeeded", "n1"), member("b", "Succeeded", "n1"))
     assert GROUP in [patch.ref for patch in world.tell()]
     assert (world.group["phase"], world.group["succeeded"]) == ("Completed", 2)
@@ -238,6 +249,7 @@ def test_a_patch_that_got_lost_is_made_again_when_its_object_changes() -> None:
     assert GROUP in lost
     assert world.ask(g=NO_ROOM) == []
     world.put(group("g", {"minMember": 3}))
+    world.now_ms += NEWS_EVERY_MS
     assert GROUP in [patch.ref for patch in world.ask(g=NO_ROOM)]
 
 

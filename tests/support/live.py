@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,6 +17,8 @@ from tests.support.api import PATIENCE_S, until
 from tests.support.jobs import documents, group_name, group_of, pods_of
 from tests.support.proxy import Proxy
 from tests.support.story import GPU, GROUP_NAME, Story
+
+P = TypeVar("P", bound=Proxy)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -486,6 +488,11 @@ class Site:
         controllers = Controllers(kubeconfig or self.kubeconfig, log, [*own, *flags])
         self._schedulers.append(controllers)
         return controllers
+
+    def keep(self, proxy: P) -> P:
+        """Open a door that is closed after all processes have ended; the door."""
+        self._proxies.append(proxy.__enter__())
+        return proxy
 
     def proxy(self) -> Proxy:
         """A door to the API server, for schedulers of this site."""

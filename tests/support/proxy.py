@@ -179,17 +179,28 @@ class Proxy:
             ) as answer:
                 if self._is_lost(request.method, path):
                     await answer.read()
-                    return _cut(request)
+                    return cut(request)
                 return await self._forward(request, answer)
         except aiohttp.ClientError:
             # As broken for whoever asks as it is here.
-            return _cut(request)
+            return cut(request)
 
     def _is_lost(self, method: str, path: str) -> bool:
         found = [lost for matches, lost in self._losses if matches(method, path)]
         for lost in found:
             lost.append(path)
         return bool(found)
+
+    async def _copy(
+        self, path: str, answer: aiohttp.ClientResponse, out: web.StreamResponse
+    ) -> None:
+        """Line by line, so that what is sent besides never stands within one."""
+        del path
+        rest = b""
+        async for chunk in answer.content.iter_any():
+            *lines, rest = (rest + chunk).split(b"\n")
+            if lines:
+                await out.write(b"\n".join(lines) + b"\n")
 
     async def _forward(
         self, request: web.Request, answer: aiohttp.ClientResponse
@@ -201,7 +212,7 @@ class Proxy:
         out = web.StreamResponse(status=200, headers=headers)
         await out.prepare(request)
         # A task of its own, so that it can be ended without ending the answer.
-        task = asyncio.ensure_future(_copy(answer, out))
+        task = asyncio.ensure_future(self._copy(request.path_qs, answer, out))
         watching = Watching(request.path_qs, out, task)
         self._watching.append(watching)
         try:
@@ -212,16 +223,7 @@ class Proxy:
         return out
 
 
-async def _copy(answer: aiohttp.ClientResponse, out: web.StreamResponse) -> None:
-    """Line by line, so that what is sent besides never stands within one."""
-    rest = b""
-    async for chunk in answer.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        if lines:
-            await out.write(b"\n".join(lines) + b"\n")
-
-
-def _cut(request: web.Request) -> web.Response:
+def cut(request: web.Request) -> web.Response:
     """No answer at all."""
     if request.transport is not None:
         request.transport.abort()

@@ -37,6 +37,7 @@ class Moment:
     cpus: int
     is_there: bool
     gpus: int = 0
+    is_evicted: bool = False
 
     @property
     def is_bound(self) -> bool:
@@ -65,7 +66,14 @@ def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
         cpus=_asked(spec, "cpu"),
         is_there=is_there,
         gpus=_asked(spec, GPU),
+        is_evicted=_is_evicted(pod),
     )
+
+
+def _is_evicted(pod: Raw) -> bool:
+    """Whether the eviction API has taken a pod away."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(c.get("reason") == "EvictionByEvictionAPI" for c in conditions)
 
 
 def _asked(spec: Mapping[str, Any], resource: str) -> int:

@@ -1,0 +1,117 @@
+"""A door to the API server that treats some requests badly, drawn from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from tests.support.proxy import Proxy, cut
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import aiohttp
+
+_REASONS: Final = {
+    409: "Conflict",
+    410: "Expired",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
+_NAMES: Final = re.compile(r"/(namespaces|pods|podgroups|queues|jobs|events|nodes|leases)/[^/]+")
+TREATMENTS: Final = ("delay", "delay", "delay", "cut", "lose", *_REASONS)
+
+
+class Door(Proxy):
+    """Delays, cuts, loses answers, answers with errors, and keeps watches silent.
+
+    Attributes
+    ----------
+    counts
+        Requests by method and resource, as they came.
+
+    """
+
+    def __init__(self, kubeconfig: Path, folder: Path, seed: str, rate: float) -> None:
+        """rate: the part of requests that are treated badly; watches aside."""
+        folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(kubeconfig, folder)
+        self.counts: Counter[str] = Counter()
+        self._seed = seed
+        self._rate = rate
+        self._silent: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def heal(self) -> None:
+        """Treat all requests well from now on."""
+        self._rate = 0.0
+        with self._lock:
+            self._silent.clear()
+
+    def silence(self, plural: str) -> None:
+        """Have watches of a kind say nothing, those that begin later too."""
+        with self._lock:
+            self._silent[plural] = self._silent.get(plural, 0) + 1
+
+    def sound(self, plural: str) -> None:
+        """Have them speak again; what was said meanwhile is lost."""
+        with self._lock:
+            self._silent.pop(plural, None)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        method, path = request.method, request.path_qs
+        is_watch = "watch=1" in path
+        resource = resource_of(path)
+        key = f"{'WATCH' if is_watch else method} {resource}"
+        self.counts[key] += 1
+        treatment = None if is_watch else self._treatment(key)
+        if treatment is None:
+            return await super()._handle(request)
+        if treatment == "delay":
+            await asyncio.sleep(Random(f"{self._seed} {self.counts[key]}").uniform(0.05, 0.8))
+            return await super()._handle(request)
+        if treatment == "cut":
+            return cut(request)
+        if treatment == "lose":
+            await super()._handle(request)
+            return cut(request)
+        code = int(treatment)
+        reason = _REASONS[code]
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+        return web.json_response({**status, "reason": reason, "message": "injected"}, status=code)
+
+    def _treatment(self, key: str) -> str | int | None:
+        """What is done to the n-th request of a kind: the same for the same seed."""
+        chance = Random(f"{self._seed} {key} {self.counts[key]}")
+        if chance.random() >= self._rate:
+            return None
+        found = chance.choice(TREATMENTS)
+        # A list may expire, and only a list; a write that conflicts is a read that was old.
+        is_list = key.startswith("GET ")
+        return "delay" if (found == 410) is not is_list and found in (409, 410) else found
+
+    async def _copy(
+        self, path: str, answer: aiohttp.ClientResponse, out: web.StreamResponse
+    ) -> None:
+        """Line by line; nothing of a watch that has been silent once comes through any more."""
+        plural = path.partition("?")[0].rpartition("/")[2]
+        rest, is_dead = b"", False
+        async for chunk in answer.content.iter_any():
+            *lines, rest = (rest + chunk).split(b"\n")
+            is_dead = is_dead or plural in self._silent
+            if lines and not is_dead:
+                await out.write(b"\n".join(lines) + b"\n")
+        while is_dead:
+            await asyncio.sleep(0.2)
+
+
+def resource_of(path: str) -> str:
+    """The resource of a request without names."""
+    return _NAMES.sub(r"/\1", path.partition("?")[0]).rstrip("/")

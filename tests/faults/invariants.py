@@ -1,0 +1,119 @@
+"""What must hold whatever goes wrong, checked on what watches have told; no I/O."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.support.story import Moment
+
+CORDON_SLACK_S: Final = 3.0
+"""Binds under way when a node is cordoned may take so long to be seen."""
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A node that took no pods from a time until another, by the clock of the moments."""
+
+    node: str
+    from_s: float
+    until_s: float
+
+
+def find_violations(
+    moments: Sequence[Moment], cpus: Mapping[str, int], closed: Sequence[Closed] = ()
+) -> list[str]:
+    """Sentences about what never may have been: empty if all is well."""
+    return [
+        *_bound_twice(moments),
+        *_overfull(moments, cpus),
+        *_evicted_after_end(moments),
+        *_bound_while_closed(moments, closed),
+    ]
+
+
+def _bound_twice(moments: Sequence[Moment]) -> Iterator[str]:
+    node_of: dict[str, str] = {}
+    for moment in moments:
+        before = node_of.setdefault(moment.uid, moment.node)
+        if before not in ("", moment.node):
+            yield f"{moment.name} was bound to {before} and then to {moment.node or 'no node'}"
+        node_of[moment.uid] = moment.node
+
+
+def _overfull(moments: Sequence[Moment], cpus: Mapping[str, int]) -> Iterator[str]:
+    now: dict[str, Moment] = {}
+    told: set[str] = set()
+    for moment in moments:
+        now[moment.name] = moment
+        if not moment.node or moment.node in told:
+            continue
+        used = sum(p.cpus for p in now.values() if p.takes_room and p.node == moment.node)
+        if used > cpus.get(moment.node, used):
+            told.add(moment.node)
+            yield f"{moment.node} held {used} CPUs of {cpus[moment.node]}"
+
+
+def _evicted_after_end(moments: Sequence[Moment]) -> Iterator[str]:
+    ended: set[str] = set()
+    for moment in moments:
+        if moment.is_evicted and moment.uid in ended:
+            ended.discard(moment.uid)
+            yield f"{moment.name} was evicted although it had ended"
+        elif moment.phase in _ENDED and not moment.is_evicted:
+            ended.add(moment.uid)
+
+
+def _bound_while_closed(moments: Sequence[Moment], closed: Sequence[Closed]) -> Iterator[str]:
+    seen: set[str] = set()
+    for moment in moments:
+        if not moment.node or moment.uid in seen:
+            continue
+        seen.add(moment.uid)
+        for each in closed:
+            is_late = each.from_s + CORDON_SLACK_S < moment.at_s < each.until_s
+            if each.node == moment.node and is_late:
+                seconds = moment.at_s - each.from_s
+                yield f"{moment.name} was bound to {moment.node} {seconds:.1f} s after its cordon"
+
+
+def find_losses(moments: Sequence[Moment], sizes: Mapping[str, int]) -> list[str]:
+    """Sentences about gangs that are neither done nor evicted; sizes: the pods of each gang."""
+    now = {moment.name: moment for moment in moments}
+    evicted = {moment.name for moment in moments if moment.is_evicted}
+    gangs: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for name, moment in now.items():
+        state = "evicted" if name in evicted else moment.phase if moment.is_there else "gone"
+        gangs[moment.gang][state] += 1
+    found = []
+    for gang, size in sizes.items():
+        states = gangs[gang]
+        is_over = states["Succeeded"] == size
+        # What is left of a gang of which pods were evicted waits for those; nothing of it runs.
+        is_torn = states["evicted"] > 0 and states["Running"] == 0 and states["gone"] == 0
+        if not (is_over or is_torn):
+            found.append(f"gang {gang} of {size}: {dict(states) or 'nothing was seen of it'}")
+    return found
+
+
+def find_false_statuses(
+    groups: Sequence[Mapping[str, Any]], moments: Sequence[Moment]
+) -> list[str]:
+    """Sentences about PodGroups that say other than their pods; after a time of quiet."""
+    now = {moment.name: moment for moment in moments}
+    found = []
+    for group in groups:
+        name, status = group["metadata"]["name"], group.get("status", {})
+        pods = [m for m in now.values() if m.gang == name and m.is_there]
+        for field, phase in (("succeeded", "Succeeded"), ("running", "Running")):
+            number = sum(pod.phase == phase for pod in pods)
+            said = status.get(field, 0)
+            if said != number:
+                found.append(f"PodGroup {name} says {field}={said}, {number} pods are")
+    return found
