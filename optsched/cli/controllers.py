@@ -38,7 +38,13 @@ LOCK_NAME: Final = "vc-controller-manager"
 
 GRAMMAR: Final = Grammar(
     switches=frozenset(
-        {"leader-elect", "enable-healthz", "evictions-are-retries", "inherit-owner-annotations"}
+        {
+            "leader-elect",
+            "enable-healthz",
+            "evictions-are-retries",
+            "inherit-owner-annotations",
+            "ssh",
+        }
     ),
     ignored_switches=frozenset(
         {"alsologtostderr", "enable-metrics", "enable-node-event-trigger", "logtostderr"}
@@ -109,6 +115,11 @@ GRAMMAR: Final = Grammar(
     default=False,
     help="Restarts of jobs after evictions count towards maxRetry, as in Volcano.",
 )
+@click.option(
+    "--ssh/--no-ssh",
+    default=True,
+    help="Jobs may use the plugin ssh, for which controllers read and write Secrets.",
+)
 @listen_options(":8081")
 @election_options("Let one of several work.", LOCK_NAME)
 @logging_options
@@ -152,7 +163,7 @@ def _options(given: Mapping[str, Any]) -> Options:
 
     inherits = (VOLCANO_PREFIX,) if given["inherit_owner_annotations"] else ()
     return Options(
-        job.Options(new_rsa_keys, given["evictions_are_retries"]),
+        job.Options(new_rsa_keys if given["ssh"] else None, given["evictions_are_retries"]),
         podgroup.Options(tuple(given["names"]), given["default_queue"], inherits),
         _config_map(given["config_map"]),
     )

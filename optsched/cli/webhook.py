@@ -51,6 +51,7 @@ GRAMMAR: Final = Grammar(
             "enable-queue-allocated-pods-check",
             "enable-root-queue-protection",
             "queue-rbac",
+            "ssh",
         }
     ),
     ignored_switches=frozenset({"alsologtostderr", "logtostderr"}),
@@ -145,6 +146,11 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     "checks_use",
     default=False,
     help="Users need the right `use` of a queue, unless its lists name them.",
+)
+@click.option(
+    "--ssh/--no-ssh",
+    default=True,
+    help="Jobs may use the plugin ssh, for which controllers read and write Secrets.",
 )
 @click.option(
     "--tenant-annotation",
@@ -243,6 +249,7 @@ def _services(paths: str) -> Sequence[Service]:
 
 
 def _rules(given: Mapping[str, Any]) -> Rules:
+    from optsched.admission.world import JOB_PLUGINS
     from optsched.admission.world import Settings as Rules
 
     account = f"system:serviceaccount:{given['webhook_namespace']}:"
@@ -254,6 +261,7 @@ def _rules(given: Mapping[str, Any]) -> Rules:
         protects_root=given["protects_root"],
         checks_allocated=given["checks_allocated"],
         gates_pods=given["gates"],
+        job_plugins=JOB_PLUGINS if given["ssh"] else JOB_PLUGINS - {"ssh"},
         checks_use=given["checks_use"],
         tenant_annotations=frozenset(given["tenant_annotations"]),
         tenant_classes=frozenset(given["tenant_classes"]) or None,

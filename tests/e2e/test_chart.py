@@ -313,7 +313,11 @@ def test_resource_groups_are_mounted_and_every_pod_is_looked_at(helm: Helm, tmp_
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume.get("configMap") for volume in pod["volumes"]}
     assert mounts["admission-config"] == "/admission.local.config/configmap"
-    assert volumes["admission-config"] == {"name": "volcano-admission-configmap"}
+    key = "volcano-admission.conf"
+    assert volumes["admission-config"] == {
+        "name": "volcano-admission-configmap",
+        "items": [{"key": key, "path": key}],
+    }
     asked = webhooks(objects)["/pods/mutate"]
     assert "matchConditions" not in asked
     (own,) = asked["namespaceSelector"]["matchExpressions"]
@@ -349,6 +353,76 @@ def test_tenants_have_roles_and_the_right_to_use_queues_is_a_choice(helm: Helm) 
     assert flag in deployments(chosen)["volcano-admission"]["containers"][0]["args"]
     (rule,) = the(chosen, "ClusterRole", "volcano-default-queue-user")["rules"]
     assert (rule["resourceNames"], rule["verbs"]) == (["default"], ["use"])
+
+
+def grants(objects: list[Raw]) -> set[tuple[str, str, str]]:
+    """Kind of role, resource and verb, of everything that the chart grants to anything."""
+    return {
+        (obj["kind"], resource, verb)
+        for obj in objects
+        if obj["kind"] in ("Role", "ClusterRole")
+        for rule in obj["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_rights_come_with_the_features_that_need_them(helm: Helm) -> None:
+    off = helm.objects("--set", "custom.job_ssh_enable=false")
+    least = grants(off)
+    assert not {each for each in least if each[:2] == ("ClusterRole", "secrets")}
+    assert ("ClusterRole", "nodes", "patch") not in least
+    for name in ("volcano-controllers", "volcano-admission"):
+        assert "--no-ssh" in deployments(off)[name]["containers"][0]["args"]
+    scheduler = the(off, "ClusterRole", "volcano-scheduler")["rules"]
+    assert not [r for r in scheduler if "pods" in r["resources"] and "patch" in r["verbs"]]
+    ssh = helm.objects()
+    assert ("ClusterRole", "secrets", "create") in grants(ssh)
+    assert "--no-ssh" not in str(deployments(ssh))
+    gates = "custom.admission_feature_gates=SchedulingGatesQueueAdmission=true"
+    more = helm.objects(
+        *("--set", gates, "--set", "custom.scheduler_node_lock_enable=true"),
+        *("--set", "custom.controller_ufm_secret=fabric"),
+    )
+    for name, kind, resource in (
+        ("volcano-scheduler-gates", "ClusterRole", "pods"),
+        ("volcano-scheduler-node-lock", "ClusterRole", "nodes"),
+        ("volcano-controllers-ufm", "Role", "secrets"),
+    ):
+        (rule,) = the(more, kind, name)["rules"]
+        assert rule["resources"] == [resource]
+        bound = the(more, f"{kind}Binding", name)
+        assert bound["roleRef"]["name"] == name
+        assert bound["subjects"][0]["name"] in NAMES.values()
+        assert name not in {obj["metadata"]["name"] for obj in ssh}
+    (rule,) = the(more, "Role", "volcano-controllers-ufm")["rules"]
+    assert rule["resourceNames"] == ["fabric"]
+
+
+def test_components_are_guarded_and_mount_the_keys_that_they_read(helm: Helm) -> None:
+    objects = helm.objects("--set", "custom.admission_config_override=resourceGroups: []")
+    for name in NAMES.values():
+        budget = the(objects, "PodDisruptionBudget", name)
+        assert budget["spec"]["maxUnavailable"] == 1
+        policy = the(objects, "NetworkPolicy", name)
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        assert policy["spec"]["podSelector"]["matchLabels"] == {"app": name}
+    deployment = the(objects, "Deployment", "volcano-admission")
+    assert deployment["spec"]["replicas"] == 2
+    for pod in deployments(objects).values():
+        for volume in pod["volumes"]:
+            if "configMap" in volume:
+                assert [item["key"] for item in volume["configMap"]["items"]]
+    choice = "custom.metrics_from[0].namespaceSelector.matchLabels.name=monitoring"
+    rules = the(helm.objects("--set", choice), "NetworkPolicy", "volcano-scheduler")["spec"]
+    (ingress,) = rules["ingress"]
+    assert ingress["from"] == [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    off = helm.objects(
+        *("--set", "custom.network_policy_enable=false", "--set", "custom.admission_replicas=1")
+    )
+    found = {(obj["kind"], obj["metadata"]["name"]) for obj in off}
+    assert ("PodDisruptionBudget", "volcano-admission") not in found
+    assert not any(kind == "NetworkPolicy" for kind, _ in found)
 
 
 def test_namespaces_can_be_chosen(helm: Helm) -> None:

@@ -248,7 +248,7 @@ def account(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Path]:
 
 def test_they_work_with_their_own_rights_and_one_at_a_time(site: Site, account: Path) -> None:
     site.nodes(1)
-    flags = ("--leader-elect", "--lock-namespace", NAMESPACE)
+    flags = ("--leader-elect", "--no-ssh", "--lock-namespace", NAMESPACE)
     first = site.controllers(*flags, kubeconfig=account)
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/vc-controller-manager"
     until(lambda: first.metric("optsched_controllers_leading") == 1, "the first works")

@@ -102,6 +102,8 @@ def test_it_may_do_nothing_else(control_plane: ControlPlane, kubeconfig: Path) -
         ("delete", "nodes"),
         ("list", "configmaps"),
         ("delete", "queues"),
+        ("patch", "pods"),
+        ("patch", "nodes"),
     ):
         with pytest.raises(KubectlError, match="can-i"):
             user("auth", "can-i", verb, what, "--all-namespaces")

@@ -47,10 +47,16 @@ RBAC: Final = objects("controllers-rbac.yaml")
 DEPLOYMENT: Final = objects("controllers.yaml")["Deployment"]
 
 
-def granted(role: str) -> list[tuple[str, str, str]]:
+SSH: Final = objects("controllers-ssh-rbac.yaml")
+UFM: Final = objects("controllers-ufm-rbac.yaml")
+
+
+def granted(
+    role: str, where: dict[str, dict[str, Any]] | None = None
+) -> list[tuple[str, str, str]]:
     return [
         (group, resource, verb)
-        for rule in RBAC[role]["rules"]
+        for rule in (where or RBAC)[role]["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -67,12 +73,11 @@ def adopt(server: MemoryServer, **more: Any) -> None:
     server.world.put(JOB, manifest)
 
 
-async def everything() -> MemoryServer:
+async def everything(*, has_ssh: bool = True) -> MemoryServer:
     """Each write that a controller makes, at least once."""
     server = play()
-    async with Process(
-        server, *all_controllers(Options(JobOptions(lambda: KEYS)))
-    ).running() as process:
+    options = Options(JobOptions((lambda: KEYS) if has_ssh else None))
+    async with Process(server, *all_controllers(options)).running() as process:
         await process.until_idle()
         # A set that wants no pods any more loses its PodGroup.
         ref = Ref(REPLICA_SET, "default", "set-0")
@@ -134,9 +139,24 @@ async def discover(server: MemoryServer, process: Process) -> None:
 @pytest.mark.asyncio
 async def test_the_cluster_role_is_what_is_asked_for() -> None:
     server = await everything()
-    found = granted("ClusterRole")
+    found = [*granted("ClusterRole"), *granted("ClusterRole", SSH)]
     assert set(found) == server.asked | EVENTS
     assert len(found) == len(set(found))
+
+
+@pytest.mark.asyncio
+async def test_without_ssh_no_secret_is_asked_for() -> None:
+    server = await everything(has_ssh=False)
+    assert set(granted("ClusterRole")) == server.asked | EVENTS
+    assert {resource for _, resource, _ in granted("ClusterRole", SSH)} == {"secrets"}
+    assert not any(resource == "secrets" for _, resource, _ in granted("ClusterRole"))
+
+
+def test_the_secret_of_ufm_is_one_of_the_namespace() -> None:
+    (rule,) = UFM["Role"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get"])
+    assert rule["resourceNames"] == ["ufm-credentials"]
+    assert UFM["Role"]["metadata"]["namespace"] == "volcano-system"
 
 
 def test_the_role_is_for_the_lease_alone() -> None:

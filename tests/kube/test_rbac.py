@@ -68,10 +68,14 @@ RBAC: Final = objects("scheduler-rbac.yaml")
 DEPLOYMENT: Final = objects("scheduler.yaml")["Deployment"]
 
 
-def granted(role: str) -> list[Access]:
+FEATURES: Final = {name: objects(f"scheduler-{name}-rbac.yaml") for name in ("gates", "node-lock")}
+"""Rights for features that policies or webhooks switch on."""
+
+
+def granted(role: str, where: dict[str, dict[str, Any]] | None = None) -> list[Access]:
     return [
         (api_group, resource, verb)
-        for rule in RBAC[role]["rules"]
+        for rule in (where or RBAC)[role]["rules"]
         for api_group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -203,10 +207,19 @@ def needed(*parts: Callable[[], Awaitable[FakeApi]]) -> set[Access]:
 def test_the_cluster_role_is_what_is_asked_for() -> None:
     reads = {access(kind, verb) for kind in READ_KINDS for verb in ("list", "watch")}
     found = granted("ClusterRole")
-    parts = (binds, claims, volumes, geometries, locks, evictions, gates, writes, events)
+    parts = (binds, claims, volumes, geometries, evictions, writes, events)
     written = needed(*parts)
     assert set(found) == reads | written | {CLAIM_BINDING}
     assert len(found) == len(set(found))
+
+
+def test_each_feature_has_the_rights_that_it_asks_for_and_the_rest_does_not() -> None:
+    base = set(granted("ClusterRole"))
+    for name, part in (("gates", gates), ("node-lock", locks)):
+        found = granted("ClusterRole", FEATURES[name])
+        assert set(found) == needed(part) - base
+        (subject,) = FEATURES[name]["ClusterRoleBinding"]["subjects"]
+        assert subject == {"kind": "ServiceAccount", **RBAC["ServiceAccount"]["metadata"]}
 
 
 def test_the_role_is_for_the_lease_alone() -> None:

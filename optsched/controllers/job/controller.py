@@ -47,18 +47,20 @@ SCOPES: Final = dict.fromkeys(
 
 
 def job_controller(options: Options) -> Controller:
-    """The controller of jobs."""
+    """The controller of jobs; without the plugin ssh it follows no Secrets."""
+    has_keys = options.new_keys is not None
+    owned = tuple(kind for kind in _OWNED if has_keys or kind != SECRET)
     return Controller(
         name="job",
         kind=JOB,
         decide=_decide(JobReconciler(options)),
         wakes={
-            **dict.fromkeys(_OWNED, owner_wakes(JOB)),
+            **dict.fromkeys(owned, owner_wakes(JOB)),
             COMMAND: command_wakes(JOB),
         },
         indexes=(COMMANDS_OF,),
         reads=(QUEUE, PRIORITY_CLASS),
-        scopes=SCOPES,
+        scopes={kind: scope for kind, scope in SCOPES.items() if kind in owned},
     )
 
 

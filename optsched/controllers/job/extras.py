@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.events import EventType
-from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM
+from optsched.api.kinds import JOB, PERSISTENT_VOLUME_CLAIM, SECRET
 from optsched.controllers.effects import Again, Create, Emit, Patch
 from optsched.controllers.job.plugins.base import is_of_job
 from optsched.controllers.job.plugins.registry import plugins_of
@@ -29,16 +29,30 @@ TAKEN_S: Final = 10.0
 
 
 def extra_effects(
-    job: Job, manifest: Manifest, world: World, new_keys: Callable[[], KeyPair]
+    job: Job, manifest: Manifest, world: World, new_keys: Callable[[], KeyPair] | None
 ) -> Iterator[Effect]:
-    """Make what is not there, and put right what no longer fits."""
+    """Make what is not there, and put right what no longer fits.
+
+    new_keys: makes the keys for ssh; None where controllers have nothing to do with Secrets.
+    """
     for plugin, flags in plugins_of(job):
         for extra in plugin.extras(job, flags):
+            if extra.kind == SECRET and new_keys is None:
+                yield _disabled(job, plugin.name)
+                continue
             yield from _effects(extra, job, manifest, world, new_keys)
     for claim in wanted_claims(job, manifest):
         name = claim["metadata"]["name"]
         if world.get(PERSISTENT_VOLUME_CLAIM, job.meta.namespace, name) is None:
             yield Create(PERSISTENT_VOLUME_CLAIM, claim)
+
+
+def _disabled(job: Job, plugin: str) -> Emit:
+    message = f"plugin {plugin} is off: controllers and webhook run with --no-{plugin}"
+    meta = job.meta
+    return Emit(
+        JOB, meta.namespace, meta.name, meta.uid, EventType.WARNING, "PluginDisabled", message
+    )
 
 
 def controlled(job: Job) -> dict[str, str]:
@@ -52,7 +66,7 @@ def _effects(
     job: Job,
     manifest: Manifest,
     world: World,
-    new_keys: Callable[[], KeyPair],
+    new_keys: Callable[[], KeyPair] | None,
 ) -> Iterator[Effect]:
     where = (extra.kind, job.meta.namespace, extra.name)
     known, stranger = world.get(*where), world.stranger(*where)
@@ -104,9 +118,11 @@ def _adopted(extra: Extra, job: Job) -> dict[str, Any]:
 
 
 def _manifest(
-    extra: Extra, job: Job, manifest: Manifest, new_keys: Callable[[], KeyPair]
+    extra: Extra, job: Job, manifest: Manifest, new_keys: Callable[[], KeyPair] | None
 ) -> dict[str, Any]:
-    made = extra.manifest if extra.with_keys is None else extra.with_keys(new_keys())
+    made = extra.manifest
+    if extra.with_keys is not None and new_keys is not None:
+        made = extra.with_keys(new_keys())
     return {
         "apiVersion": extra.kind.api_version,
         "kind": extra.kind.kind,

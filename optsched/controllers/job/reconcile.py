@@ -116,13 +116,13 @@ class Options:
     Attributes
     ----------
     new_keys
-        Makes a key for ssh, for jobs whose plugin asks for one.
+        Makes a key for ssh, for jobs whose plugin asks for one; None where that plugin is off.
     evictions_are_retries
         Whether all evictions count towards maxRetry, as in Volcano.
 
     """
 
-    new_keys: Callable[[], KeyPair]
+    new_keys: Callable[[], KeyPair] | None
     evictions_are_retries: bool = False
 
 
@@ -353,7 +353,7 @@ def _when_old(case: _Case) -> Iterator[Effect]:
 # --- pods come -----------------------------------------------------------------------------------
 
 
-def _keep_up(case: _Case, new_keys: Callable[[], KeyPair]) -> Effects:
+def _keep_up(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
     """Make what a living job lacks, let go what it has too much, and say how it is."""
     job, scene, manifest = case.job, case.scene, case.manifest
     effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]

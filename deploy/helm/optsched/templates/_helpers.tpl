@@ -13,6 +13,23 @@ controller: controllers-rbac.yaml
 admission: webhook-rbac.yaml
 {{- end }}
 
+{{/* Files of rights/ that belong to features which are on, with commas between. */}}
+{{- define "optsched.features" -}}
+{{- $custom := .root.Values.custom }}
+{{- $files := list }}
+{{- if eq .of "scheduler" }}
+{{- if has "SchedulingGatesQueueAdmission=true" (splitList "," (nospace (toString $custom.admission_feature_gates))) }}
+{{- $files = append $files "scheduler-gates-rbac.yaml" }}
+{{- end }}
+{{- if $custom.scheduler_node_lock_enable }}{{ $files = append $files "scheduler-node-lock-rbac.yaml" }}{{ end }}
+{{- end }}
+{{- if eq .of "controller" }}
+{{- if $custom.job_ssh_enable }}{{ $files = append $files "controllers-ssh-rbac.yaml" }}{{ end }}
+{{- if $custom.controller_ufm_secret }}{{ $files = append $files "controllers-ufm-rbac.yaml" }}{{ end }}
+{{- end }}
+{{- join "," $files }}
+{{- end }}
+
 {{/* The Service in front of the webhook, after which its configurations are named. */}}
 {{- define "optsched.service" -}}
 {{ include "optsched.name" (dict "root" . "of" "admission") }}-service
@@ -175,9 +192,56 @@ spec:
       {{- end }}
 {{- end }}
 
+{{/* Who may reach a component, and that not all of its replicas are evicted together: (dict "root" "of" "ports"). */}}
+{{- define "optsched.guards" -}}
+{{- if .root.Values.custom.network_policy_enable }}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: {{ include "optsched.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "optsched.labels" . | nindent 4 }}
+spec:
+  podSelector:
+    matchLabels:
+      app: {{ include "optsched.name" . }}
+  policyTypes: [Ingress]
+  ingress:
+  {{- if .webhookPort }}
+  # API servers ask, from outside of the network of pods.
+  - ports:
+    - {port: {{ .webhookPort }}, protocol: TCP}
+  {{- end }}
+  - ports:
+    - {port: {{ .metricsPort }}, protocol: TCP}
+    {{- with .root.Values.custom.metrics_from }}
+    from:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+{{- end }}
+{{- if gt (int (include "optsched.replicas" .)) 1 }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "optsched.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "optsched.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels:
+      app: {{ include "optsched.name" . }}
+{{- end }}
+{{- end }}
+
 {{/* Who a component is and what it may do, as rights/ says; "lock" is the name of its lease, if it has one. */}}
 {{- define "optsched.account" -}}
 {{- $it := . }}
+{{- $name := include "optsched.name" . }}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
@@ -205,6 +269,41 @@ rules:
 {{- $_ := set . "resourceNames" (list $it.lock) }}
 {{- end }}
 - {{ toYaml . | nindent 2 | trim }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $file := compact (splitList "," (include "optsched.features" .)) }}
+{{- range splitList "\n---\n" (include "optsched.adapted" (dict "root" $it.root "file" $file)) }}
+{{- $document := fromYaml . }}
+{{- $feature := regexReplaceAll "^optsched-[a-z]+" $document.metadata.name $name }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $document.kind }}
+metadata:
+  name: {{ $feature }}
+  {{- with $document.metadata.namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels:
+    {{- include "optsched.labels" $it | nindent 4 }}
+{{- with $document.rules }}
+rules:
+{{- range . }}
+{{- if .resourceNames }}
+{{- $_ := set . "resourceNames" (list $it.root.Values.custom.controller_ufm_secret) }}
+{{- end }}
+- {{ toYaml . | nindent 2 | trim }}
+{{- end }}
+{{- end }}
+{{- with $document.roleRef }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ $feature }}
+subjects:
+- kind: ServiceAccount
+  name: {{ $name }}
+  namespace: {{ $it.root.Release.Namespace }}
 {{- end }}
 {{- end }}
 {{- end }}
