@@ -21,8 +21,10 @@ READING = {"get", "list", "watch"}
 
 
 def roles(component: str) -> list[dict[str, Any]]:
-    text = (ROOT / "deploy" / "manifests" / f"{component}-rbac.yaml").read_text("utf-8")
-    parts = [part.value for part in read_yaml(text) if isinstance(part, Document)]
+    """All roles of a component, those of features too."""
+    files = sorted((ROOT / "deploy" / "manifests").glob(f"{component}-*rbac.yaml"))
+    texts = [file.read_text("utf-8") for file in files]
+    parts = [part.value for text in texts for part in read_yaml(text) if isinstance(part, Document)]
     return [part for part in parts if isinstance(part, dict) and part["kind"].endswith("Role")]
 
 
