@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _NOT_AN_OBJECT = "is not an object: write a mapping with metadata"
 _NO_NAME = "is missing: every object needs a name"
+_NOT_A_MAPPING = "is not a mapping of field names to values"
 _NOT_TEXT = "is not a text: write it in quotes"
 _NOT_TEXTS = "is not a mapping of texts to texts"
 
@@ -65,12 +66,17 @@ def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
         errors.append(FieldError("", obj, _NOT_AN_OBJECT))
         return None
     meta = obj.get("metadata")
-    if not isinstance(meta, dict) or not isinstance(meta.get("name"), str) or not meta["name"]:
-        errors.append(FieldError("metadata.name", None, _NO_NAME))
+    if meta is not None and not isinstance(meta, dict):
+        errors.append(FieldError("metadata", meta, _NOT_A_MAPPING))
+        return None
+    name = (meta or {}).get("name")
+    if meta is None or not isinstance(name, str) or not name:
+        problem = _NO_NAME if name is None or name == "" else _NOT_TEXT
+        errors.append(FieldError("metadata.name", name, problem))
         return None
     owners = meta.get("ownerReferences")
     return ObjectMeta(
-        name=meta["name"],
+        name=name,
         namespace=_text(meta, "namespace", errors),
         uid=_text(meta, "uid", errors),
         resource_version=_text(meta, "resourceVersion", errors),

@@ -59,6 +59,8 @@ OPTIONAL_KINDS: Final = frozenset(
 """Those of them that a cluster may do without: where one is not installed, it has no objects."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
+_NAME_NO_TEXT: Final = "is not a text: write it in quotes"
+_NO_MAPPING: Final = "is not a mapping of field names to values"
 _NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"
 _NO_KIND: Final = "is no object: it needs apiVersion, kind and metadata"
 _NO_SHARDING: Final = "is no sharding: write {mode: soft, name: NAME}, or hard"
@@ -152,8 +154,12 @@ class ObjectIndex:
         meta = obj.get("metadata")
         name = meta.get("name") if isinstance(meta, dict) else None
         if not isinstance(meta, dict) or not isinstance(name, str) or not name:
-            problem = ObjectProblem(kind.kind, "", "metadata.name", name, _NO_NAME, where)
-            self.problems.append(problem)
+            path, value, message = "metadata.name", name, _NO_NAME
+            if name:
+                message = _NAME_NO_TEXT
+            elif meta is not None and not isinstance(meta, dict):
+                path, value, message = "metadata", meta, _NO_MAPPING
+            self.problems.append(ObjectProblem(kind.kind, "", path, value, message, where))
             return
         namespace = meta.get("namespace")
         if not isinstance(namespace, str | None):

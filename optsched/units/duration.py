@@ -68,7 +68,7 @@ def parse_duration_ns(text: object) -> int:
         raise DurationError(text)
     nanos: int = sum(_part_nanos(*part) for part in _PARTS.findall(match[2]))
     if nanos > _MAX_NANOS + (match[1] == "-"):
-        raise DurationError(text, "is longer than 292 years, the longest that Go can hold")
+        raise DurationError(text, "is too long: write at most 2562047h")
     return -nanos if match[1] == "-" else nanos
 
 

@@ -25,7 +25,13 @@ class FieldError:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {shown(self.value)} {self.message}"
+        return f"{said_of(self.path, self.value, self.message)} {self.message}"
+
+
+def said_of(path: str, value: object, message: str) -> str:
+    """The field and its value, before a message; of a field that is missing its path alone."""
+    is_missing = value is None and message.startswith("is missing")
+    return path if is_missing else f"{path}: {shown(value)}"
 
 
 def shown(value: object) -> str:

@@ -254,7 +254,7 @@ def member(**selector: Any) -> Any:
         ),
         (
             {"members": [member(exactMatch={"name": "n"})]},
-            "spec.tier: null is missing and has no default",
+            "spec.tier is missing and has no default",
         ),
     ],
 )
@@ -403,7 +403,7 @@ CRON_REFUSED = [
     ),
     pytest.param(cron(inner=job(queue="lab")["spec"]), MAY_NOT, id="queue is not for its user"),
     pytest.param(
-        cron(jobTemplate=None), "spec.jobTemplate: null is missing and has no default", id="no job"
+        cron(jobTemplate=None), "spec.jobTemplate is missing and has no default", id="no job"
     ),
 ]
 
@@ -475,7 +475,7 @@ UNREADABLE = [
     pytest.param(
         "/jobflows/validate",
         manifest("f", flows=[{}]),
-        ["spec.flows[0].name: null is missing and has no default"],
+        ["spec.flows[0].name is missing and has no default"],
         id="name of a flow",
     ),
     pytest.param(

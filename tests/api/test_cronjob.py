@@ -43,8 +43,8 @@ def test_defaults_and_what_is_missing():
     found, errors = parse_cronjob({"metadata": {"name": "c"}, "spec": {}})
     assert found is not None
     assert [str(error) for error in errors] == [
-        "spec.schedule: null is missing and has no default",
-        "spec.jobTemplate: null is missing and has no default",
+        "spec.schedule is missing and has no default",
+        "spec.jobTemplate is missing and has no default",
     ]
     assert (found.num_successful_kept, found.num_failed_kept) == (3, 1)
     assert found.concurrency is ConcurrencyPolicy.ALLOW

@@ -165,7 +165,7 @@ def test_a_status_that_nobody_has_written_is_pending_and_new():
         ({"policies": [{"action": "x"}]}, 'spec.policies[0].action: "x" is not one of AbortJob'),
         ({"minSuccess": 0}, "spec.minSuccess: 0 is out of range: write 1 to 2147483647"),
         ({"tasks": [{"partitionPolicy": {}}]}, "spec.tasks[0].partitionPolicy.totalPartitions"),
-        ({"volumes": [{}]}, "spec.volumes[0].mountPath: null is missing and has no default"),
+        ({"volumes": [{}]}, "spec.volumes[0].mountPath is missing and has no default"),
     ],
 )
 def test_a_bad_field_is_named(spec: Any, complaint: str):

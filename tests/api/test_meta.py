@@ -58,11 +58,24 @@ def test_a_key_without_a_namespace_is_the_name():
     assert ObjectMeta(name="a").controller is None
 
 
-@pytest.mark.parametrize("meta", [None, [], "a", {}, {"name": ""}, {"name": 3}])
-def test_an_object_without_a_name_is_none(meta: object):
+MISSING = "metadata.name is missing: every object needs a name"
+
+
+@pytest.mark.parametrize(
+    ("meta", "sentence"),
+    [
+        (None, MISSING),
+        ([], "metadata: [] is not a mapping of field names to values"),
+        ("a", 'metadata: "a" is not a mapping of field names to values'),
+        ({}, MISSING),
+        ({"name": ""}, 'metadata.name: "" is missing: every object needs a name'),
+        ({"name": 3}, "metadata.name: 3 is not a text: write it in quotes"),
+    ],
+)
+def test_an_object_without_a_name_is_none(meta: object, sentence: str):
     found, errors = parse(meta)
     assert found is None
-    assert [error.path for error in errors] == ["metadata.name"]
+    assert [str(error) for error in errors] == [sentence]
 
 
 @pytest.mark.parametrize("obj", [None, [], "Queue"])

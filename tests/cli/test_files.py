@@ -74,7 +74,7 @@ def test_items_of_a_list_have_their_own_lines(tmp_path: Path) -> None:
         'F:7: apiVersion: "batch.volcano.sh/v1" is not expected here: write'
         " batch.volcano.sh/v1alpha1"
     )
-    assert name.startswith("F:12: Job: metadata.name: null is missing")
+    assert name.startswith("F:12: Job: metadata.name is missing")
     assert text == 'F:13: kind: "just a text" is no object: a Job is expected'
 
 

@@ -192,7 +192,7 @@ def test_several_models_go_on_from_a_folder_or_nothing_is_solved(tmp_path: Path)
     ("text", "says"),
     [
         ("{", "is not JSON"),
-        ("{}", "kind: null is missing"),
+        ("{}", "kind is missing"),
         ('{"kind": "Plan"}', 'kind: "Plan" is not one of SolveResult'),
     ],
 )

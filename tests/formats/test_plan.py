@@ -219,7 +219,7 @@ def test_parts_without_a_reading_are_named(field: str, value: Any, path: str):
             "optsched.io/v2",
             'apiVersion: "optsched.io/v2" is not one of optsched.io/v1alpha1',
         ),
-        ("kind", None, "kind: null is missing and has no default"),
+        ("kind", None, "kind is missing and has no default"),
         ("binds", [], "binds: [] is not a mapping of names to values"),
         ("binds.ml/train-0", 7, "binds[ml/train-0]: 7 is not a text: write it in quotes"),
         (
@@ -227,7 +227,7 @@ def test_parts_without_a_reading_are_named(field: str, value: Any, path: str):
             "node-1",
             'binds[train-0]: "train-0" is no key of a pod or PodGroup: write namespace/name',
         ),
-        ("evictions.0.action", None, "evictions[0].action: null is missing and has no default"),
+        ("evictions.0.action", None, "evictions[0].action is missing and has no default"),
         (
             "evictions.0.for",
             "train",
@@ -236,9 +236,9 @@ def test_parts_without_a_reading_are_named(field: str, value: Any, path: str):
         (
             "pending.ml/wide.code",
             "Bored",
-            'pending[ml/wide].code: "Bored" is not one of InvalidPod',
+            'pending[ml/wide].code: "Bored" is not one of RefusedByAPIServer',
         ),
-        ("certificate", None, "certificate: null is missing and has no default"),
+        ("certificate", None, "certificate is missing and has no default"),
         ("certificate.seconds", "1s", 'certificate.seconds: "1s" is not a number of seconds of ze'),
         ("certificate.seconds", -1, "certificate.seconds: -1 is not a number of seconds of zero"),
         ("certificate.levels.0.value", 1.5, "certificate.levels[0].value: 1.5 is not a whole numb"),

@@ -148,7 +148,7 @@ def test_the_published_schema_is_the_one_in_the_code() -> None:
         ("planSha256", "0", 'planSha256: "0" contradicts plan: that makes "[0-9a-f]{64}"'),
         ("instance.sha256", "0", 'instance.sha256: "0" contradicts files'),
         ("model.text", "other", 'model.sha256: "[0-9a-f…]+ contradicts text and plugins'),
-        ("model.text", None, "model.text: null is missing"),
+        ("model.text", None, "model.text is missing"),
         ("parameters.gap", "1%", 'parameters.gap: "1%" is not a number of zero or more'),
         ("parameters.deterministic", True, "parameters.deterministic: true contradicts timeLimit"),
         ("parameters.solver", "luck", 'parameters.solver: "luck" is not one of cpsat, none'),

@@ -104,10 +104,10 @@ def test_its_own_priority_comes_before_that_of_pods(spec: dict[str, Any], priori
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ({}, "spec.schedulingPolicy: null is missing"),
+        ({}, "spec.schedulingPolicy is missing"),
         ({"schedulingPolicy": {}}, "write basic or gang"),
         ({"schedulingPolicy": {"basic": {}, "gang": {"minCount": 1}}}, "says both basic and gang"),
-        ({"schedulingPolicy": {"gang": {}}}, "gang.minCount: null is missing"),
+        ({"schedulingPolicy": {"gang": {}}}, "gang.minCount is missing"),
         ({"schedulingPolicy": {"gang": {"minCount": 0}}}, "minCount"),
         (
             {**GANG, "schedulingConstraints": {"topology": [{"key": "a"}, {"key": "b"}]}},
