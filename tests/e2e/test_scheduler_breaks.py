@@ -241,3 +241,21 @@ def test_a_watch_that_is_cut_goes_on_where_it_stood(site: Site) -> None:
         site.await_bound(f"gang-{i}", 2)
     assert lists.held == []
     assert scheduler.metric("optsched_watch_failures_total") == 0
+
+
+def test_a_container_that_is_started_again_takes_its_lease_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the lease lasts: nothing else can have the name of its pod."""
+    monkeypatch.setenv("POD_UID", site.name)
+    times = ("--leader-elect-lease-duration", "600s", "--leader-elect-renew-deadline", "500s")
+    flags = ("--leader-elect", "--lock-namespace", site.name, *times)
+    site.nodes(1)
+    first = site.scheduler(*flags)
+    site.gang("before", 1)
+    site.await_bound("before", 1)
+    first.kill()
+    site.scheduler(*flags)
+    site.gang("after", 1)
+    site.await_bound("after", 1)
+    site.story.assert_bound_once()
