@@ -50,7 +50,6 @@ def test_one_victim_is_enough_for_two_gangs_of_the_case() -> None:
     [
         ("h2_joint_victims", "volcano-default", 2),
         ("min_FALSEPROOF_norej_volcano-default", "volcano-default", 1),
-        ("min_FALSEPROOF_norej_crater", "crater", 3),
         ("h1b_joint_admission", "crater", 2),
     ],
 )
@@ -61,6 +60,18 @@ def test_one_victim_lets_the_gangs_of_the_case_start(case: str, model: str, numb
     assert report.trace.violations == ()
     assert len([a for a in report.plan.actions if isinstance(a, Evict)]) == 1
     assert len([a for a in report.plan.actions if isinstance(a, Allocate | Nominate)]) == number
+
+
+def test_a_gang_with_idle_room_has_no_pod_evicted_for_others_of_the_case() -> None:
+    """Queue a could reclaim a node and leave its idle room to gangs of the queue that lends it."""
+    case = shared("cases", "decisions", "min_FALSEPROOF_norej_crater.yaml")
+    around = Surroundings(solver=InProcess(), limits=Limits(None, num_workers=1))
+    report = run_session(
+        read_instance(case).snapshot, load_policy("crater", Path.read_text), around
+    )
+    assert not any(isinstance(action, Evict) for action in report.plan.actions)
+    assert report.plan.binds == {"ml/g0-0": "n0"}
+    assert not report.plan.certificate.is_proved
 
 
 def test_one_victim_is_enough_for_two_gangs() -> None:
