@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.session.session import Report
     from tests.oracle.manifests import Cluster
 
-MORE_WORK = 10
+MORE_WORK, SCORES = 10, "node score"
 OPEN = "open"
 """Kinds that begin so say that a search missed what its certificate leaves open."""
 
@@ -105,7 +105,9 @@ def _dominated(snapshot: Snapshot, policy: Policy, worth: Worth, text: str) -> I
     if loss is not None:
         level = loss.level.partition(",")[0]
         told = f"the pipeline's plan is better: {loss}\n{text}\npipeline\n{described(greedy)}"
-        yield Finding(f"dominance {level}", policy.name, told)
+        # Where every level over gangs is at its ideal, no second plan is made for scores of nodes.
+        kind = f"{OPEN}, dominance" if level == SCORES else "dominance"
+        yield Finding(f"{kind} {level}", policy.name, told)
 
 
 def _worse_with_time(

@@ -841,18 +841,21 @@ class Joint:
 
     def _weights(self) -> list[int]:
         """What one task of each entry counts (admission.md)."""
+        total = self.inst.total
         shares = [
-            {r: Fraction(a, self.inst.total[r]) for r, a in e.one.request.items() if r != "pods"}
-            if all(self.inst.total.get(r) for r in e.one.request)
-            else {}
-            for e in self.inst.entries
+            # What no node offers is more than all there is.
+            {r: Fraction(a, total[r]) if total.get(r) else Fraction(2) for r, a in asked if a}
+            for asked in (
+                [(r, a) for r, a in e.one.request.items() if r != "pods"] for e in self.inst.entries
+            )
         ]
         named = {r for e in self.inst.entries for r in e.one.request} - {"pods"}
         devices_first = sorted(named, key=lambda r: (r not in ("cpu", "memory"), r), reverse=True)
         for r in devices_first:
             if all(s and s.get(r, 0) == max(s.values()) for s in shares):
                 return [e.one.request[r] for e in self.inst.entries]
-        return [max(round(max(s.values(), default=Fraction(0)) * BILLION), 1) for s in shares]
+        largest = [min(max(s.values(), default=Fraction(0)), Fraction(1)) for s in shares]
+        return [max(round(share * BILLION), 1) for share in largest]
 
     def worth(self, evicted: Collection[str] = ()) -> dict[str, int]:
         """What each gang that does not run counts once it starts (admission.md).

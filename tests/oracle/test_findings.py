@@ -133,3 +133,20 @@ def test_a_queue_evicts_none_of_its_pods_elsewhere_to_claim_what_it_deserves():
     assert list(check_session(cluster, "capacity-hierarchical")) == []
     plan = decide(snapshot_of(cluster), policy_of("capacity-hierarchical")).plan
     assert plan.actions == ()
+
+
+def test_pods_do_not_leave_for_a_ceiling_that_the_policy_does_not_have():
+    cluster = Cluster()
+    cluster.priority_class("high", 10)
+    cluster.queue("q0", capability={"cpu": "2"})
+    for i in range(2):
+        cluster.node(f"n{i}", {"cpu": 2})
+        low = cluster.gang(f"low-{i}", "q0", 1, ("", 0))
+        cluster.pod(low, f"low-{i}-0", {"cpu": 2}, f"n{i}")
+    high = cluster.gang("high", "q0", 1, ("high", 10))
+    cluster.pod(high, "high-0", {"cpu": 2}, **_on("n1"))
+    both = ["ml/low-0-0", "ml/low-1-0"]
+    for model, leaving in (("max-throughput", both[1:]), ("volcano-default", both)):
+        assert list(check_session(cluster, model)) == []
+        plan = decide(snapshot_of(cluster), policy_of(model)).plan
+        assert sorted(a.task for a in plan.actions if isinstance(a, Evict)) == leaving

@@ -8,6 +8,8 @@ import numpy as np
 
 from optsched.engines.victims.bid import Lending, Limit, Reserve
 from optsched.problem.arrays import UNLIMITED
+from optsched.rules.capability import Capability
+from optsched.rules.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,9 +34,10 @@ class Limits:
         problem = self._problem
         queue = int(problem.queue_of[gang])
         ceiling = problem.queues.capability
+        lines = np.flatnonzero(self._facts.above[queue]).tolist()
         found = [
             (a, r, int(ceiling[a, r]) - self._facts.used(a, r, state))
-            for a in np.flatnonzero(self._facts.above[queue]).tolist()
+            for a in (lines if self._binds(Capability.name) else ())
             for r in np.flatnonzero(ceiling[a] < UNLIMITED).tolist()
         ]
         found += [
@@ -50,6 +53,11 @@ class Limits:
                 for r in np.flatnonzero(due > 0).tolist()
             ]
         return [(a, r, most) for a, r, most in found if self._asks(gang, r)]
+
+    def _binds(self, rule: str) -> bool:
+        """Whether the policy has a rule on queues: bids evict nobody for rules that it lacks."""
+        found = self._facts.rules.find(rule)
+        return found is not None and found.binds
 
     def _asks(self, gang: int, resource: int) -> bool:
         return bool(self._facts.request_of(gang)[:, resource].any())
@@ -87,7 +95,7 @@ class Limits:
         """What is kept for guarantees, by resource that is asked for."""
         problem, queues = self._problem, self._problem.queues
         asked = queues.guarantee.any(axis=0) & request.any(axis=0)
-        for r in np.flatnonzero(asked).tolist():
+        for r in np.flatnonzero(asked).tolist() if self._binds(Guarantee.name) else ():
             pool = int(problem.total[r] - problem.foreign[problem.ready, r].sum())
             floor, used = queues.guarantee[:, r], state.used[:, r]
             yield Reserve(r, floor, used, queues.parent_of, pool, int(problem.queue_of[gang]))
