@@ -131,7 +131,7 @@ def _affinity(group: Fields) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(written)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         group.reject("affinity", written, f"is not JSON: {e}")
         return {}
     if not isinstance(found, dict):

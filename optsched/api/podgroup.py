@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from optsched.api import wellknown
 from optsched.api.crds import POD_GROUP_SCHEMA
@@ -131,7 +131,7 @@ def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]
         min_task_member=spec.integers_by_name("minTaskMember"),
         queue=spec.text("queue"),
         priority_class=spec.text("priorityClassName"),
-        min_resources=spec.amounts("minResources"),
+        min_resources=_min_resources(spec),
         topology=read_topology(spec),
         sub_groups=tuple(_sub_group(each) for each in spec.records("subGroupPolicy")),
         status=status,
@@ -156,6 +156,19 @@ def read_topology(fields: Fields) -> NetworkTopology | None:
         problem = "names a tier next to highestTierAllowed: keep one of the two"
         topology.reject("highestTierName", tier_name, problem)
     return NetworkTopology(TopologyMode(topology.text("mode")), tier, tier_name)
+
+
+MOST_RESOURCES: Final = 100
+"""Names in minResources; pods have as many at most."""
+
+
+def _min_resources(spec: Fields) -> dict[str, int]:
+    found = spec.amounts("minResources")
+    if len(found) <= MOST_RESOURCES:
+        return found
+    message = f"names of resources are too many: write at most {MOST_RESOURCES}"
+    spec.reject("minResources", len(found), message)
+    return {}
 
 
 def _sub_group(policy: Fields) -> SubGroupPolicy:

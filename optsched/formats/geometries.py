@@ -108,5 +108,5 @@ def marked_geometries(annotations: Mapping[str, str]) -> GeometryTable | None:
             (model, tuple(Geometry(n, tuple(Instance(*i) for i in cut)) for n, cut in cuts))
             for model, cuts in json.loads(source)
         )
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None

@@ -45,7 +45,7 @@ def _limits(annotations: Mapping[str, str]) -> tuple[_Limits, str]:
     name = f"annotation {wellknown.NODEGROUP_RESOURCE_LIMITS}"
     try:
         tree = json.loads(text)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         return (), f"{name} is no JSON ({e}): {_EXAMPLE}"
     if not isinstance(tree, dict):
         return (), f"{name} is no mapping: {_EXAMPLE}"

@@ -253,7 +253,7 @@ def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
             Chip(name, memory, capacity, tuple(Template(*t) for t in templates))
             for name, memory, capacity, templates in json.loads(source)
         )
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 

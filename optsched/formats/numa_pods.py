@@ -87,7 +87,7 @@ def numa_parts(annotations: Mapping[str, str], remarks: list[FieldError]) -> tup
         return ()
     try:
         return tuple(_read(json.loads(text)))
-    except (ValueError, TypeError, AttributeError, KeyError, QuantityError):
+    except (ValueError, TypeError, AttributeError, KeyError, QuantityError, RecursionError):
         path = f"metadata.annotations[{wellknown.TOPOLOGY_DECISION}]"
         remarks.append(FieldError(path, text, _NO_DECISION))
         return ()

@@ -22,7 +22,7 @@ from optsched.formats.problems import sentence
 from optsched.formats.recent import Recent
 from optsched.formats.shapekeys import shape_key
 from optsched.formats.stores import wants_of
-from optsched.formats.taskshapes import label_keys, task_shape
+from optsched.formats.taskshapes import MOST_TERMS, label_keys, task_shape, within_limits
 from optsched.formats.upstream import gang_name
 from optsched.formats.victims import (
     cooldown_ms,
@@ -125,7 +125,13 @@ class PodDecoder:
         shape, unreadable = self._shape(pod, meta)
         errors += unreadable
         node = _text(spec, "spec.nodeName", errors)
+        if unreadable:
+            shape = within_limits(shape, is_bound=bool(node))
         claims = claims_of(pod) if spec.get("resourceClaims") else ()
+        if len(claims) > MOST_TERMS and not node:
+            message = f"claims are too many: write at most {MOST_TERMS}"
+            errors.append(FieldError("spec.resourceClaims", len(claims), message))
+            claims = ()
         if claims:
             shape = self._claiming(shape, f"{meta.namespace}/{meta.name}", claims, node)
         remarks: list[FieldError] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.domain.amounts import amounts
@@ -67,8 +68,57 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         notes=notes(meta.annotations, meta.namespace),
         burst=amounts(pod_burst(spec, dict(request))),
     )
+    errors += _beyond_limits(shape)
     # Some lists are gone through more than once, each time with the same complaints.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())
+
+
+def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
+    for name, path in _LIMITED.items():
+        number = len(getattr(shape, name))
+        if number > MOST_TERMS:
+            message = f"terms are too many: write at most {MOST_TERMS}"
+            yield FieldError(path, number, message)
+    number = _num_node_requirements(shape)
+    if number > MOST_REQUIREMENTS:
+        message = f"requirements are too many: write at most {MOST_REQUIREMENTS} in all terms"
+        yield FieldError(f"spec.affinity.nodeAffinity.{_REQUIRED}", number, message)
+    if len(shape.request) > MOST_TERMS:
+        message = f"names of resources are too many: write at most {MOST_TERMS} in all containers"
+        yield FieldError("spec.containers", len(shape.request), message)
+
+
+def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
+    """The shape without lists that would hold up a session; the very same where there are none.
+
+    The pod that asks for them has a problem and waits. Of a pod that runs, what it takes stays, and
+    what keeps others away from it.
+    """
+    stays = {"pod_anti_affinity", "request"} if is_bound else set()
+    names = [name for name in (*_LIMITED, "request") if name not in stays]
+    cut: dict[str, Any] = {n: () for n in names if len(getattr(shape, n)) > MOST_TERMS}
+    if _num_node_requirements(shape) > MOST_REQUIREMENTS:
+        cut["node_affinity"] = None
+    return replace(shape, **cut) if cut else shape
+
+
+def _num_node_requirements(shape: TaskShape) -> int:
+    terms = shape.node_affinity.terms if shape.node_affinity is not None else ()
+    return sum(max(len(term.labels) + len(term.names), 1) for term in terms)
+
+
+MOST_TERMS: Final = 100
+"""Terms of one list of a pod, and names of resources; pods have a tenth of that."""
+MOST_REQUIREMENTS: Final = 1000
+"""Requirements on nodes in all terms of a pod."""
+_LIMITED: Final = {
+    "node_selector": "spec.nodeSelector",
+    "preferred_nodes": f"spec.affinity.nodeAffinity.{_PREFERRED}",
+    "pod_affinity": f"spec.affinity.podAffinity.{_REQUIRED}",
+    "pod_anti_affinity": f"spec.affinity.podAntiAffinity.{_REQUIRED}",
+    "preferred_pods": f"spec.affinity.podAffinity.{_PREFERRED}",
+    "spread": "spec.topologySpreadConstraints",
+}
 
 
 def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:

@@ -39,7 +39,10 @@ def read_usage(annotations: Mapping[str, str]) -> tuple[Usage | None, tuple[Fiel
         return None, ()
     try:
         return _usage(json.loads(text)), ()
-    except (ValueError, TypeError, AttributeError, KeyError, TimestampError):
+    except (
+        *(ValueError, TypeError, AttributeError, KeyError, TimestampError),
+        *(OverflowError, RecursionError),
+    ):
         error = FieldError(f"metadata.annotations[{USAGE}]", text, _ACCEPTED)
         return None, (error,)
 

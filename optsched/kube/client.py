@@ -236,7 +236,7 @@ class Client:
         raw = await self._send(request)
         try:
             found = json.loads(raw)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise Garbled(f"{request}: the answer is not JSON") from e
         if not isinstance(found, dict):
             raise Garbled(f"{request}: the answer is not an object")

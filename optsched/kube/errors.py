@@ -156,7 +156,7 @@ def _make(code: int, reason: str, message: str, retry_after_s: float | None) -> 
 def _status_in(body: bytes) -> dict[str, Any] | None:
     try:
         content = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     is_status = isinstance(content, dict) and content.get("kind") == "Status"
     return content if is_status else None

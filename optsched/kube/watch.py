@@ -167,7 +167,7 @@ def _event(line: bytes) -> tuple[str, Raw]:
     try:
         event = json.loads(line)
         kind, obj = event["type"], event["object"]
-    except (ValueError, TypeError, KeyError) as e:
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise Garbled("a line of a watch is not an event") from e
     if not isinstance(kind, str) or not isinstance(obj, dict):
         raise Garbled("a line of a watch is not an event")

@@ -296,6 +296,10 @@ class EmptyCluster:
         return self._problem
 
 
+_MOST_COMPARED: Final = 16
+"""Resources of a minimum of which those that are short are chosen by comparing all."""
+
+
 class _TooManyChecksError(Exception):
     """Rules have been asked too often."""
 
@@ -423,6 +427,9 @@ class _Nodes:
         if self._missing(tuple(asked)):
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
+        if len(asked) > _MOST_COMPARED:
+            # To compare many takes minutes: all of them, less those that change nothing.
+            lifted, left = sorted(asked, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in asked if r not in lifted]
             best = self._most_helpful(lifted, others)

@@ -112,7 +112,10 @@ class Reply:
     @classmethod
     def read(cls, text: str) -> Reply:
         """A reply out of a record; ValueError where it is none."""
-        found = json.loads(text)
+        try:
+            found = json.loads(text)
+        except RecursionError as e:
+            raise ValueError("nested too deep") from e
         if not isinstance(found, dict):
             raise ValueError(f"expected an object, not {text:.40}")
         return cls(failure=str(found["failure"])) if "failure" in found else cls(found)

@@ -148,7 +148,7 @@ def _share(shares: tuple[tuple[str, Share], ...], resource: str) -> Share | None
 def _own_weights(text: str) -> dict[str, int]:
     try:
         tree = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(tree, dict):
         return {}

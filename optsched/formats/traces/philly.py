@@ -80,7 +80,7 @@ def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
 def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
     try:
         listed = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise InstanceError(f"{file}: this job log can not be read: {e}") from e
     if not isinstance(listed, list):
         raise InstanceError(f"{file}: no job log: a list of jobs belongs here")
