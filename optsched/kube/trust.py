@@ -1,8 +1,8 @@
 """Who signs for the webhook, and how API servers learn whom to trust.
 
-Either the server signs for itself, with an authority kept in a Secret that all replicas share, or
-somebody else does, such as cert-manager, and leaves files. API servers read whom to trust in the
-webhook configurations; what is missing there is put there again.
+Either the server signs for itself, with an authority kept in a Secret of its own that all replicas
+share, or somebody else does, such as cert-manager, and leaves files. API servers read whom to trust
+in the webhook configurations; what is missing there is put there again.
 """
 
 from __future__ import annotations
@@ -10,25 +10,24 @@ from __future__ import annotations
 import logging
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from optsched.kube.certificates import Credentials, at, renewed
 from optsched.kube.errors import AlreadyExists, Conflict, NotFound
+from optsched.kube.ports import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from optsched.kube.ports import Api, Raw, Ref
+    from optsched.kube.ports import Api, Raw
     from optsched.session.ports import Clock
 
-_FIELDS: Final = {
-    "certificate": "tls.crt",
-    "key": "tls.key",
-    "authority": "ca.crt",
-    "authority_key": "ca.key",
-}
+_AUTHORITY_KEY: Final = "ca.key"
+_LEAF: Final = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "authority"}
+_AUTHORITY: Final = {"ca.crt": "authority", _AUTHORITY_KEY: "authority_key"}
+_ALL: Final = (*_LEAF, *_AUTHORITY)
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,10 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class SharedSecret:
-    """Credentials in a Secret, renewed by whichever replica looks first.
+    """Credentials in two Secrets, renewed by whichever replica looks first.
+
+    The certificate and its key are in one, the authority and its key in the other
+    (`authority_ref`): whoever serves with the first can not sign.
 
     names: of the server; DNS names and IP addresses.
     """
@@ -67,45 +69,72 @@ class SharedSecret:
     clock: Clock
 
     async def credentials(self) -> Credentials:
-        """See `Signer`; KubeError where the Secret can be neither read nor written."""
+        """See `Signer`; KubeError where a Secret can be neither read nor written."""
         while True:
-            secret = await self._read()
-            held = _credentials(secret) if secret else None
+            leaf, authority = await self._read(self.ref), await self._read(authority_ref(self.ref))
+            held = _credentials(leaf, authority)
             made, is_new = renewed(held, self.names, at(self.clock.now_ms()))
-            if not is_new:
+            # Earlier versions kept everything in one Secret.
+            if not is_new and authority is not None and _AUTHORITY_KEY not in _data(leaf):
                 return made
             try:
-                await self._write(secret, made)
+                await self._write(authority_ref(self.ref), authority, made, _AUTHORITY)
+                await self._write(self.ref, leaf, made, _LEAF)
             except (AlreadyExists, Conflict):
                 # Another replica was faster; its certificate is as good as ours.
                 continue
-            log.info("%s: a new certificate for %s", self.ref, ", ".join(self.names))
+            if is_new:
+                log.info("%s: a new certificate for %s", self.ref, ", ".join(self.names))
             return made
 
-    async def _read(self) -> Raw | None:
+    async def _read(self, ref: Ref) -> Raw | None:
         try:
-            return await self.api.read(self.ref)
+            return await self.api.read(ref)
         except NotFound:
             return None
 
-    async def _write(self, secret: Raw | None, made: Credentials) -> None:
-        data = {field: b64encode(getattr(made, name)).decode() for name, field in _FIELDS.items()}
-        named: Raw = {"name": self.ref.name, "namespace": self.ref.namespace}
-        if secret is None:
-            kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
-            await self.api.create(self.ref, {**kind, "metadata": named, "data": data})
+    async def _write(
+        self, ref: Ref, secret: Raw | None, made: Credentials, fields: Mapping[str, str]
+    ) -> None:
+        wanted = {field: b64encode(getattr(made, name)).decode() for field, name in fields.items()}
+        held = _data(secret)
+        if wanted == held:
             return
+        if secret is None:
+            named: Raw = {"name": ref.name, "namespace": ref.namespace}
+            kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
+            await self.api.create(ref, {**kind, "metadata": named, "data": wanted})
+            return
+        gone = {field: None for field in _ALL if field in held and field not in wanted}
         version = secret["metadata"]["resourceVersion"]
-        body = {"metadata": {"resourceVersion": version}, "data": data}
-        await self.api.patch(self.ref, body)
+        body = {"metadata": {"resourceVersion": version}, "data": {**wanted, **gone}}
+        await self.api.patch(ref, body)
 
 
-def _credentials(secret: Raw) -> Credentials | None:
-    data = secret.get("data") or {}
-    try:
-        return Credentials(**{name: b64decode(data[field]) for name, field in _FIELDS.items()})
-    except (KeyError, ValueError):
+def authority_ref(ref: Ref) -> Ref:
+    """The Secret of the authority that signs what is in another one."""
+    return Ref(ref.kind, ref.namespace, f"{ref.name}-authority")
+
+
+def _data(secret: Raw | None) -> dict[str, Any]:
+    return (secret or {}).get("data") or {}
+
+
+def _credentials(leaf: Raw | None, authority: Raw | None) -> Credentials | None:
+    """What is held; None where there is nothing. What has no reading is empty."""
+    if leaf is None and authority is None:
         return None
+    data = {**_data(leaf), **_data(authority)}
+    return Credentials(
+        **{name: _decoded(data.get(field)) for field, name in {**_LEAF, **_AUTHORITY}.items()}
+    )
+
+
+def _decoded(text: object) -> bytes:
+    try:
+        return b64decode(text) if isinstance(text, str) else b""
+    except ValueError:
+        return b""
 
 
 async def announce(api: Api, refs: Sequence[Ref], authority: bytes, url: str = "") -> None:

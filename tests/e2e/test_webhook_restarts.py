@@ -44,6 +44,7 @@ pytestmark = pytest.mark.e2e
 SPACE = "restarts"
 JOBS = collection_path(kinds.JOB, SPACE)
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/volcano-admission-secret"
+AUTHORITY = f"{SECRET}-authority"
 NUM_CLIENTS = 3
 PAUSE_S = 0.05
 NUM_BETWEEN = 15
@@ -167,7 +168,8 @@ def test_nothing_bad_gets_in_while_a_webhook_comes_and_goes(
             # All have shown the same certificate: it is in the Secret.
             assert ssl.get_server_certificate(("127.0.0.1", port)) == shown
             certificates_change(api, running, load, port)
-            api.delete(SECRET)
+            for secret in (SECRET, AUTHORITY):
+                api.delete(secret)
             running = killed(running, start, load)
             load.go_on("it signs anew")
         running.stop()
@@ -194,9 +196,9 @@ def killed(running: Webhook, start: Callable[[], Webhook], load: Load) -> Webhoo
 
 def certificates_change(api: Api, running: Webhook, load: Load, port: int) -> None:
     """A new certificate, and then another authority, while it runs."""
-    for change in ({"data": {"tls.crt": ""}}, {"data": {"ca.crt": ""}}):
+    for secret, field in ((SECRET, "tls.crt"), (AUTHORITY, "ca.crt")):
         shown = ssl.get_server_certificate(("127.0.0.1", port))
-        api.patch(SECRET, change)
+        api.patch(secret, {"data": {field: ""}})
 
         def is_new(shown: str = shown) -> bool:
             assert load.wrong == []

@@ -11,7 +11,7 @@ from optsched.admission.services import SERVICE_OF
 from optsched.api.kinds import SECRET
 from optsched.kube.errors import AlreadyExists, Conflict, Unreachable
 from optsched.kube.ports import Ref
-from optsched.kube.trust import Files, SharedSecret, announce
+from optsched.kube.trust import Files, SharedSecret, announce, authority_ref
 from tests.kube.fakes import FakeApi, FakeClock
 
 if TYPE_CHECKING:
@@ -33,8 +33,39 @@ def test_replicas_share_one_certificate():
         api = FakeApi()
         made = await signer(api).credentials()
         assert await signer(api).credentials() == made
-        assert [ref for ref, _ in api.writes] == [WHERE]
-        assert set(api.of(SECRET)[0]["data"]) == {"tls.crt", "tls.key", "ca.crt", "ca.key"}
+        assert [ref for ref, _ in api.writes] == [authority_ref(WHERE), WHERE]
+        assert set(api.objects[WHERE]["data"]) == {"tls.crt", "tls.key", "ca.crt"}
+        assert set(api.objects[authority_ref(WHERE)]["data"]) == {"ca.crt", "ca.key"}
+
+    asyncio.run(play())
+
+
+def test_the_key_of_the_authority_leaves_the_secret_of_the_certificate():
+    """As earlier versions kept it there: the authority stays, so that nobody loses trust."""
+
+    async def play() -> None:
+        api = FakeApi()
+        made = await signer(api).credentials()
+        authority = api.objects.pop(authority_ref(WHERE))
+        api.objects[WHERE]["data"]["ca.key"] = authority["data"]["ca.key"]
+        assert await signer(api).credentials() == made
+        assert api.objects[authority_ref(WHERE)]["data"] == authority["data"]
+        assert "ca.key" not in api.objects[WHERE]["data"]
+        num_writes = len(api.writes)
+        assert await signer(api).credentials() == made
+        assert len(api.writes) == num_writes
+
+    asyncio.run(play())
+
+
+def test_a_new_certificate_leaves_the_authority_as_it_is():
+    async def play() -> None:
+        api, clock = FakeApi(), FakeClock()
+        await signer(api, clock).credentials()
+        before = api.objects[authority_ref(WHERE)]
+        clock.seconds += 61 * DAY_S
+        await signer(api, clock).credentials()
+        assert api.objects[authority_ref(WHERE)] == before
 
     asyncio.run(play())
 
@@ -74,7 +105,7 @@ def test_whoever_is_late_takes_what_is_there():
         fresh = FakeApi()
         fresh.refuse("create", AlreadyExists(409, "AlreadyExists", "there"))
         await signer(fresh).credentials()
-        assert len(fresh.writes) == 1
+        assert len(fresh.writes) == 2
 
     asyncio.run(play())
 

@@ -81,12 +81,12 @@ def test_the_cluster_role_is_what_is_asked_for() -> None:
     assert {ref.kind for ref in map(configuration_ref, SERVICES)} == set(CONFIGURATIONS)
 
 
-def test_the_role_is_for_the_secret_alone() -> None:
+def test_the_role_is_for_its_secrets_alone() -> None:
     name = "volcano-admission-secret"
     assert granted("Role") == {
         ("", "secrets", "create", ""),
-        ("", "secrets", "get", name),
-        ("", "secrets", "patch", name),
+        *(("", "secrets", verb, name) for verb in ("get", "patch")),
+        *(("", "secrets", verb, f"{name}-authority") for verb in ("get", "patch")),
     }
 
 
