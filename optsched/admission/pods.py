@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 from optsched.admission.findings import Findings, part
 from optsched.admission.queue_access import check_access, has_restricted_queues
 from optsched.admission.review import Action, ObjectQuestion
+from optsched.admission.schedulinggroups import queue_of
 from optsched.admission.submitters import check_record, record_submitter
 from optsched.admission.tenant_rules import check_annotations, check_reserved
-from optsched.api.kinds import POD_GROUP, Ref
+from optsched.api.kinds import POD_GROUP, SCHEDULING_POD_GROUPS, Ref
+from optsched.api.schedulinggroup import group_named_by
 from optsched.api.wellknown import (
     DEFAULT_QUEUE,
     GROUP_NAME_ANNOTATIONS,
@@ -123,6 +125,14 @@ def _check_queues(
         queue = world.queue(named)
         if queue is not None:
             check_access(queue, request, settings, findings)
+    upstream = group_named_by(part(request.obj, "spec"))
+    if upstream and request.action is Action.CREATE:
+        for kind in SCHEDULING_POD_GROUPS:
+            question = ObjectQuestion(Ref(kind, request.namespace, upstream))
+            found = findings.answer(question, request, default=None)
+            queue = world.queue(queue_of(found)) if found is not None else None
+            if queue is not None:
+                check_access(queue, request, settings, findings)
     group = first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
     if group and group != first_annotation(before, GROUP_NAME_ANNOTATIONS):
         _check_group(group, request, around, findings)

@@ -62,7 +62,7 @@ def _rule(service: Service) -> dict[str, Any]:
     kind = service.kind
     return {
         "apiGroups": [kind.group],
-        "apiVersions": [kind.version],
+        "apiVersions": [kind.version, *service.versions],
         "resources": [kind.plural],
         "operations": [action.value for action in service.actions],
         "scope": "Namespaced" if kind.namespaced else "Cluster",

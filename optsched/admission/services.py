@@ -14,6 +14,7 @@ from optsched.admission import (
     podgroups,
     pods,
     queues,
+    schedulinggroups,
 )
 from optsched.admission.findings import Findings, ReviewEnded
 from optsched.admission.limits import check_shape
@@ -50,7 +51,8 @@ _ANNOTATIONS: Final = str([*_PLACES, *GUARDED, *RESERVED, SUBMITTER])
 _MEANT: Final = (
     "object.metadata.?annotations.orValue({}).exists(key, "
     f"key in {_ANNOTATIONS} || key.startsWith('{RESERVED_PREFIX}')) || "
-    f"object.metadata.?labels.orValue({{}}).exists(key, key in {list(GUARDED)})"
+    f"object.metadata.?labels.orValue({{}}).exists(key, key in {list(GUARDED)}) || "
+    "object.?spec.?schedulingGroup.hasValue()"
 )
 _OTHER: Final = (
     f"{_ANNOTATIONS}.exists(key, object.metadata.?annotations[?key].orValue('') "
@@ -93,7 +95,8 @@ _CHANGED_WORK: Final = (
 class Service:
     """One path: which kind it is about, what is done to it, and who decides.
 
-    name: of the webhook. condition: in CEL, which requests matter; empty for all.
+    name: of the webhook. condition: in CEL, which requests matter; empty for all. versions: of the
+    kind in addition to its own, of which a cluster may serve any.
     """
 
     path: str
@@ -102,6 +105,7 @@ class Service:
     actions: tuple[Action, ...]
     review: Callable[[Request, World, Settings], Response]
     condition: str = ""
+    versions: tuple[str, ...] = ()
 
     @property
     def is_mutating(self) -> bool:
@@ -184,6 +188,14 @@ SERVICES: Final = (
         cronjobs.validate,
     ),
     Service(
+        "/schedulinggroups/validate",
+        "validateschedulinggroup.volcano.sh",
+        kinds.SCHEDULING_POD_GROUPS[0],
+        _CHANGES,
+        schedulinggroups.validate,
+        versions=tuple(kind.version for kind in kinds.SCHEDULING_POD_GROUPS[1:]),
+    ),
+    Service(
         "/commands/validate",
         "validatecommand.volcano.sh",
         kinds.COMMAND,
@@ -211,11 +223,8 @@ def review(service: Service, request: Request, world: World, settings: Settings)
 def _misuse(service: Service, request: Request) -> str:
     """Return why a service can not review a request; empty where it can."""
     kind, resource = service.kind, request.resource
-    if (resource.group, resource.version, resource.plural) != (
-        kind.group,
-        kind.version,
-        kind.plural,
-    ):
+    is_known = resource.version in (kind.version, *service.versions)
+    if (resource.group, resource.plural) != (kind.group, kind.plural) or not is_known:
         expected = f"{kind.plural}.{kind.version}.{kind.group}".rstrip(".")
         return f"{service.path} reviews {expected}, not {resource}"
     if request.action not in service.actions:

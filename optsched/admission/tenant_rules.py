@@ -1,7 +1,7 @@
 """Annotations by which a tenant could take more than his part, and who may write them.
 
-The scheduler and device plugins alone say what a pod holds. An administrator, who may patch queues,
-writes everything else; what tenants may write too is a setting.
+The scheduler and device plugins alone say what a pod holds. An administrator, who may update
+queues, writes everything else; what tenants may write too is a setting.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_annotations(
             if not _may_write(key, value, subject, request, settings, findings):
                 findings.deny(
                     f"{path}[{key}]: Forbidden: user {subject.user} may not write {value!r}: it "
-                    f"takes the right to patch queues.{QUEUE.group}, or --tenant-annotation={key}"
+                    f"takes the right to update queues.{QUEUE.group}, or --tenant-annotation={key}"
                 )
 
 
@@ -104,7 +104,7 @@ def check_priority(name: object, request: Request, settings: Settings, findings:
         if not _is_administrator(subject, request, findings):
             findings.deny(
                 f"spec.priorityClassName: Forbidden: user {subject.user} may not name {name}: it "
-                f"takes the right to patch queues.{QUEUE.group}, or --tenant-priority-class={name}"
+                f"takes the right to update queues.{QUEUE.group}, or --tenant-priority-class={name}"
             )
 
 
@@ -123,7 +123,7 @@ def _may_write(
 
 
 def _is_administrator(subject: Subject, request: Request, findings: Findings) -> bool:
-    question = AccessQuestion(subject, "patch", QUEUE, "")
+    question = AccessQuestion(subject, "update", QUEUE, "")
     return bool(findings.answer(question, request, default=True))
 
 

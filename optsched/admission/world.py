@@ -52,7 +52,7 @@ class Settings:
     the first to which a pod belongs says where it runs. gates_pods: whether pods that ask for it
     are held back until their queue has room (Volcano's feature SchedulingGatesQueueAdmission).
     checks_use: whether a user needs the right `use` of a queue, unless its lists name him.
-    tenant_annotations: guarded annotations that users without the right to patch queues may write
+    tenant_annotations: guarded annotations that users without the right to update queues may write
     too. tenant_classes: PriorityClasses that they may name; None for all but those of the system.
     """
 

@@ -57,9 +57,11 @@ async def members_in(source: Selecting, namespace: str) -> tuple[Raw, ...]:
 def _member(pod: Raw) -> Raw | None:
     meta = pod.get("metadata") or {}
     annotations = meta.get("annotations") or {}
-    if not any(annotations.get(key) for key in GROUP_NAME_ANNOTATIONS):
+    group = (pod.get("spec") or {}).get("schedulingGroup")
+    if not group and not any(annotations.get(key) for key in GROUP_NAME_ANNOTATIONS):
         return None
     kept = {
         key: annotations[key] for key in (*GROUP_NAME_ANNOTATIONS, SUBMITTER) if key in annotations
     }
-    return {"metadata": {"name": meta.get("name"), "annotations": kept}}
+    spec = {"schedulingGroup": group} if group else {}
+    return {"metadata": {"name": meta.get("name"), "annotations": kept}, "spec": spec}

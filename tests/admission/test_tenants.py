@@ -10,7 +10,7 @@ import pytest
 
 from optsched.admission.review import AccessQuestion, ObjectQuestion, PodsQuestion
 from optsched.admission.world import Picture, Settings
-from optsched.api.kinds import POD_GROUP, QUEUE, Ref
+from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS, Ref
 from optsched.api.submitters import Subject, format_submitters, parse_submitters
 from optsched.api.wellknown import SUBMITTER
 from tests.admission.kit import NAMESPACE, ask, job, patched, queue, task, world
@@ -196,6 +196,27 @@ def test_a_podgroup_does_not_take_pods_of_others_into_the_queue(old: Raw | None)
     assert by(ANN, "/podgroups/validate", group(), old=old, answers={pods: found[1:]}).allowed
 
 
+def test_podgroups_of_kubernetes_are_in_queues_that_their_users_may_use():
+    """The queue is an annotation, and pods name the PodGroup in their spec."""
+    path, pods = "/schedulinggroups/validate", PodsQuestion(NAMESPACE)
+    upstream = {"metadata": meta("u", **{QUEUE_KEY: "lab"}), "spec": {}}
+    free = {"metadata": meta("u", **{QUEUE_KEY: "other"}), "spec": {}}
+    early = pod(EVE, name="early")
+    early["spec"]["schedulingGroup"] = {"podGroupName": "u"}
+    for old in (None, free):
+        alone, joined = {pods: ()}, {pods: (early,)}
+        assert by(EVE, path, upstream, old=old, answers=alone).problems == (MAY_NOT,)
+        assert by(ANN, path, upstream, old=old, answers=alone).allowed
+        (found,) = by(ANN, path, upstream, old=old, answers=joined).problems
+        assert "pod early of user eve names this PodGroup" in found
+    assert by(EVE, path, free).allowed
+    there = {ObjectQuestion(Ref(kind, NAMESPACE, "u")): None for kind in SCHEDULING_POD_GROUPS}
+    there[ObjectQuestion(Ref(SCHEDULING_POD_GROUPS[1], NAMESPACE, "u"))] = upstream
+    assert set(by(EVE, "/pods/validate", early).questions) == set(there)
+    assert by(EVE, "/pods/validate", early, answers=there).problems == (MAY_NOT,)
+    assert by(ANN, "/pods/validate", early, answers=there).allowed
+
+
 def test_a_job_does_not_grow_once_its_user_has_left_the_list():
     old = vcjob(EVE)
     assert by(EVE, "/jobs/validate", vcjob(EVE, replicas=3), old=old).problems == (MAY_NOT,)
@@ -266,8 +287,8 @@ def test_commands_for_jobs_are_for_users_of_the_namespace():
 
 # --- annotations that keep others out -------------------------------------------------------------
 
-PATCH_QUEUES = AccessQuestion(EVE, "patch", QUEUE, "")
-TENANT, ADMINISTRATOR = {PATCH_QUEUES: False}, {PATCH_QUEUES: True}
+UPDATE_QUEUES = AccessQuestion(EVE, "update", QUEUE, "")
+TENANT, ADMINISTRATOR = {UPDATE_QUEUES: False}, {UPDATE_QUEUES: True}
 GUARDED_VALUES = [
     ("volcano.sh/preemptable", "false", False),
     ("volcano.sh/preemptable", "nonsense", False),

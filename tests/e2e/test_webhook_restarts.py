@@ -196,9 +196,9 @@ def killed(running: Webhook, start: Callable[[], Webhook], load: Load) -> Webhoo
 
 def certificates_change(api: Api, running: Webhook, load: Load, port: int) -> None:
     """A new certificate, and then another authority, while it runs."""
-    for secret, field in ((SECRET, "tls.crt"), (AUTHORITY, "ca.crt")):
+    for secret, name in ((SECRET, "tls.crt"), (AUTHORITY, "ca.crt")):
         shown = ssl.get_server_certificate(("127.0.0.1", port))
-        api.patch(secret, {"data": {field: ""}})
+        api.patch(secret, {"data": {name: ""}})
 
         def is_new(shown: str = shown) -> bool:
             assert load.wrong == []

@@ -70,6 +70,7 @@ def test_the_cluster_role_is_what_is_asked_for() -> None:
     answered = {
         (reviews.group, reviews.plural, "create", ""),
         (kinds.POD_GROUP.group, kinds.POD_GROUP.plural, "get", ""),
+        (kinds.SCHEDULING_POD_GROUPS[0].group, kinds.POD_GROUP.plural, "get", ""),
         ("", "pods", "list", ""),
     }
     trusted = {
