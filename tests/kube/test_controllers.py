@@ -62,11 +62,22 @@ class Recorder:
 class Process:
     """One process of controllers on a server."""
 
-    def __init__(self, server: MemoryServer, *controllers: Controller) -> None:
+    def __init__(
+        self, server: MemoryServer, *controllers: Controller, reads_again: bool = False
+    ) -> None:
         self.events, self.metrics, self.leader = Recorder(), ControllerMetrics(), Leader()
         waiting = Waiting(lambda seconds: asyncio.sleep(min(seconds, 0.001)), lambda: 0.5)
         self.clock = FakeClock()
-        parts = Parts(server, server, self.events, self.metrics, self.leader, self.clock, waiting)
+        parts = Parts(
+            server,
+            server,
+            self.events,
+            self.metrics,
+            self.leader,
+            self.clock,
+            waiting,
+            reads_again=reads_again,
+        )
         self.shell = Controllers(controllers, parts)
 
     @asynccontextmanager
@@ -517,3 +528,38 @@ async def test_secrets_of_others_never_enter_the_process() -> None:
     other = server.world.get(SECRET, "default", "other")
     assert other is not None
     assert other["data"] == {"key": "dG9w"}
+
+
+async def test_a_new_leader_works_on_what_it_has_read_since() -> None:
+    """Its watches were silent while another process led."""
+    server = MemoryServer(MemoryWorld())
+    server.world.put(QUEUE, {"metadata": {"name": "default"}, "status": {"state": "Open"}})
+    process = Process(server, job_controller(JobOptions(lambda: KEYS)), reads_again=True)
+    process.leader.is_leading = False
+    async with process.running():
+        await process.until(lambda: process.shell.store.is_synced)
+        server.lag()
+        server.world.put(JOB, job(task("w", 2), name="j"))
+        await process.until_idle()
+        assert process.shell.store.listed(JOB) == ()
+        process.leader.is_leading = True
+        await process.until(lambda: len(server.world.listed(POD_GROUP)) == 1)
+
+
+async def test_a_server_that_is_away_is_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = play()
+    lost = [True]
+
+    def fails(verb: str, ref: Ref) -> None:
+        if lost[0]:
+            raise Unreachable("refused")
+
+    server.before = fails
+    async with Process(server, *both()).running() as process:
+        await process.until(lambda: process.looks("queue", "refused") >= 3)
+        lost[0] = False
+        await process.until_idle()
+    (line,) = (m for m in caplog.messages if "refused" in m)
+    assert "not done yet" in line
