@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.task import Task, TaskStatus
+from optsched.engines.greedy.evicting import Evicting
 from optsched.policy.load import load_policy, parse_policy
 from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
@@ -258,3 +259,41 @@ def test_gangs_of_other_queues_give_back_whatever_their_priority() -> None:
     actions = plan_of(snapshot, actions=("enqueue", "allocate", "gangreclaim"))
     assert len(evicted(actions)) == 2
     assert seated(actions) == {"ns/claim-w-0", "ns/claim-w-1"}
+
+
+def copied(snapshot: Snapshot) -> Snapshot:
+    """The same with three more of each gang that waits and holds nothing."""
+    waiting = [g for g in snapshot.gangs if not any(t.node for t in g.tasks)]
+    more = [renamed(g, f"{g.key}-{i}") for g in waiting for i in range(3)]
+    return replace(snapshot, gangs=tuple(sorted((*snapshot.gangs, *more), key=lambda g: g.key)))
+
+
+def renamed(of: Gang, key: str) -> Gang:
+    tasks = tuple(replace(t, key=f"{key}-{i}", gang=key) for i, t in enumerate(of.tasks))
+    return replace(of, key=key, tasks=tasks)
+
+
+@examples(60)
+@given(crowds(frozenset(), TIGHT))
+def test_gangs_that_are_alike_fare_as_if_each_were_tried(snapshot: Snapshot) -> None:
+    snapshot = copied(snapshot)
+    skipped = plan_of(snapshot)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Evicting, "_asked_by", lambda *_: None)
+        assert plan_of(snapshot) == skipped
+
+
+def test_a_gang_is_not_tried_where_one_like_it_has_found_no_victims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[tuple[int, str]] = []
+    make_room = Evicting._make_room
+
+    def counted(self: Evicting, asking: tuple[int, int], action: str, *rest, **more) -> bool:
+        tried.append((asking[0], action))
+        return make_room(self, asking, action, *rest, **more)
+
+    monkeypatch.setattr(Evicting, "_make_room", counted)
+    waiting = [gang(f"w{i}", ("w", 1, shape(4))) for i in range(9)]
+    plan_of(cluster([node("n0", 4)], [running_gang("held", 4, 1, least=1), *waiting]))
+    assert len({number for number, action in tried if action == "preempt"}) == 1

@@ -10,10 +10,11 @@ from __future__ import annotations
 import heapq
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from optsched.api.wellknown import RUNNING_ESTIMATE, USER
 from optsched.domain.decisions import Evict
 from optsched.engines.greedy.book import NOWHERE
 from optsched.engines.greedy.wholeness import Wholeness
@@ -41,6 +42,11 @@ _Asking = tuple[int, int]
 
 _LOWEST = 2**31
 """What makes every priority count as more than nobody."""
+
+
+EXTENDER: Final = "extender"
+_OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
+"""Annotations that no rule on victims reads."""
 
 
 class Evicting:
@@ -91,6 +97,12 @@ class Evicting:
         self.taken: list[int] = []
         self.left: set[int] = set()
         self._budgets = {b: b.allowed for b in problem.snapshot.budgets}
+        self._holding: set[int] = set(np.unique(self.running.gang_of).tolist())
+        # What a custom rule or an extender looks at is not known: each gang is tried for itself.
+        self._repeats = self._whole and not any(
+            a.origin or a.rule.name == EXTENDER for a in rules.active
+        )
+        self._refused: set[tuple[object, ...]] = set()
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -112,6 +124,7 @@ class Evicting:
             self.placing.future.mind(once_left(self._problem))
 
     def _preempt(self, gangs: Iterable[int]) -> None:
+        self._refused.clear()
         bounds, shape = self._problem.topology.bounds, self._problem.shape_of
         starving = self.starving(g for g in gangs if not bounds[int(shape[g])].all)
         line = [(self.order(g), g) for g in starving]
@@ -120,12 +133,14 @@ class Evicting:
             gang = heapq.heappop(line)[1]
             if self._try(gang, PREEMPT, self.of_others):
                 heapq.heappush(line, (self.order(gang), gang))
-        for gang in sorted(starving, key=self.order):
+        # A gang that holds nothing has no victims of its own.
+        for gang in sorted((g for g in starving if g in self._holding), key=self.order):
             while self.faces.is_starving(gang) and self._try_one(gang, PREEMPT, self._of_its_own):
                 pass
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
         """Evict tasks of other queues for gangs of queues that are due more."""
+        self._refused.clear()
         with self.looking_past():
             self.by_queue(gangs, is_overused, lambda g: self._try(g, RECLAIM, self.of_other_queues))
 
@@ -174,6 +189,9 @@ class Evicting:
         """Make room for tasks of a gang while it starves; all is undone where it stays short."""
         if self.has_lost(gang):
             return False
+        asked = self._asked_by(gang, action)
+        if asked in self._refused:
+            return False
         seated = False
         for entry in self.entries(gang):
             while self._left(gang, entry) and self.faces.is_starving(gang):
@@ -183,8 +201,34 @@ class Evicting:
                 seated = True
         if self._whole and not self.placing.cursor(gang).is_ready:
             self.take_back(gang)
+            if asked is not None:
+                self._refused.add(asked)
             return False
+        self._refused.clear()
         return self.commit(gang, action) and seated
+
+    def _asked_by(self, gang: int, action: str) -> tuple[object, ...] | None:
+        """What decides whether room can be made for a gang that holds nothing.
+
+        While nothing is placed or evicted, two gangs with the same key fare the same. None for
+        gangs that hold something, whose own tasks count.
+        """
+        cursor = self.placing.cursor(gang)
+        if not self._repeats or gang in self._holding or any(cursor.done) or cursor.failed:
+            return None
+        problem, of = self._problem, self._problem.snapshot.gangs[gang]
+        notes = (item for item in of.annotations.items() if item[0] not in _OF_ONE_GANG)
+        return (
+            action,
+            of.namespace,
+            int(problem.queue_of[gang]),
+            int(problem.priority[gang]),
+            int(problem.shape_of[gang]),
+            cursor.need,
+            tuple(sorted(cursor.need_role.items())),
+            tuple((self.placing.class_of(gang, entry), left) for entry, left in cursor.runs),
+            tuple(sorted(notes)),
+        )
 
     def _try_one(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """The same for one task, whether or not that is enough."""

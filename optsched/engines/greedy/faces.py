@@ -268,6 +268,12 @@ def _all_of(masks: Iterable[Bool | None]) -> Bool | None:
     return allowed
 
 
+def _those_in(named: I64, found: I64) -> I64:
+    """Victims of both, in the order of the first; sets beat sorting for the few of a node."""
+    kept = set(found.tolist())
+    return np.array([v for v in named.tolist() if v in kept], np.int64)
+
+
 def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:
     """What all rules of a tier name, from the first tier that names any (`Preemptable`)."""
     for tier in tiers:
@@ -275,7 +281,9 @@ def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I
         for asks in tier:
             found: I64 | None = asks(gang, task_class, victims)
             if found is not None:
-                named = found if named is None else named[np.isin(named, found)]
+                named = found if named is None else _those_in(named, found)
+                if not len(named):
+                    break  # what one rule of a tier forbids, no other one of it allows
         if named is not None and len(named):
             return named
     return victims[:0]
