@@ -41,8 +41,9 @@ def test_a_podgroup_goes_through_its_phases(site: Site) -> None:
     status = site.await_phase("gang", "Running")
     since = _since(status, "Scheduled", "True", "tasks in gang are ready to be scheduled")
     assert since >= _since(status, "Unschedulable", "False", "")
-    assert _counts(site, queue) == {"running": 1}
-    assert _allocated(site, queue) == {"cpu": "3", "memory": "0", "pods": "3"}
+    until(lambda: _counts(site, queue) == {"running": 1}, "the queue counts it as running")
+    held = {"cpu": "3", "memory": "0", "pods": "3"}
+    until(lambda: _allocated(site, queue) == held, "the queue says what it holds")
 
     site.delete_pod("gang-1")
     site.delete_pod("gang-2")
@@ -57,7 +58,8 @@ def test_a_podgroup_goes_through_its_phases(site: Site) -> None:
     status = site.await_phase("gang", "Completed")
     assert (status.get("running", 0), status["succeeded"], status["failed"]) == (0, 2, 1)
     until(lambda: _counts(site, queue) == {"completed": 1}, "the queue counts it as completed")
-    assert _allocated(site, queue) == {"cpu": "0", "memory": "0"}
+    held = {"cpu": "0", "memory": "0"}
+    until(lambda: _allocated(site, queue) == held, "the queue holds nothing")
 
 
 def _since(status: Raw, kind: str, value: str, reason: str) -> str:

@@ -250,5 +250,9 @@ def test_gangs_of_three_queues_start_as_gangs(site: Site) -> None:
         site.gang(gang, size, queue=queue)
     settle(site, scheduler, sizes)
     assert all(site.story.partial_s(gang, size) < 5 for gang, size in sizes.items())
-    held = {q: site.api.get(f"{QUEUES}/{q}")["status"]["allocated"]["cpu"] for q in (a, b, c)}
-    assert held == {a: "7", b: "3", c: "3"}
+
+    def held() -> dict[str, str]:
+        queues = {q: site.api.get(f"{QUEUES}/{q}")["status"] for q in (a, b, c)}
+        return {q: status["allocated"]["cpu"] for q, status in queues.items()}
+
+    until(lambda: held() == {a: "7", b: "3", c: "3"}, "queues say what they hold")
