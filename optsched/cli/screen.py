@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType
 
 PIPED_WIDTH: Final = 160
-PROGRESS_EVERY_S: Final = 10.0
+PROGRESS_EVERY_S: Final = 60.0
 """How often a line of progress is printed where no terminal shows one that changes."""
 
 

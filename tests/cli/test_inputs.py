@@ -132,7 +132,7 @@ def test_texts_of_progress_are_never_markup(capsys: pytest.CaptureFixture[str]) 
 def test_progress_is_a_line_now_and_then_where_no_terminal_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = iter([0.0, 1.0, 11.0, 11.0, 12.0])
+    now = iter([0.0, 1.0, 61.0, 61.0, 62.0])
     monkeypatch.setattr("optsched.cli.screen.time.monotonic", lambda: next(now))
     with remarks().status("playing") as status:
         for number in (1, 2, 3):
