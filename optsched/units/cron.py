@@ -119,10 +119,15 @@ def _part(part: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
     return frozenset(range(low, high + 1, step)), is_any
 
 
+_SHOWN: Final = 60
+_MAX_DIGITS: Final = 9
+"""Digits of a number; Python refuses to read thousands of them."""
+
+
 def _number(word: str, words: tuple[str, ...], field: _Field, text: str) -> int:
     if word.lower() in words:
         return words.index(word.lower()) + field.low
-    if not (word.isascii() and word.isdigit()):
+    if not (word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS):
         raise _error(word, field, text)
     return int(word)
 
@@ -131,6 +136,6 @@ def _error(part: str, field: _Field, text: str) -> CronError:
     names = f" or {field.words[0]} to {field.words[-1]}" if field.words else ""
     return CronError(
         text,
-        f"names no {field.name} with {part!r}: write {field.low} to {field.high}{names}, "
+        f"names no {field.name} with {part[:_SHOWN]!r}: write {field.low} to {field.high}{names}, "
         "*, a list, a range or steps",
     )

@@ -38,9 +38,7 @@ def main() -> int:
         for found in pool.map(_findings, *zip(*chunks, strict=True)):
             num_findings += len(found)
             for finding in found:
-                print(
-                    f"{finding}\n  again: make fuzz SEED={given.seed} PARSER=… ONLY=…", flush=True
-                )
+                print(finding, flush=True)
     print(f"{len(names)} readers, {len(names) * len(numbers)} inputs, {num_findings} findings")
     return 1 if num_findings else 0
 

@@ -341,7 +341,7 @@ DISCOVERY: Final = {
             "source": "ufm",
             "enabled": True,
             "interval": "10m",
-            "credentials": {"secretRef": {"name": "a", "namespace": "b"}},
+            "credentials": {"secretRef": {"name": "a", "namespace": "volcano-system"}},
             "config": {"endpoint": "https://ufm", "insecureSkipVerify": True},
         },
         {
@@ -419,7 +419,7 @@ PARSERS: Final = (
         (ConfigError,),
         texts(
             "networkTopologyDiscovery:\n- source: ufm\n  enabled: true\n  interval: 10m\n"
-            "  credentials: {secretRef: {name: a, namespace: b}}\n"
+            "  credentials: {secretRef: {name: a, namespace: volcano-system}}\n"
             "  config: {endpoint: https://ufm, insecureSkipVerify: true}\n"
             "- source: label\n  enabled: true\n  config:\n    networkTopologyTypes:\n"
             "      t: [{nodeLabel: a/b}]\n"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.controllers.job.plugins.flags import read_flags
+from optsched.units.cron import CronError, parse_timetable
 from tests.fuzz.mutations import MOST, mutate_object, mutate_text
 from tests.fuzz.parsers import PARSERS, Parser, as_json, of_text, texts
 from tests.fuzz.run import COUNTED, StepsError, check, check_many, input_of
@@ -86,3 +88,11 @@ def test_what_is_not_documented_is_found(tmp_path: Path) -> None:
 
 def test_objects_become_texts(tmp_path: Path) -> None:
     assert as_json(of_text(json.loads))({"a": [1]}, tmp_path) == {"a": [1]}
+
+
+def test_numbers_of_thousands_of_digits_are_refused() -> None:
+    """Python raises a ValueError of its own for them."""
+    for text in (f"{'9' * 5000} * * * *", f"*/{'9' * 5000} * * * *", f"1-{'9' * 5000} * * * *"):
+        with pytest.raises(CronError, match="names no minute"):
+            parse_timetable(text)
+    assert read_flags((f"--port={'9' * 5000}",), (("port", 22),)).problems
