@@ -63,6 +63,7 @@ def encode_bid(bid: Bid, packed: Packed | None, bars: Bars) -> Encoded:
     add_whole_rows(model, (groups, bid.wholes), evict, whole)
     _limit_rows(model, bid, int(start), evict, (entry, place))
     _barred_rows(model, bid, evict, (entry, node, place))
+    _use_rows(model, bid, (evict, whole), (node, place))
     if bid.beside is not None:
         supplied = np.full(bid.allowed.shape, -1, np.int64)
         supplied[entry, node] = place
@@ -131,6 +132,37 @@ def _barred_rows(model: LinearModel, bid: Bid, evict: I64, places: tuple[I64, I6
             np.concatenate([bid.groups.count[groups], minus]),
             upper=np.zeros(len(groups), np.int64),
         )
+
+
+def _use_rows(
+    model: LinearModel, bid: Bid, leaving: tuple[I64, I64], places: tuple[I64, I64]
+) -> None:
+    """Pods of the gang's own queue make room for its claim only where the gang comes to their node.
+
+    Those of a gang that leaves whole come with one that does; see `Entitled`. What other rules say
+    of pods near the gang may need an eviction elsewhere: then nothing is demanded.
+    """
+    groups, (evict, whole), (node, place) = bid.groups, leaving, places
+    claimed = [limit.groups for limit in bid.limits if limit.is_claim]
+    counted = np.unique(np.concatenate([*claimed, np.zeros(0, np.int64)]))
+    own = counted[~groups.reclaimed[counted]]
+    if not len(own) or bid.barred or bid.beside is not None:
+        return
+    coming: dict[int, list[int]] = {}
+    for at, variable in zip(node.tolist(), place.tolist(), strict=True):
+        coming.setdefault(at, []).append(variable)
+    homes: dict[int, set[int]] = {}
+    for k in own.tolist():
+        here, count = coming.get(int(groups.node[k]), []), int(groups.count[k])
+        j = int(groups.gang[k])
+        leaves = [int(whole[j])] if j >= 0 else []
+        homes.setdefault(j, set()).update(here)
+        used = [*here, *leaves]
+        model.add_row([int(evict[k]), *used], [1, *[-count] * len(used)], upper=0)
+    for j, here_of in homes.items():
+        if j >= 0:
+            used = sorted(here_of)
+            model.add_row([int(whole[j]), *used], [1, *[-1] * len(used)], upper=0)
 
 
 def _start_rows(model: LinearModel, bid: Bid, start: int, places: tuple[I64, I64]) -> None:

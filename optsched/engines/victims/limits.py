@@ -65,15 +65,11 @@ class Limits:
     def gain_limits(
         self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False
     ) -> list[Limit]:
-        """What queues and those below may hold once the gang has come, as rows over groups.
-
-        A queue that holds too much to claim anything evicts none of its own pods for that.
-        """
+        """What queues and those below may hold once the gang has come, as rows over groups."""
         subtree = self._problem.queues.subtree
         found = []
         for a, r, most in rows:
-            counts = subtree[a][groups.queue]
-            below = np.flatnonzero(counts & groups.reclaimed if is_claim else counts)
+            below = np.flatnonzero(subtree[a][groups.queue])
             found.append(Limit(below, -groups.request[below, r], most, r, is_claim))
         return found
 
