@@ -46,7 +46,11 @@ _MOVING = (
 ACTIONS = {
     action.name: action
     for action in (
-        Action("enqueue", "lets gangs have their pods created, as far as there may be room"),
+        Action(
+            "enqueue",
+            "lets gangs have their pods created, as far as there may be room; without it "
+            "`allocate` lets all in",
+        ),
         Action("allocate", "places gangs", (_CACHE,)),
         Action("backfill", "places pods that ask for nothing", (_CACHE,)),
         Action("preempt", "evicts less important pods of the same queue", _PREEMPT),

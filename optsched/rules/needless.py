@@ -1,7 +1,8 @@
 """Victims that make no room for the gang that they leave for.
 
-Mathematics: models/formulation/entitled.md, "use". A queue that is entitled to room could otherwise
-have pods evicted in the name of a gang that sits elsewhere, and others would get their room.
+The mathematics is on the page of `entitled`, "use". A queue that is entitled to room could
+otherwise have pods evicted in the name of a gang that sits elsewhere, and others would get their
+room.
 """
 
 from __future__ import annotations
