@@ -111,7 +111,7 @@ pages: $(STAMP) ## tests that look at reports in Chromium
 .PHONY: e2e
 e2e: $(STAMP) ## tests on a real API server
 	bash .ci/prerequisites go
-	$(PY) -m pytest -m e2e --numprocesses=2 --dist=loadgroup
+	$(PY) -m pytest -m e2e --numprocesses=3 --dist=loadgroup
 
 .PHONY: e2e-tenants
 e2e-tenants: $(STAMP) ## two tenants on a real API server: what one tries against the other
