@@ -28,7 +28,8 @@ def test_the_podgroup_of_the_guide_gathers_bare_pods(site: Site) -> None:
     scheduler = begin(site, conf("seed-full"))
     site.members("training-job", range(4), cpus=2, memory="8Gi")
     settle(site, scheduler, {"training-job": 4})
-    assert site.await_phase("training-job", "Running")["running"] == 4
+    running = "its four pods are counted"
+    until(lambda: site.await_phase("training-job", "Running").get("running") == 4, running)
 
 
 def test_a_podgroup_without_a_queue_is_in_the_default_one(site: Site) -> None:

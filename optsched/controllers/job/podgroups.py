@@ -21,7 +21,7 @@ from optsched.controllers.manifests import (
     spec_of,
     status_of,
 )
-from optsched.formats.pods import SCHEDULER_NAMES
+from optsched.formats.pods import OTHER_SCHEDULER, SCHEDULER_NAMES
 from optsched.formats.requests import pod_request, pod_usage
 from optsched.formats.schemas import POD as POD_SCHEMA
 from optsched.units import format_resource_list
@@ -55,8 +55,9 @@ def wanted_group(job: Job, manifest: Manifest, world: World) -> dict[str, Any]:
     meta = job.meta
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
-    if job.spec.scheduler_name not in SCHEDULER_NAMES:
-        # Before it has pods, nothing else says which scheduler it is for.
+    if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
+        # Before it has pods, nothing else says which scheduler it is for. Kubernetes' own knows no
+        # PodGroups: ours lets its jobs in, and that one places their pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     return {
         "apiVersion": POD_GROUP.api_version,

@@ -255,3 +255,14 @@ def changes_of(group: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any
     found, _ = parse_job(manifest)
     assert found is not None
     return group_changes(group, found, manifest, MemoryWorld())
+
+
+@pytest.mark.parametrize(
+    ("name", "noted"), [("volcano", None), ("default-scheduler", None), ("research", "research")]
+)
+def test_the_podgroup_of_a_job_says_which_other_scheduler_lets_it_in(
+    name: str, noted: str | None
+) -> None:
+    """Kubernetes' own scheduler knows no PodGroups: ours lets its jobs in."""
+    annotations = group_of(job(task("a", 1), schedulerName=name))["metadata"]["annotations"]
+    assert annotations.get("optsched.io/scheduler") == noted
