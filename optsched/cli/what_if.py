@@ -243,15 +243,17 @@ def _decided(objects: Sequence[Raw], asked: _Asked, policy: Policy, options: Opt
     for problem in found.problems:
         say(screen, str(problem), "yellow")
     refused = [
-        Answer(job.gang, Start.NEVER, len(job.pods), {}, reason=_refusal(job.refusal))
+        Answer(
+            job.gang,
+            Start.NEVER,
+            len(job.pods),
+            {},
+            reason=Reason(ReasonCode.REFUSED, job.refusal),
+        )
         for job in asked.jobs
         if job.refusal
     ]
     return _within_quotas(replace(found, asked=(*found.asked, *refused)), objects, asked)
-
-
-def _refusal(text: str) -> Reason:
-    return Reason(ReasonCode.REFUSED, text)
 
 
 def _within_quotas(found: Answers, objects: Sequence[Raw], asked: _Asked) -> Answers:

@@ -127,10 +127,14 @@ class RuleSet:
                 spared |= mine
         return spared
 
-    def deserved(self, problem: Problem) -> I64 | None:
-        """(Q, R) what queues may claim back, in base units; None where no rule says it."""
-        known = (active.rule.deserved(problem) for active in self.active)
-        return next((due for due in known if due is not None), None)
+    def entitling(self, problem: Problem) -> tuple[I64 | None, bool]:
+        """(Q, R) what queues may claim back, in base units; None where no rule says it.
+
+        And whether queues return what their pods use, not what is asked for (`returns_by_use`).
+        """
+        known = ((a.rule.deserved(problem), a.rule.returns_by_use) for a in self.active)
+        nothing: tuple[I64 | None, bool] = (None, False)
+        return next((found for found in known if found[0] is not None), nothing)
 
     def guarded_by(self, *rules: Rule) -> RuleSet:
         """The same with more rules on evictions."""

@@ -88,7 +88,8 @@ class Evicting:
         self._asking = [i for i, name in enumerate(problem.resources) if name != PODS]
         self._idles = ~self.running.request[:, self._asking].any(axis=1)
         self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
-        self._due = rules.deserved(problem)
+        self._due, _ = rules.entitling(problem)
+        self._owed: dict[tuple[int, tuple[int, ...]], Bool] = {}
         self._rules = rules
         self._weighs = weighs
         self._bars: dict[int, list[Bar]] = {}
@@ -298,12 +299,17 @@ class Evicting:
         Siblings of which only their parent deserves something owe each other nothing: else they
         would evict each other in turns.
         """
-        problem, queue = self._problem, int(self._problem.queue_of[gang])
-        due, subtree = self._due, problem.queues.subtree
+        queue = int(self._problem.queue_of[gang])
+        classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
+        if (queue, classes) not in self._owed:
+            self._owed[queue, classes] = self._find_owing(queue, list(classes))
+        return self._owed[queue, classes]
+
+    def _find_owing(self, queue: int, classes: list[int]) -> Bool:
+        due, subtree = self._due, self._problem.queues.subtree
         if due is None:
             return np.ones(len(subtree), np.bool_)
-        classes = [self.placing.class_of(gang, entry) for entry in self.entries(gang)]
-        asked = problem.classes.request[classes].any(axis=0)
+        asked = self._problem.classes.request[classes].any(axis=0)
         claiming = np.flatnonzero(subtree[:, queue] & (due[:, asked] > 0).any(axis=1))
         owing: Bool = np.logical_not(subtree[claiming].all(axis=0))
         return owing

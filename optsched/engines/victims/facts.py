@@ -53,9 +53,7 @@ class Facts:
         self.spared = rules.spared(problem)
         self.lost = lost_steps(problem)
         self.size = sizes(problem)
-        known = ((a.rule.deserved(problem), a.rule.returns_by_use) for a in rules.active)
-        nothing: tuple[I64 | None, bool] = (None, False)
-        self.due, self.returns_by_use = next((k for k in known if k[0] is not None), nothing)
+        self.due, self.returns_by_use = rules.entitling(problem)
         self.kept = None if self.due is None else kept_amounts(problem, self.due)
         self.returns_first = np.array(returns_first(problem), np.bool_)
         queues, gangs = problem.snapshot.queues, problem.snapshot.gangs
