@@ -148,7 +148,7 @@ def show_job(place: Place, form: str, target: Target) -> None:
         if not wants_all:
             return obj, (), ""
         events = await if_allowed(_events(client, obj), [])
-        return obj, events, await if_allowed(_why_pending(client, obj), "")
+        return obj, events, await if_allowed(_why_pending(client, obj, events), "")
 
     obj, events, why = ask(place, seen)
     if wants_all:
@@ -163,12 +163,11 @@ async def _events(client: Client, obj: Raw) -> list[Any]:
     return await listed(client, EVENT, namespace_of(obj), fields=fields)
 
 
-async def _why_pending(client: Client, obj: Raw) -> str:
+async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
     """What keeps pods of a job from being made, or from being placed; empty where nothing does."""
     from optsched.kube.errors import NotFound
 
     parsed = _parsed(obj)
-    events = await refused_pods(client, parsed.meta.namespace, parsed.meta.name)
     if refusal := why_unmade(parsed, events):
         return f"{UNMADE}: {refusal}"
     if parsed.status.phase is not JobPhase.PENDING:

@@ -36,11 +36,15 @@ async def refused_pods(client: Client, namespace: str, name: str = "") -> list[R
 
 
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
-    """Return what the API server says of the pods that a job lacks; empty where it lacks none."""
+    """Return what the API server says of the pods that a job lacks; empty where it lacks none.
+
+    Among the events others may be, of this job or of another object.
+    """
     status = job.status
     there = (status.pending, status.running, status.succeeded, status.failed, status.unknown)
     if status.phase not in _MAKING or sum(there) + status.terminating >= job.spec.num_pods:
         return ""
-    mine = [e for e in events if (e.get("involvedObject") or {}).get("uid") == job.meta.uid]
+    unmade = (event for event in events if event.get("reason") == UNMADE)
+    mine = [e for e in unmade if (e.get("involvedObject") or {}).get("uid") == job.meta.uid]
     newest = max(mine, key=last_ms, default=None)
     return "" if newest is None else " ".join(str(newest.get("message") or "").split())
