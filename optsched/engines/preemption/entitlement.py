@@ -14,7 +14,7 @@ from optsched.problem.arrays import row_groups
 from optsched.problem.linear import Expression
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from optsched.engines.victims.bid import Groups
     from optsched.engines.victims.facts import Facts
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from optsched.problem.formulation import Formulation
 
 MOST_PAIRS = 2_000
-"""Pairs of a kind of reclaimer and a lender beyond which what queues claim is left out."""
+"""Pairs of a kind of reclaimer and a lender beyond which a bound leaves out what queues claim."""
+MOST_EXACT_PAIRS = 200
+"""Pairs beyond which there is no exact model: each has rows for its queues and resources."""
 
 _LOWEST = -(2**62)
 _NOTHING = Expression.of([], [])
@@ -35,7 +37,7 @@ def add_entitlement_rows(
     evict: I64,
     who: Sequence[Bool],
     able: Able | None = None,
-) -> tuple[I64, list[Pair]]:
+) -> tuple[I64, list[Pair]] | None:
     """Let only victims leave that an admitted gang is entitled to.
 
     Parameters
@@ -54,9 +56,10 @@ def add_entitlement_rows(
 
     Returns
     -------
-    tuple
+    tuple | None
         (K,) the variable of those that are reclaimed, -1 where none may be, and the pairs of a
-        kind of reclaimer and a lender.
+        kind of reclaimer and a lender. None where an exact model would have more than
+        `MOST_EXACT_PAIRS` of them.
 
     """
     preempted, exchanged, reclaimed = who
@@ -82,7 +85,11 @@ def add_entitlement_rows(
         return reclaim, []
     reclaims = everybody if able is None else able.reclaim
     rows_of = _Reclaiming(form, facts, groups, (evict, reclaim), reclaims)
-    return reclaim, rows_of.add_rows(is_exact=able is not None)
+    is_exact = able is not None
+    due_to = rows_of.find_due_kinds()
+    if is_exact and sum(len(kinds) for kinds in due_to.values()) > MOST_EXACT_PAIRS:
+        return None
+    return reclaim, rows_of.add_rows(due_to, is_exact=is_exact)
 
 
 def _add_preempt_rows(
@@ -171,17 +178,20 @@ class _Reclaiming:
         self._within: dict[tuple[int, int], int] = {}
         self._lines: dict[int, I64] = {}
 
-    def add_rows(self, *, is_exact: bool) -> list[Pair]:
-        """Add all rows; returns the pairs."""
-        groups, model = self._groups, self._form.model
+    def find_due_kinds(self) -> dict[int, list[Kind]]:
+        """Lenders, and the kinds of reclaimers that something of each lender may be due to."""
         kinds = self._kinds()
-        lenders = np.unique(groups.queue[self._reclaim >= 0]).tolist()
-        claims = is_exact or len(kinds) * len(lenders) <= MOST_PAIRS
-        found: list[Pair] = []
         due_lines = self._due_lines(kinds)
-        for lender in lenders:
+        lenders = np.unique(self._groups.queue[self._reclaim >= 0]).tolist()
+        return {lender: self._find_due(kinds, due_lines, lender) for lender in lenders}
+
+    def add_rows(self, due_to: Mapping[int, list[Kind]], *, is_exact: bool) -> list[Pair]:
+        """Add all rows for lenders and the kinds that they owe; returns the pairs."""
+        groups, model = self._groups, self._form.model
+        claims = is_exact or sum(len(kinds) for kinds in due_to.values()) <= MOST_PAIRS
+        found: list[Pair] = []
+        for lender, able in due_to.items():
             mine = np.flatnonzero((self._reclaim >= 0) & (groups.queue == lender))
-            able = self._find_due(kinds, due_lines, lender)
             pairs = model.add_variables(0, np.ones(len(able) if claims else 1, np.int64))
             if claims:
                 mates = [

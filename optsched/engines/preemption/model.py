@@ -120,7 +120,8 @@ def encode_joint(
     -------
     Joint | None
         None where the model would have more than `MOST_VARIABLES` integers, or where an exact one
-        would have to see more of nodes than their resources.
+        would have too many pairs of reclaimers and lenders or would have to see more of nodes than
+        their resources.
 
     """
     is_exact = asking is not None
@@ -169,7 +170,10 @@ def encode_joint(
         able = find_able(form, rules, asking)
         _add_loser_rows(form, groups, gang_of[at], evict)
     who = [mask[at] for mask in candidates]
-    reclaim, pairs = add_entitlement_rows(form, facts, groups, evict, who, able)
+    entitled = add_entitlement_rows(form, facts, groups, evict, who, able)
+    if entitled is None:
+        return None
+    reclaim, pairs = entitled
     if able is not None:
         _add_presence_rows(form, _Leavers(groups, evict, None), supplied, node_set, able)
     return Joint(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from optsched.domain.decisions import Sense
+from optsched.engines.preemption import entitlement
 from optsched.policy.load import load_policy
 from tests.support.evictions import every_plan, full_cluster, levels_of, plan_jointly
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 LEFT_OUT = ("node score", "tasks, ", "fair share", "victims")
 """Levels that are not compared: what queues are due may fall with what leaves."""
+
+RECLAIMS = 2
+"""A cluster in which the joint plan reclaims."""
 
 
 @pytest.mark.parametrize("model", ["volcano-default", "crater", "capacity-hierarchical"])
@@ -31,6 +36,19 @@ def test_the_joint_plan_is_one_of_all_plans(model: str, seed: int) -> None:
 
 def test_such_clusters_have_joint_plans() -> None:
     assert compare("volcano-default", 3)[1] is not None
+
+
+@pytest.mark.parametrize("model", ["volcano-default", "capacity-hierarchical"])
+def test_a_model_of_too_many_pairs_is_not_written(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows grow with pairs of reclaimers and lenders, and a live session has to end in time."""
+    policy = load_policy(model, Path.read_text)
+    reclaiming = replace(policy, actions=("allocate", "reclaim"))
+    snapshot = full_cluster(np.random.default_rng(RECLAIMS))
+    assert plan_jointly(snapshot, reclaiming) is not None
+    monkeypatch.setattr(entitlement, "MOST_EXACT_PAIRS", 0)
+    assert plan_jointly(snapshot, reclaiming) is None
 
 
 def compare(model: str, seed: int) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
