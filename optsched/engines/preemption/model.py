@@ -140,10 +140,7 @@ def encode_joint(
         (*candidates, np.where(problem.shape_of[gang_of] >= 0, gang_of, -1)),
     )
     moves = _moves(facts) if CONSOLIDATE in reach else None
-    full = _room(problem)
-    np.add.at(full, groups.node, groups.count[:, None] * groups.request)
-    if moves is not None:
-        np.add.at(full, moves.node, moves.count[:, None] * moves.request)
+    full = _emptied_room(problem, groups, moves)
     most = _most(problem, rules, full, is_exact=is_exact)
     node_set = _node_sets(most)
     size = int(node_set.max(initial=-1)) + 1
@@ -177,6 +174,15 @@ def encode_joint(
     if able is not None:
         _add_presence_rows(form, _Leavers(groups, evict, None), supplied, node_set, able)
     return Joint(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
+
+
+def _emptied_room(problem: Problem, groups: Groups, moves: _Moves | None) -> I64:
+    """(N, R) room on nodes once every pod that may leave has left."""
+    room = _room(problem)
+    np.add.at(room, groups.node, groups.count[:, None] * groups.request)
+    if moves is not None:
+        np.add.at(room, moves.node, moves.count[:, None] * moves.request)
+    return room
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
