@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 POLICY = load_policy("volcano-default", Path.read_text)
 LIMITS = Limits(budget_ms=400)
+PERIOD_MS = 1000
 HOSTNAME = "kubernetes.io/hostname"
 GPU = "nvidia.com/gpu"
 MIB, GIB = 2**20, 2**30
@@ -314,7 +315,7 @@ class Measured:
 
 def measure(snapshot: Snapshot, solver: WorkerProcess) -> Measured:
     """Run one session as the live scheduler does, and verify its plan."""
-    around = Surroundings(clock=MonotonicClock(), solver=solver, limits=LIMITS)
+    around = Surroundings(clock=MonotonicClock(), solver=solver, limits=LIMITS, period_ms=PERIOD_MS)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     report = run_session(snapshot, POLICY, around)
     measured = Measured(time.perf_counter() - wall_s, time.process_time() - cpu_s, report)

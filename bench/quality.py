@@ -26,6 +26,7 @@ from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
+from optsched.session.question import period_for
 from optsched.session.session import Surroundings, judge_actions, run_session
 from optsched.study.generate_mixed import MixedCluster
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
 
 LIVE_MS = 400
+PERIOD_S = 1.0
 LONG = 20
 SMALL_NODES = 100
 NEAR = 0.02
@@ -83,7 +85,9 @@ def decide(
     snapshot: Snapshot, policy: Policy, worker: WorkerProcess | None, limits: Limits | None
 ) -> Outcome:
     """One session; without a worker the incumbent that the solver starts from."""
-    report = run_session(snapshot, policy, Surroundings(SystemClock(), worker, limits=limits))
+    period_ms = period_for(PERIOD_S, limits) if limits is not None else None
+    around = Surroundings(SystemClock(), worker, limits=limits, period_ms=period_ms)
+    report = run_session(snapshot, policy, around)
     certificate = report.plan.certificate
     return Outcome(
         certificate.levels,

@@ -405,11 +405,13 @@ class Scheduler:
 
     async def _in_thread(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report:
         optimises = policy.solver is SolverKind.CPSAT
+        limits = question.limits_for(policy.budgets.solve_ms, repeats)
         around = Surroundings(
             clock=self._parts.clock,
             solver=self._parts.solver.ready if optimises else None,
             incidents=self._parts.dumps,
-            limits=question.limits_for(policy.budgets.solve_ms, repeats),
+            limits=limits,
+            period_ms=question.period_for(self._parts.policies.period_s, limits),
         )
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self._hold, snapshot, policy, around)

@@ -7,6 +7,7 @@ shares with code of its own, `shares_by_name`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,7 +56,38 @@ def supply_of(problem: Problem) -> I64:
 
 
 def _weighted_shares(problem: Problem) -> WeightedShares:
-    queues, supply = problem.queues, supply_of(problem)
+    return _share_by(_Terms(problem.queues, supply_of(problem)))
+
+
+class _Terms:
+    """What shares depend on, compared by value: the problems of a session mostly agree in it."""
+
+    def __init__(self, queues: QueueArrays, supply: I64) -> None:
+        self.queues, self.supply = queues, supply
+        parts = (
+            queues.parent_of,
+            queues.weight,
+            queues.capability,
+            queues.guarantee,
+            queues.claimed,
+            queues.requested,
+            queues.oldest_ms,
+            queues.has_gangs,
+            supply,
+        )
+        self._values = (queues.names, *(part.tobytes() for part in parts))
+        self._hash = hash(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Terms) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@lru_cache(maxsize=4)
+def _share_by(terms: _Terms) -> WeightedShares:
+    queues, supply = terms.queues, terms.supply
     tree = _Tree(queues)
     shares = _uncontested(queues, tree)
     for r in np.flatnonzero(_is_contested(queues, tree, supply)).tolist():

@@ -113,3 +113,8 @@ def limits_for(solve_ms: int, repeats: int) -> Limits:
         return Limits(budget_ms=solve_ms)
     times = min(2**repeats, MOST_TIMES)
     return Limits(budget_ms=solve_ms * times, seed=repeats, num_engines=2)
+
+
+def period_for(period_s: float, limits: Limits) -> int:
+    """Milliseconds in which a session aims to end: its period, or two and a half budgets."""
+    return max(int(period_s * 1000), 5 * (limits.budget_ms or 0) // 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -148,6 +149,9 @@ class Surroundings:
         Who looks on while it searches; None where nobody does and no history is kept.
     start
         What an earlier session on the same snapshot has left, to be gone on from.
+    period_ms
+        Wall time in which a session aims to end: on large clusters searches get a smaller part of
+        it, and later candidates and bounds are left out. None where nothing limits a whole session.
 
     """
 
@@ -158,6 +162,7 @@ class Surroundings:
     outside: Outside | None = None
     watch: Watch | None = None
     start: tuple[Incumbent, ...] = ()
+    period_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -303,6 +308,7 @@ class _Session:
         self._policy = replace(policy, rules=rules)
         self._around = surroundings
         self._watch = Stopwatch(surroundings.clock)
+        self._begun_s = surroundings.clock.monotonic() if surroundings.clock else 0.0
         self._history = History(surroundings.watch, _elapsed(surroundings.clock))
         self._hopeless: Mapping[int, Reason | None] = {}
         self._accused: dict[str, Reason] = {}
@@ -374,7 +380,8 @@ class _Session:
             yield Candidate(first, first.answers[0])
             return
         rounds = [*self._making_room(first), first]
-        for each in (*rounds, *self._choosing_jointly(first, rounds[0])):
+        jointly = () if self._is_late else self._choosing_jointly(first, rounds[0])
+        for each in (*rounds, *jointly):
             # Where the solver has kept the pipeline's decisions they compete once.
             distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
             yield from (Candidate(each, answer) for answer in reversed(distinct.values()))
@@ -393,12 +400,14 @@ class _Session:
     def _bound_over_all(self, chosen: Candidate) -> None:
         """Bound the levels that are open over every plan that the policy allows."""
         scope, solver = self._scope, self._around.solver
-        if scope is None or not scope.is_open or solver is None:
+        if scope is None or not scope.is_open or solver is None or self._is_late:
             return
         values = scope.values_of(chosen)
         certified = scope.certify(chosen)
         results = (*certified[0], *certified[1])
         if values is None or all(r.status is LevelStatus.OPTIMAL for r in results):
+            return
+        if self._left_for_bounds_ms() == 0:
             return
         first = scope.first
         with self._watch("bound"):
@@ -442,6 +451,8 @@ class _Session:
     @property
     def _has_time(self) -> bool:
         """Whether what searches have left is enough for one more plan of the pipeline."""
+        if self._is_late:
+            return False
         if self._limits.budget_ms is None or self._around.clock is None:
             return True
         seconds = self._watch.seconds
@@ -473,6 +484,8 @@ class _Session:
             if rank_candidates([best, found])[0] is best:
                 continue
             violations = self._verify(found.round, found.actions or ())
+            if violations and self._is_late:
+                continue
             repaired = self._repaired(first, found, violations) if violations else found
             if repaired is not None:
                 yield replace(repaired, dropped=())
@@ -612,9 +625,31 @@ class _Session:
         except PluginFailure as e:
             return replace(greedy, stopped=f"plugin {e.fault.plugin} failed")
 
-    @property
+    @cached_property
     def _limits(self) -> Limits:
-        return self._around.limits or Limits(budget_ms=self._policy.budgets.solve_ms)
+        """The limits of one search; fixed when the first one begins.
+
+        To verify and explain a plan takes about as long as what precedes the first search, and all
+        searches together may take two budgets. Where the period has no room for that each gets
+        less, but at least half its budget: without searches no gang could preempt.
+        """
+        limits = self._around.limits or Limits(budget_ms=self._policy.budgets.solve_ms)
+        elapsed_ms, period_ms = self._elapsed_ms(), self._around.period_ms
+        if limits.budget_ms is None or elapsed_ms is None or period_ms is None:
+            return limits
+        fair_ms = max((period_ms - 2 * elapsed_ms) // 2, limits.budget_ms // 2)
+        return replace(limits, budget_ms=min(limits.budget_ms, fair_ms))
+
+    def _elapsed_ms(self) -> int | None:
+        """Wall time since the session began; None without a clock."""
+        clock = self._around.clock
+        return None if clock is None else int((clock.monotonic() - self._begun_s) * 1000)
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether the period has passed, so that nothing optional may begin."""
+        elapsed_ms, period_ms = self._elapsed_ms(), self._around.period_ms
+        return elapsed_ms is not None and period_ms is not None and elapsed_ms >= period_ms
 
     def _making_room(self, first: Round) -> Iterator[Round]:
         """Rounds in which room was made for what stayed out: by moving, or else by evicting.
@@ -789,6 +824,8 @@ class _Session:
     def _lending_search(self) -> Search | None:
         """What the second stage may use: a quarter of the budget, as far as it is left."""
         if self._around.solver is None:
+            return None
+        if self._is_late:
             return None
         budget_ms, left_ms = self._limits.budget_ms, self._left_ms()
         if budget_ms is not None:

@@ -1,0 +1,99 @@
+"""A session aims to end within its period: searches share what building the problem leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from optsched.domain.decisions import Evict
+from optsched.engines.cpsat.model import Limits
+from optsched.engines.cpsat.solver import InProcess
+from optsched.policy.load import load_policy
+from optsched.session.question import period_for
+from optsched.session.session import Surroundings, run_session
+from tests.support.evictions import full_cluster
+
+if TYPE_CHECKING:
+    from optsched.engines.cpsat.model import LevelModel
+    from optsched.engines.cpsat.solver import Solved, Tell
+    from optsched.session.session import Report
+
+SNAPSHOT = full_cluster(np.random.default_rng(2))
+POLICY = load_policy("volcano-default", Path.read_text)
+LIMITS = Limits(budget_ms=400, num_workers=1)
+
+
+@dataclass
+class SteppingClock:
+    """Each look at it takes the same time."""
+
+    step_s: float
+    at_s: float = 0.0
+
+    def now_ms(self) -> int:
+        return int(self.at_s * 1000)
+
+    def monotonic(self) -> float:
+        self.at_s += self.step_s
+        return self.at_s
+
+
+@dataclass
+class Recording(InProcess):
+    """Solves without a time limit, and keeps the budgets that it was given."""
+
+    budgets: list[int | None] = field(default_factory=list)
+
+    def solve(self, model: LevelModel, limits: Limits, tell: Tell = None) -> Solved:
+        self.budgets.append(limits.budget_ms)
+        return super().solve(model, replace(limits, budget_ms=None), tell)
+
+
+def hold(step_s: float, period_ms: int | None) -> tuple[Report, list[int | None]]:
+    solver = Recording()
+    clock = SteppingClock(step_s)
+    around = Surroundings(clock=clock, solver=solver, limits=LIMITS, period_ms=period_ms)
+    return run_session(SNAPSHOT, POLICY, around), solver.budgets
+
+
+def test_a_quick_session_searches_for_its_whole_budget() -> None:
+    _, budgets = hold(0.0, 1000)
+    assert budgets == hold(0.0, None)[1]
+
+
+def test_a_slow_session_searches_for_less() -> None:
+    _, free = hold(0.03, None)
+    _, bound = hold(0.03, 1000)
+    assert free[0] is not None
+    assert bound[0] is not None
+    assert free[0] // 2 <= bound[0] < free[0]
+
+
+@pytest.mark.parametrize("step_s", [0.005, 0.02])
+def test_a_late_session_still_evicts(step_s: float) -> None:
+    """Half the budget is left to searches however late it is: without them nothing preempts."""
+    _, free = hold(step_s, None)
+    report, budgets = hold(step_s, 1)
+    assert free[0] is not None
+    assert budgets[0] == free[0] // 2
+    assert any(isinstance(action, Evict) for action in report.plan.actions)
+
+
+def test_a_late_session_leaves_out_what_is_optional() -> None:
+    _, free = hold(0.01, None)
+    _, late = hold(0.01, 1)
+    assert 0 < len(late) < len(free)
+
+
+@pytest.mark.parametrize(
+    ("period_s", "budget_ms", "expected"),
+    [(1.0, 400, 1000), (5.0, 400, 5000), (0.1, 100, 250), (1.0, 1600, 4000), (1.0, None, 1000)],
+)
+def test_the_period_has_room_for_searches(
+    period_s: float, budget_ms: int | None, expected: int
+) -> None:
+    assert period_for(period_s, Limits(budget_ms=budget_ms)) == expected
