@@ -28,8 +28,8 @@ from aiohttp import web
 
 from optsched.kube.certificates import renewed
 from optsched.local.assets import require
+from optsched.local.components import Options
 from optsched.local.files import shipped
-from optsched.local.kubectl import install_crds
 from optsched.local.plane import ControlPlane
 
 if TYPE_CHECKING:
@@ -248,11 +248,11 @@ def main() -> None:
             asyncio.run(nothing(int(port), Path(folder)))
         return
     say = lambda message: print(message, flush=True)  # noqa: E731
+    options = Options(definitions=shipped("crds"))
     with (
         tempfile.TemporaryDirectory(prefix="optsched-") as directory,
-        ControlPlane.start(Path(directory) / "plane", require(say)) as plane,
+        ControlPlane.start(Path(directory) / "plane", require(say), options) as plane,
     ):
-        install_crds(plane.kubectl, shipped("crds"))
         plane.kubectl.apply(
             {
                 "apiVersion": "scheduling.volcano.sh/v1beta1",

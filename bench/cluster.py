@@ -30,8 +30,8 @@ import yaml
 
 from bench.memory import peak_mib
 from optsched.local.assets import require
+from optsched.local.components import Options
 from optsched.local.files import shipped
-from optsched.local.kubectl import install_crds
 from optsched.local.nodes import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 
@@ -387,12 +387,11 @@ def main(bench: Bench, about: str | None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
     say = lambda message: print(message, flush=True)  # noqa: E731
-    assets = require(say)
+    assets, options = require(say), Options(definitions=shipped("crds"))
     with (
         tempfile.TemporaryDirectory(prefix="optsched-") as directory,
-        ControlPlane.start(Path(directory) / "plane", assets) as plane,
+        ControlPlane.start(Path(directory) / "plane", assets, options) as plane,
     ):
-        install_crds(plane.kubectl, shipped("crds"))
         resources = {"cpu": "32", "memory": "256Gi", "gpu": 8}
         manifests = [node_manifest(f"node-{i:04d}", **resources) for i in range(1000)]
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optsched.local.assets import require
+from optsched.local.components import Options
 from optsched.local.files import shipped
-from optsched.local.kubectl import install_crds
 from optsched.local.plane import ControlPlane
 from tests.support.jobs import documents
 from tests.support.shared import shared
@@ -66,11 +66,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     say = lambda message: print(message, flush=True)  # noqa: E731
+    options = Options(definitions=shipped("crds"))
     with (
         tempfile.TemporaryDirectory(prefix="optsched-") as directory,
-        ControlPlane.start(Path(directory) / "plane", require(say)) as plane,
+        ControlPlane.start(Path(directory) / "plane", require(say), options) as plane,
     ):
-        install_crds(plane.kubectl, shipped("crds"))
         folder = Path(directory)
         with Together(plane, folder, *scheduler_flags(folder)) as together:
             make_namespace(together.api, NAMESPACE)

@@ -20,8 +20,8 @@ from optsched.cli.screen import PlainConsole
 from optsched.engines.cpsat.solver import InProcess
 from optsched.formats.pods import DecodeOptions
 from optsched.local.assets import AssetsError, require
+from optsched.local.components import Options
 from optsched.local.files import shipped
-from optsched.local.kubectl import install_crds
 from optsched.local.nodes import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 from optsched.policy.load import load_policy
@@ -119,7 +119,8 @@ def _stage(console: Console, *, emulated: bool) -> Iterator[Stage]:
         return
     with tempfile.TemporaryDirectory(prefix="optsched-") as directory:
         with console.status("starting etcd, kube-apiserver, kube-controller-manager and KWOK"):
-            plane = ControlPlane.start(Path(directory), assets)
+            options = Options(definitions=shipped("crds"))
+            plane = ControlPlane.start(Path(directory), assets, options)
         with plane:
             console.print(f"Kubernetes {_version(plane)} on {plane.server}")
             with _Real(plane) as stage:
@@ -139,7 +140,6 @@ class _Real:
 
     def __enter__(self) -> _Real:
         kubectl = self._plane.kubectl
-        install_crds(kubectl, shipped("crds"))
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         kubectl.apply(manifest_list([namespace, *NODES]))
         command = [sys.executable, "-m", "optsched.cli.main", "scheduler"]

@@ -14,7 +14,7 @@ from optsched.cli.screen import PlainConsole
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options
 from optsched.local.files import cache_directory, shipped
-from optsched.local.kubectl import KubectlError, install_crds
+from optsched.local.kubectl import KubectlError
 from optsched.local.nodes import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane, PlaneError, wipe
 
@@ -53,17 +53,17 @@ def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, g
     """Start it, and leave it running until `optsched local down`."""
     with _reported_errors(), _progress() as report:
         assets = require(report)
-        options = Options(lifetime=Lifetime.DETACHED, scheduler=scheduler)
+        options = Options(
+            lifetime=Lifetime.DETACHED, scheduler=scheduler, definitions=shipped("crds")
+        )
         plane = ControlPlane.start(directory, assets, options, on_progress=report)
-        report("installing the resource definitions")
-        crds = install_crds(plane.kubectl, shipped("crds"))
         if nodes:
             report(f"making {nodes} nodes")
             names = [f"node-{i:0{len(str(nodes))}}" for i in range(1, nodes + 1)]
             manifests = [node_manifest(name, cpu=cpu, memory=memory, gpu=gpu) for name in names]
             plane.kubectl.apply(manifest_list(manifests))
     click.echo(f"ready     {plane.server}")
-    click.echo(f"CRDs      {len(crds)}")
+    click.echo(f"CRDs      {len(plane.definitions)}")
     click.echo(f"nodes     {nodes} new")
     click.echo(f"use it    export KUBECONFIG={plane.kubeconfig}")
 

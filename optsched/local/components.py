@@ -68,11 +68,21 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a plane is to be; `extra_args` follow a component's own, and so override them."""
+    """How a plane is to be; `extra_args` follow a component's own, and so override them.
+
+    Attributes
+    ----------
+    definitions
+        A folder of CustomResourceDefinitions that are served before controllers start; None for
+        none. kube-controller-manager looks for new kinds every 30 s only, and until it knows one,
+        objects of the kind that are deleted may keep what they own.
+
+    """
 
     lifetime: Lifetime = Lifetime.OWNED
     scheduler: bool = False
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    definitions: Path | None = None
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.extra_args) - set(COMPONENTS)):

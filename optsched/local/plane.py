@@ -31,7 +31,7 @@ from optsched.local.components import (
 )
 from optsched.local.files import locked, write_private
 from optsched.local.kubeconfig import kubeconfig, write_kubeconfig
-from optsched.local.kubectl import Kubectl
+from optsched.local.kubectl import Kubectl, install_crds
 from optsched.local.pki import Authority, Credential, ensure_pki
 
 if TYPE_CHECKING:
@@ -56,6 +56,12 @@ class ControlPlane:
     """A control plane in a directory; any process may attach to it and do everything below.
 
     As a context manager it is stopped at the end of the block.
+
+    Attributes
+    ----------
+    definitions
+        Names of the CustomResourceDefinitions that this start has installed.
+
     """
 
     def __init__(self, directory: Path, state: State) -> None:
@@ -63,6 +69,7 @@ class ControlPlane:
         self._state = state
         self._spawned: dict[str, int] = {}
         self._owner: Owner | None = None
+        self.definitions: tuple[str, ...] = ()
 
     @classmethod
     def start(
@@ -76,8 +83,8 @@ class ControlPlane:
         """Start every component and return when all are ready, in about three seconds.
 
         Objects, certificates and, if still free, ports of an earlier start in the same directory
-        are kept. Raises PlaneError when a plane runs there already or a component fails; nothing
-        is left running then.
+        are kept. Raises PlaneError when a plane runs there already or a component fails, and
+        KubectlError when definitions are refused; nothing is left running then.
         """
         options = options or Options()
         layout = Layout(directory.absolute())
@@ -90,6 +97,9 @@ class ControlPlane:
                 for wave in _waves(options.components):
                     on_progress(f"starting {', '.join(wave)}")
                     plane._start(wave)
+                    if API_SERVER in wave and options.definitions is not None:
+                        on_progress("installing the resource definitions")
+                        plane.definitions = install_crds(plane.kubectl, options.definitions)
             except BaseException:
                 plane.stop()
                 raise

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.local.assets import Assets, AssetsError, require
+from optsched.local.components import Options
 from optsched.local.files import shipped
-from optsched.local.kubectl import install_crds
 from optsched.local.plane import ControlPlane
 from tests.support.api import Api
 from tests.support.live import Site
@@ -59,8 +59,8 @@ def control_plane(
     assets: Assets, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
     """A running plane with our CRDs; `.kubectl(...)` gives text, `.kubectl.json(...)` objects."""
-    with ControlPlane.start(tmp_path_factory.mktemp("plane"), assets) as plane:
-        install_crds(plane.kubectl, shipped("crds"))
+    options = Options(definitions=shipped("crds"))
+    with ControlPlane.start(tmp_path_factory.mktemp("plane"), assets, options) as plane:
         yield plane
 
 
@@ -82,6 +82,6 @@ def site(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[Site
 @pytest.fixture(scope="module")
 def own_plane(assets: Assets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A plane for one file of tests: for what has names that nobody may change."""
-    with ControlPlane.start(tmp_path_factory.mktemp("plane"), assets) as plane:
-        install_crds(plane.kubectl, shipped("crds"))
+    options = Options(definitions=shipped("crds"))
+    with ControlPlane.start(tmp_path_factory.mktemp("plane"), assets, options) as plane:
         yield plane

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.local.components import API_SERVER
+from optsched.local.components import API_SERVER, Options
 from optsched.local.files import shipped
-from optsched.local.kubectl import install_crds
 from optsched.local.plane import ControlPlane
 from tests.support.api import Api, until
 from tests.support.live import Site
@@ -28,8 +27,8 @@ _SITES = count(1)
 
 @pytest.fixture(scope="module")
 def plane(assets: Assets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane.start(tmp_path_factory.mktemp("restarted"), assets) as plane:
-        install_crds(plane.kubectl, shipped("crds"))
+    options = Options(definitions=shipped("crds"))
+    with ControlPlane.start(tmp_path_factory.mktemp("restarted"), assets, options) as plane:
         yield plane
 
 

@@ -11,7 +11,6 @@ import yaml
 
 from optsched.local.components import API_SERVER, Options
 from optsched.local.files import shipped
-from optsched.local.kubectl import install_crds
 from optsched.local.plane import ControlPlane
 from tests.support.api import Api
 from tests.support.live import Site
@@ -90,9 +89,9 @@ def audited(
     policy, log = folder / "policy.yaml", folder / "audit.log"
     policy.write_text(yaml.safe_dump(POLICY))
     flags = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
-    options = Options(extra_args={API_SERVER: [*flags, "--audit-log-mode=blocking"]})
+    extra = {API_SERVER: [*flags, "--audit-log-mode=blocking"]}
+    options = Options(extra_args=extra, definitions=shipped("crds"))
     with ControlPlane.start(folder / "plane", assets, options) as plane:
-        install_crds(plane.kubectl, shipped("crds"))
         yield plane, Audit(log)
 
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from optsched.local.assets import require
+from optsched.local.components import Options
 from optsched.local.files import shipped
-from optsched.local.kubectl import install_crds
 from optsched.local.plane import ControlPlane
 from tests.faults.run import Run
 from tests.faults.schedule import FaultKind, Schedule, draw_schedule
@@ -48,8 +48,8 @@ def main() -> int:
 def _played(schedule: Schedule, folder: Path, rate: float) -> bool:
     """Play one seed on a plane of its own; whether something did not hold."""
     begun = time.monotonic()
-    with ControlPlane.start(folder / "plane", require(print)) as plane:
-        install_crds(plane.kubectl, shipped("crds"))
+    options = Options(definitions=shipped("crds"))
+    with ControlPlane.start(folder / "plane", require(print), options) as plane:
         api = Api(plane.kubeconfig)
         with Site(f"faults-{schedule.seed}", api, plane.kubeconfig, folder) as site:
             result = Run(plane, site, schedule, folder, rate).play()

@@ -9,7 +9,7 @@ import pytest
 
 from optsched.local import plane as plane_module
 from optsched.local.assets import BINARIES, Assets
-from optsched.local.components import API_SERVER, WITH_PORT, Layout, Options, State
+from optsched.local.components import API_SERVER, WITH_PORT, Layout, Lifetime, Options, State
 from optsched.local.plane import ControlPlane, PlaneError, wipe
 
 MISSING = Assets({binary.name: Path("/nowhere") / binary.name for binary in BINARIES})
@@ -73,6 +73,24 @@ def test_a_start_that_fails_leaves_only_files(tmp_path: Path) -> None:
     assert plane.components[:2] == ("etcd", "kube-apiserver")
     wipe(tmp_path)
     assert not tmp_path.exists()
+
+
+def test_definitions_are_there_before_controllers_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[object] = []
+
+    def install(_: object, folder: Path) -> tuple[str, ...]:
+        steps.append(folder)
+        return ("things.example",)
+
+    monkeypatch.setattr(ControlPlane, "_start", lambda _, names: steps.append(tuple(names)))
+    monkeypatch.setattr(plane_module, "install_crds", install)
+    options = Options(lifetime=Lifetime.DETACHED, definitions=tmp_path / "crds")
+    plane = ControlPlane.start(tmp_path, MISSING, options)
+    others = ("kube-controller-manager", "kwok")
+    assert steps == [("etcd",), ("kube-apiserver",), tmp_path / "crds", others]
+    assert plane.definitions == ("things.example",)
 
 
 def test_wiping_spares_what_is_not_its_own(tmp_path: Path) -> None:
