@@ -87,6 +87,11 @@ bench-crater: $(STAMP) ## the five shapes of Crater's jobs, from kubectl apply t
 	bash .ci/prerequisites go
 	$(PY) -m bench.crater
 
+.PHONY: bench-requests
+bench-requests: $(STAMP) ## requests of scheduler and controllers per bound pod, and how late events are
+	bash .ci/prerequisites go
+	$(PY) -m bench.requests
+
 .PHONY: demo
 demo: $(STAMP) ## the gang experiment on a Kubernetes control plane of this machine
 	bash .ci/prerequisites go || true

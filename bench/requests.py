@@ -1,0 +1,289 @@
+"""Requests of scheduler and controllers for each bound pod, and how late events are.
+
+`make bench-requests`. Jobs come at a steady rate on a real API server with KWOK nodes; each pod
+runs for a few seconds and succeeds. The API server's audit log says who sent what: every request
+counts (binds, pods, statuses, events, leases), lists and watches are shown apart. An event is late
+by the time from the bind, or from the moment that it names, until the API server has taken it.
+Times of events have whole seconds, so that those of other reasons seem up to a second later.
+
+`--show` prints the bodies of patches and events, most frequent first, as fields without values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.local.assets import require
+from optsched.local.components import API_SERVER, Options
+from optsched.local.files import shipped
+from optsched.local.plane import ControlPlane
+from tests.support.api import Api, until
+from tests.support.live import BATCH, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Raw = dict[str, Any]
+
+PROCESSES: Final = ("scheduler", "controllers")
+READS: Final = frozenset({"list", "watch"})
+POLICY: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        *({"level": "Request", "users": [name]} for name in PROCESSES),
+        {"level": "None"},
+    ],
+}
+QUIET_S: Final = 6.0
+"""How long nothing happens before counting ends: statuses and events have 5 s."""
+
+END_S: Final = 120.0
+CPUS, NUM_NODES = 32, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Jobs of equal pods, all of them needed, that come at a steady rate.
+
+    Attributes
+    ----------
+    size
+        Pods of a job.
+    pods_per_s, seconds
+        How many pods come in a second, and for how long.
+    run_s
+        How long each pod runs.
+
+    """
+
+    size: int
+    pods_per_s: float
+    seconds: float
+    run_s: float
+
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs come."""
+        return max(1, round(self.pods_per_s * self.seconds / self.size))
+
+    def job(self, number: int) -> Raw:
+        """One of the jobs."""
+        requests = {"cpu": "1", "memory": "64Mi"}
+        pod = {
+            "metadata": {"annotations": {"optsched.io/run-seconds": str(self.run_s)}},
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [
+                    {"name": "main", "image": "none", "resources": {"requests": requests}}
+                ],
+            },
+        }
+        task = {"name": "work", "replicas": self.size, "template": pod}
+        return {
+            "apiVersion": BATCH,
+            "kind": "Job",
+            "metadata": {"name": f"job-{number:04d}"},
+            "spec": {"minAvailable": self.size, "queue": "default", "tasks": [task]},
+        }
+
+
+@dataclass(slots=True)
+class Measured:
+    """What the audit log says about a workload.
+
+    Attributes
+    ----------
+    requests
+        Number of requests by process and by verb with resource.
+    shapes
+        Number of bodies by process, verb with resource and the fields that they have.
+    delays_s
+        By process and reason, how late each event was written.
+
+    """
+
+    num_pods: int = 0
+    requests: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    shapes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    delays_s: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def per_pod(self, process: str) -> float:
+        """Requests of a process for each bound pod; lists and watches aside."""
+        counts = self.requests[process]
+        number = sum(n for key, n in counts.items() if key.split()[0] not in READS)
+        return number / max(1, self.num_pods)
+
+
+def read_audit(entries: Iterable[Raw]) -> Measured:
+    """Count the requests of an audit log."""
+    measured = Measured()
+    bound_s: dict[tuple[str, str], float] = {}
+    for entry in entries:
+        process, ref = entry["user"]["username"], entry.get("objectRef") or {}
+        part = f"/{ref['subresource']}" if "subresource" in ref else ""
+        refused = entry["responseStatus"].get("code", 200) >= 400
+        key = f"{entry['verb']} {ref.get('resource', entry['requestURI'])}{part}"
+        measured.requests[process][f"{key} (refused)" if refused else key] += 1
+        body = entry.get("requestObject") or {}
+        done_s = datetime.fromisoformat(entry["stageTimestamp"]).timestamp()
+        if refused:
+            continue
+        if key == "create pods/binding":
+            measured.num_pods += 1
+            bound_s[ref["namespace"], ref["name"]] = done_s
+        if ref.get("resource") == "events":
+            reason = body.get("reason") or "(again)"
+            about = body.get("involvedObject") or {}
+            measured.shapes[process][f"{key} {about.get('kind', '')} {reason}"] += 1
+            stamped_s = datetime.fromisoformat(body["lastTimestamp"]).timestamp()
+            happened = (about.get("namespace", ""), about.get("name", ""))
+            if reason == "Scheduled":
+                stamped_s = bound_s.get(happened, stamped_s)
+            measured.delays_s[process, reason].append(done_s - stamped_s)
+        elif body:
+            measured.shapes[process][f"{key} {shape_of(body)}"] += 1
+    return measured
+
+
+def shape_of(body: Raw) -> str:
+    """The fields of a body without their values, two deep; a phase with its value."""
+    found = []
+    for name, value in sorted(body.items()):
+        if name in ("apiVersion", "kind") or not isinstance(value, dict):
+            continue
+        inner = [
+            f"phase={inner}"
+            if key == "phase"
+            else f"state={inner.get('phase', '')}"
+            if key == "state" and isinstance(inner, dict)
+            else key
+            for key, inner in sorted(value.items())
+        ]
+        found.append(f"{name}.{{{', '.join(inner)}}}")
+    return " ".join(found)
+
+
+class Audit:
+    """An audit log that is read from where it ended last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+
+    def read(self) -> list[Raw]:
+        """Entries that are new."""
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            lines = file.read()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def play(site: Site, work: Workload, audit: Audit) -> Measured:
+    """Submit the jobs, wait until all have ended and all is quiet, and count."""
+    path = f"/apis/{BATCH}/namespaces/{site.name}/jobs"
+    audit.read()
+    begun_s = time.monotonic()
+    for number in range(work.num_jobs):
+        due_s = begun_s + number * work.size / work.pods_per_s
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        body = work.job(number)
+        site.suit(body)
+        site.api.post(path, body)
+
+    def has_ended() -> bool:
+        phases = Counter(job["status"]["state"]["phase"] for job in site.api.items(path))
+        return phases["Completed"] == work.num_jobs
+
+    until(has_ended, "all jobs have ended", END_S)
+    time.sleep(QUIET_S)
+    return read_audit(audit.read())
+
+
+def table(measured: Measured, process: str) -> list[str]:
+    """Lines about one process, the most frequent requests first; lists and watches last."""
+    counts = measured.requests[process]
+    lines = [f"  {process}: {measured.per_pod(process):.2f} requests per bound pod"]
+    for key, number in sorted(counts.items(), key=lambda e: (e[0].split()[0] in READS, -e[1])):
+        lines.append(f"    {key:44} {number:6} {number / max(1, measured.num_pods):8.3f}")
+    for (who, reason), delays_s in sorted(measured.delays_s.items()):
+        if who == process:
+            p99 = sorted(delays_s)[int(0.99 * (len(delays_s) - 1))]
+            lines.append(
+                f"    event {reason:30} {len(delays_s):6}   late by p50 "
+                f"{statistics.median(delays_s):5.2f} s, p99 {p99:5.2f} s"
+            )
+    return lines
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.requests", description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 4, 16], help="pods of a job")
+    parser.add_argument("--rate", type=float, default=10.0, help="pods a second")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long jobs come")
+    parser.add_argument("--run", type=float, default=5.0, help="how long a pod runs, in seconds")
+    parser.add_argument("--nodes", type=int, default=NUM_NODES, help=f"nodes of {CPUS} CPUs")
+    parser.add_argument("--show", action="store_true", help="print what the bodies have")
+    return parser.parse_args()
+
+
+def measure(plane: ControlPlane, works: Sequence[Workload], audit: Audit, num_nodes: int) -> None:
+    """Play workloads one after the other with new processes, and print what was counted."""
+    users = {name: plane.kubeconfig_for(name, ["system:masters"]) for name in PROCESSES}
+    show = _parsed().show
+    for number, work in enumerate(works):
+        api = Api(plane.kubeconfig)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Site(f"requests-{number}", api, plane.kubeconfig, Path(folder)) as site,
+        ):
+            site.nodes(num_nodes, cpus=CPUS, memory="256Gi")
+            lock = ("--leader-elect", "--lock-namespace", site.name)
+            site.scheduler("--schedule-period", "1s", *lock, kubeconfig=users["scheduler"]).begun()
+            site.controllers(*lock, kubeconfig=users["controllers"])
+            measured = play(site, work, audit)
+        api.close()
+        print(
+            f"{work.num_jobs} jobs of {work.size} pods, {work.pods_per_s:g} pods/s, each runs "
+            f"{work.run_s:g} s, {num_nodes} nodes of {CPUS} CPUs: {measured.num_pods} binds"
+        )
+        for process in PROCESSES:
+            print("\n".join(table(measured, process)), flush=True)
+            if show:
+                for key, times in measured.shapes[process].most_common():
+                    print(f"      {times:6} {key}")
+
+
+def main() -> None:
+    """Measure on a plane of its own."""
+    options = _parsed()
+    works = [Workload(size, options.rate, options.seconds, options.run) for size in options.sizes]
+    with tempfile.TemporaryDirectory(prefix="optsched-") as directory:
+        folder = Path(directory)
+        policy, log = folder / "policy.json", folder / "audit.log"
+        policy.write_text(json.dumps(POLICY))
+        flags = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
+        extra = {API_SERVER: [*flags, "--audit-log-mode=blocking"]}
+        plane = ControlPlane.start(
+            folder / "plane",
+            require(print),
+            Options(extra_args=extra, definitions=shipped("crds")),
+            on_progress=print,
+        )
+        with plane:
+            measure(plane, works, Audit(log), options.nodes)
+
+
+if __name__ == "__main__":
+    main()
