@@ -297,6 +297,14 @@ SUBJECT_ACCESS_REVIEW: Final = Kind(
     "subjectaccessreview",
     namespaced=False,
 )
+TOKEN_REVIEW: Final = Kind(
+    "authentication.k8s.io",
+    "v1",
+    "TokenReview",
+    "tokenreviews",
+    "tokenreview",
+    namespaced=False,
+)
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases", "lease")
 EVENT: Final = Kind("", "v1", "Event", "events", "event", ("ev",))
 

@@ -14,12 +14,14 @@ import click
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
 from optsched.cli.flags import (
+    METRICS_AUTH,
     Grammar,
     addresses,
     election,
     election_options,
     go_command,
     listen_options,
+    secure_metrics,
     warn_ignored,
 )
 from optsched.cli.logs import logging_options, set_up_logging
@@ -41,6 +43,7 @@ GRAMMAR: Final = Grammar(
         {
             "leader-elect",
             "enable-healthz",
+            METRICS_AUTH,
             "evictions-are-retries",
             "inherit-owner-annotations",
             "ssh",
@@ -152,6 +155,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         kubeconfig=given["kubeconfig"],
         election=election(given, LOCK_NAME),
         listen=tuple(addresses(given)),
+        metrics=secure_metrics(given),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import click
@@ -15,13 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from optsched.kube.lease import Election
+    from optsched.kube.metrics_server import SecureMetrics
     from optsched.kube.server import Address
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 HEALTHZ: Final = ":11251"
+METRICS: Final = ":8444"
+"""Where metrics are served over TLS."""
+
+METRICS_AUTH: Final = "metrics-auth"
 SHELL_LEFTOVER: Final = "2>&1"
 """Stands among the arguments in Volcano's manifests, where no shell is there to read it."""
+
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 log = logging.getLogger("optsched")
 
@@ -123,11 +131,25 @@ class Duration(click.ParamType[int]):
 
 
 def listen_options(default: str) -> Callable[[F], F]:
-    """Where health and metrics are served; read by `addresses`."""
+    """Where health and metrics are served; read by `addresses` and `secure_metrics`."""
     options = (
         click.option("--listen-address", default=default, help="/metrics, /healthz and /readyz."),
         click.option("--healthz-address", default="", help=f"The same again, such as {HEALTHZ}."),
         click.option("--enable-healthz/--no-enable-healthz", help=f"Listen on {HEALTHZ}, too."),
+        click.option(
+            "--metrics-tls-cert-file",
+            type=_FILE,
+            help="Serve /metrics over TLS, with this certificate, and nowhere else.",
+        ),
+        click.option("--metrics-tls-private-key-file", type=_FILE, help="The key of it."),
+        click.option(
+            "--metrics-address", default="", show_default=METRICS, help="Where that is served."
+        ),
+        click.option(
+            "--metrics-auth/--no-metrics-auth",
+            default=False,
+            help="Who reads /metrics sends a token, and has the right to get /metrics.",
+        ),
     )
     return lambda command: _all(options, command)
 
@@ -181,12 +203,40 @@ def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
 
 def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
     """Where flags want health and metrics."""
+    healthz = given["healthz_address"] or (HEALTHZ if given["enable_healthz"] else "")
+    yield from (_address(text) for text in (given["listen_address"], healthz) if text)
+
+
+def _address(text: str) -> Address:
     from optsched.kube.server import Address
 
-    healthz = given["healthz_address"] or (HEALTHZ if given["enable_healthz"] else "")
-    for text in (given["listen_address"], healthz):
-        if text:
-            try:
-                yield Address.parse(text)
-            except ValueError as e:
-                raise click.UsageError(str(e)) from e
+    try:
+        return Address.parse(text)
+    except ValueError as e:
+        raise click.UsageError(str(e)) from e
+
+
+def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
+    """Where flags want metrics over TLS; None where they name no certificate."""
+    from optsched.kube.metrics_server import SecureMetrics
+    from optsched.kube.trust import Files
+
+    certificate, key = given["metrics_tls_cert_file"], given["metrics_tls_private_key_file"]
+    if certificate is None and key is None:
+        if given["metrics_auth"]:
+            raise click.UsageError(
+                "--metrics-auth needs --metrics-tls-cert-file and --metrics-tls-private-key-file: "
+                "tokens travel over TLS alone"
+            )
+        if given["metrics_address"]:
+            raise click.UsageError(
+                "--metrics-address needs --metrics-tls-cert-file and "
+                "--metrics-tls-private-key-file: without them metrics are at --listen-address"
+            )
+        return None
+    if certificate is None or key is None:
+        raise click.UsageError(
+            "--metrics-tls-cert-file and --metrics-tls-private-key-file come together"
+        )
+    place = _address(given["metrics_address"] or METRICS)
+    return SecureMetrics(place, Files(certificate, key), given["metrics_auth"])

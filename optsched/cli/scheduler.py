@@ -18,6 +18,7 @@ from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
 from optsched.cli.collecting import collect_less
 from optsched.cli.flags import (
+    METRICS_AUTH,
     Duration,
     Grammar,
     addresses,
@@ -25,6 +26,7 @@ from optsched.cli.flags import (
     election_options,
     go_command,
     listen_options,
+    secure_metrics,
     warn_ignored,
 )
 from optsched.cli.logs import logging_options, set_up_logging
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL: Final = "volcano-default"
 
-SWITCHES: Final = frozenset({"leader-elect", "enable-healthz"})
+SWITCHES: Final = frozenset({"leader-elect", "enable-healthz", METRICS_AUTH})
 """Flags that are on or off; Go writes the latter as `--flag=false`."""
 
 IGNORED_SWITCHES: Final = frozenset(
@@ -214,6 +216,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         period_s=None if period_ms is None else period_ms / 1000,
         election=election(given, _lock_name(given)),
         listen=tuple(addresses(given)),
+        metrics=secure_metrics(given),
         dump_dir=given["dump_dir"],
         node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
     )

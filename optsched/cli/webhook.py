@@ -17,11 +17,13 @@ import click
 
 from optsched import __version__
 from optsched.cli.flags import (
+    METRICS_AUTH,
     Duration,
     Grammar,
     addresses,
     go_command,
     listen_options,
+    secure_metrics,
     warn_ignored,
 )
 from optsched.cli.logs import logging_options, set_up_logging
@@ -48,6 +50,7 @@ GRAMMAR: Final = Grammar(
     switches=frozenset(
         {
             "enable-healthz",
+            METRICS_AUTH,
             "enable-queue-allocated-pods-check",
             "enable-root-queue-protection",
             "queue-rbac",
@@ -207,6 +210,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         service_name=given["service_name"],
         kubeconfig=given["kubeconfig"],
         listen=tuple(addresses(given)),
+        metrics=secure_metrics(given),
         files=_files(given),
         url=given["url"],
         config=_config(given["conf"]),

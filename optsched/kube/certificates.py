@@ -6,8 +6,11 @@ replaced well before their end, and an authority that was replaced is trusted un
 
 from __future__ import annotations
 
+import ssl
+import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
@@ -63,6 +66,31 @@ def renewed(
 def expiry(certificate: bytes) -> datetime:
     """When a certificate ends; ValueError for something else."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
+    """Use credentials for new connections; returns when the certificate ends.
+
+    ValueError or OSError for a certificate and key that can not be read or do not match; the
+    context keeps what it had.
+    """
+    ends = expiry(credentials.certificate)
+    with tempfile.TemporaryDirectory() as folder:
+        certificate, key = Path(folder) / "tls.crt", Path(folder) / "tls.key"
+        for path, content in ((certificate, credentials.certificate), (key, credentials.key)):
+            path.touch(mode=0o600)
+            path.write_bytes(content)
+        # A pair that does not match would leave the one in use half replaced.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        tls.load_cert_chain(certificate, key)
+    return ends
+
+
+def server_context() -> ssl.SSLContext:
+    """Return a context for servers: TLS 1.2 or newer, no certificate yet."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    return tls
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from optsched.kube.controllers import Controllers, Parts
 from optsched.kube.errors import KubeError
 from optsched.kube.events import EventRecorder
 from optsched.kube.lease import Elector
+from optsched.kube.metrics_server import Listening, serve_process
 from optsched.kube.process import at_most, identity, on_signals
 from optsched.kube.scheduler import AlwaysLeading, Leadership
-from optsched.kube.server import serve
 from optsched.kube.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from optsched.kube.client import Client
     from optsched.kube.events import Note
     from optsched.kube.lease import Election
+    from optsched.kube.metrics_server import SecureMetrics
     from optsched.kube.ports import Ref
     from optsched.kube.server import Address
 
@@ -45,7 +46,9 @@ class Settings:
     election
         None where this process works without asking.
     listen
-        Where health and metrics are served.
+        Where health is served, and metrics unless `metrics` names another address.
+    metrics
+        Where metrics are served over TLS; None where they are served without.
 
     """
 
@@ -53,6 +56,7 @@ class Settings:
     kubeconfig: str = ""
     election: Election | None = None
     listen: tuple[Address, ...] = ()
+    metrics: SecureMetrics | None = None
 
 
 async def run(settings: Settings) -> None:
@@ -63,9 +67,9 @@ async def run(settings: Settings) -> None:
     async with connect(settings.kubeconfig) as client:
         process = _Process(settings, client)
         shell = process.shell
-        async with serve(settings.listen, shell, process.metrics.exposition) as places:
-            shown = ", ".join(f"{place.host}:{place.port}" for place in places)
-            log.info("cluster %s; health and metrics on %s", client.server, shown or "no port")
+        listening = Listening(settings.listen, settings.metrics)
+        async with serve_process(listening, shell, process.metrics.exposition, client) as places:
+            log.info("cluster %s; %s", client.server, places)
             await process.run()
 
 

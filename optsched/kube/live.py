@@ -29,12 +29,12 @@ from optsched.kube.follower import Follower
 from optsched.kube.geometries import GeometryReader
 from optsched.kube.lease import Elector
 from optsched.kube.metrics import Metrics
+from optsched.kube.metrics_server import Listening, serve_process
 from optsched.kube.outbox import Outbox
 from optsched.kube.policies import Policies
 from optsched.kube.ports import Ref
 from optsched.kube.process import at_most, identity, on_signals
 from optsched.kube.scheduler import AlwaysLeading, Leadership, Parts, Scheduler
-from optsched.kube.server import serve
 from optsched.kube.solving import SolverKeeper
 from optsched.kube.waiting import Waiting
 from optsched.kube.writes import Write, writer
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from optsched.kube.client import Client
     from optsched.kube.evictor import Victim
     from optsched.kube.lease import Election
+    from optsched.kube.metrics_server import SecureMetrics
     from optsched.kube.server import Address
     from optsched.policy.reload import PolicyWatch
 
@@ -80,7 +81,9 @@ class Settings:
     election
         None where this process schedules without asking.
     listen
-        Where health and metrics are served.
+        Where health is served, and metrics unless `metrics` names another address.
+    metrics
+        Where metrics are served over TLS; None where they are served without.
     node_labels
         (label, value): only nodes with one of them are used; all nodes where there are none.
 
@@ -93,6 +96,7 @@ class Settings:
     period_s: float | None = None
     election: Election | None = None
     listen: tuple[Address, ...] = ()
+    metrics: SecureMetrics | None = None
     dump_dir: Path = Path("dumps")
     node_labels: tuple[tuple[str, str], ...] = ()
 
@@ -104,9 +108,10 @@ async def run(settings: Settings) -> None:
     """
     async with connect(settings.kubeconfig) as client:
         live = _Live(settings, client)
-        async with serve(settings.listen, live.scheduler, live.metrics.exposition) as places:
-            shown = ", ".join(f"{place.host}:{place.port}" for place in places)
-            log.info("cluster %s; health and metrics on %s", client.server, shown or "no port")
+        listening = Listening(settings.listen, settings.metrics)
+        exposition = live.metrics.exposition
+        async with serve_process(listening, live.scheduler, exposition, client) as places:
+            log.info("cluster %s; %s", client.server, places)
             await live.run()
 
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from optsched.kube.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 
 class Probes(Protocol):
@@ -42,11 +42,12 @@ class Address:
 
 @asynccontextmanager
 async def serve(
-    addresses: Iterable[Address], probes: Probes, exposition: Callable[[], bytes]
+    addresses: Iterable[Address], probes: Probes, exposition: Callable[[], bytes] | None
 ) -> AsyncIterator[tuple[Address, ...]]:
     """Serve /healthz, /readyz and /metrics; gives the addresses as they came to be.
 
-    OSError for an address that can not be had.
+    exposition: None where /metrics is served at another address. OSError for an address that can
+    not be had.
     """
     runner = web.AppRunner(_application(probes, exposition), access_log=None)
     await runner.setup()
@@ -58,21 +59,30 @@ async def serve(
         await runner.cleanup()
 
 
-def _application(probes: Probes, exposition: Callable[[], bytes]) -> web.Application:
+def _application(probes: Probes, exposition: Callable[[], bytes] | None) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         return _verdict(probes.trouble())
 
     async def readyz(_: web.Request) -> web.Response:
         return _verdict(probes.trouble() or probes.unready())
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=exposition(), headers={"Content-Type": CONTENT_TYPE})
-
     application = web.Application()
     application.router.add_get("/healthz", healthz)
     application.router.add_get("/readyz", readyz)
-    application.router.add_get("/metrics", metrics)
+    if exposition is not None:
+        application.router.add_get("/metrics", metrics_handler(exposition))
     return application
+
+
+def metrics_handler(
+    exposition: Callable[[], bytes],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Return a handler that answers with metrics in Prometheus' format."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=exposition(), headers={"Content-Type": CONTENT_TYPE})
+
+    return metrics
 
 
 def _verdict(problem: str) -> web.Response:

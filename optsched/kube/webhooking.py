@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import ssl
-import tempfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from optsched.admission.registration import configuration_ref
 from optsched.kube.admission_file import AdmissionFile
 from optsched.kube.admission_world import LiveWorld
-from optsched.kube.certificates import Credentials, expiry
+from optsched.kube.certificates import load_credentials, server_context
 from optsched.kube.client import connect
 from optsched.kube.clock import SystemClock
 from optsched.kube.errors import KubeError
+from optsched.kube.metrics_server import Listening, serve_process
 from optsched.kube.process import on_signals
-from optsched.kube.server import Address, serve
 from optsched.kube.trust import SharedSecret, announce
 from optsched.kube.waiting import Waiting
 from optsched.kube.webhook import Reviewer, application, serve_reviews
@@ -28,11 +25,15 @@ from optsched.kube.webhook_metrics import WebhookMetrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
+    from pathlib import Path
 
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
+    from optsched.kube.certificates import Credentials
     from optsched.kube.client import Client
+    from optsched.kube.metrics_server import SecureMetrics
     from optsched.kube.ports import Ref
+    from optsched.kube.server import Address
     from optsched.kube.trust import Files, Signer
 
 LOOK_S: Final = 5.0
@@ -57,7 +58,9 @@ class Settings:
     place
         Where API servers ask.
     listen
-        Where health and metrics are served.
+        Where health is served, and metrics unless `metrics` names another address.
+    metrics
+        Where metrics are served over TLS; None where they are served without.
     files
         Credentials that somebody else renews; None where the server signs for itself.
     secret, names
@@ -81,6 +84,7 @@ class Settings:
     service_name: str
     kubeconfig: str = ""
     listen: tuple[Address, ...] = ()
+    metrics: SecureMetrics | None = None
     files: Files | None = None
     url: str = ""
     config: Path | None = None
@@ -95,9 +99,9 @@ async def run(settings: Settings) -> None:
     """
     async with connect(settings.kubeconfig) as client:
         process = _Process(settings, client)
-        async with serve(settings.listen, process, process.metrics.exposition) as places:
-            shown = ", ".join(f"{place.host}:{place.port}" for place in places)
-            log.info("cluster %s; health and metrics on %s", client.server, shown or "no port")
+        listening = Listening(settings.listen, settings.metrics)
+        async with serve_process(listening, process, process.metrics.exposition, client) as places:
+            log.info("cluster %s; %s", client.server, places)
             await process.run()
 
 
@@ -119,8 +123,7 @@ class _Process:
         self._signer: Signer = settings.files or SharedSecret(
             client, settings.secret, settings.names, clock
         )
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._tls = server_context()
         self._shown: Credentials | None = None
         self._is_trusted = False
         self._stopping = asyncio.Event()
@@ -227,15 +230,7 @@ class _Process:
 
     def _show(self, credentials: Credentials) -> None:
         """Use credentials for connections from now on; ValueError for those that are none."""
-        ends = expiry(credentials.certificate)
-        with tempfile.TemporaryDirectory() as folder:
-            certificate, key = Path(folder) / "tls.crt", Path(folder) / "tls.key"
-            for path, pem in ((certificate, credentials.certificate), (key, credentials.key)):
-                path.touch(mode=0o600)
-                path.write_bytes(pem)
-            # A pair that does not match would leave the one in use half replaced.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-            self._tls.load_cert_chain(certificate, key)
+        ends = load_credentials(self._tls, credentials)
         self._shown = credentials
         self.metrics.expires(ends.timestamp())
         log.info("a certificate that ends %s is shown", ends.isoformat())

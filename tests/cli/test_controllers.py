@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,9 @@ from optsched.cli.main import main
 from optsched.controllers import hypernode
 from optsched.kube import controlling
 from optsched.kube.lease import Election, LeaseTimes
+from optsched.kube.metrics_server import SecureMetrics
+from optsched.kube.server import Address
+from optsched.kube.trust import Files
 
 if TYPE_CHECKING:
     from optsched.kube.controlling import Settings
@@ -80,3 +84,11 @@ def test_owners_may_be_passed_over() -> None:
 def test_what_makes_no_sense_is_refused(ran: list[Settings], flag: str) -> None:
     assert call(flag)[0] == 2
     assert ran == []
+
+
+def test_metrics_are_served_over_tls_with_a_certificate(ran: list[Settings]):
+    flags = ("--metrics-tls-cert-file=/c", "--metrics-tls-private-key-file=/k", "--metrics-auth")
+    code, output = call(*flags)
+    assert code == 0, output
+    files = Files(Path("/c"), Path("/k"))
+    assert ran[-1].metrics == SecureMetrics(Address("", 8444), files, needs_rights=True)

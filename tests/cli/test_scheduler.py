@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
@@ -15,13 +16,14 @@ from optsched.domain.shards import Sharding, ShardMode
 from optsched.kube import live
 from optsched.kube.client import ConfigError
 from optsched.kube.lease import Election, LeaseTimes
+from optsched.kube.metrics_server import SecureMetrics
 from optsched.kube.server import Address
+from optsched.kube.trust import Files
 from optsched.policy.policy import SolverKind
 from tests.cli.served import Served, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from optsched.kube.live import Settings
 
@@ -102,6 +104,39 @@ def test_volcanos_manifest_works_as_it_is(command: Command, tmp_path: Path) -> N
         " WARNING without a meaning here: --logtostderr, --enable-metrics, --kube-api-qps, "
         "--kube-api-burst, --node-worker-threads, 2>&1"
     )
+
+
+CERTIFICATE = ("--metrics-tls-cert-file=/m/tls.crt", "--metrics-tls-private-key-file=/m/tls.key")
+
+
+def test_metrics_are_served_over_tls_with_a_certificate(command: Command) -> None:
+    files = Files(Path("/m/tls.crt"), Path("/m/tls.key"))
+    assert command.told().metrics is None
+    settings = command.told(*CERTIFICATE)
+    assert settings.metrics == SecureMetrics(Address("", 8444), files, needs_rights=False)
+    assert settings.listen == (Address("", 8080),)
+    settings = command.told(*CERTIFICATE, "--metrics-address=:1", "--metrics-auth=true")
+    assert settings.metrics == SecureMetrics(Address("", 1), files, needs_rights=True)
+    settings = command.told(*CERTIFICATE, "--metrics-auth=false")
+    assert settings.metrics is not None
+    assert not settings.metrics.needs_rights
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--metrics-auth",), "--metrics-auth needs --metrics-tls-cert-file"),
+        (("--metrics-address=:1",), "--metrics-address needs --metrics-tls-cert-file"),
+        (CERTIFICATE[:1], "--metrics-tls-cert-file and --metrics-tls-private-key-file come tog"),
+        ((*CERTIFICATE, "--metrics-address=x"), "'x' is no address: write HOST:PORT or :PORT"),
+    ],
+)
+def test_what_metrics_need_is_named(
+    command: Command, flags: tuple[str, ...], sentence: str
+) -> None:
+    result = command.invoke(*flags)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from optsched.admission.services import DEFAULT_PATHS
 from optsched.api.kinds import SECRET
 from optsched.kube import webhooking
 from optsched.kube.client import ConfigError
+from optsched.kube.metrics_server import SecureMetrics
 from optsched.kube.ports import Ref
 from optsched.kube.server import Address
 from optsched.kube.trust import Files
@@ -130,3 +131,12 @@ def test_resource_groups_come_from_a_file(command: Command, tmp_path: Path):
 def test_a_cluster_that_is_not_there_is_one_sentence(command: Command):
     command.error = ConfigError("nothing says where the cluster is")
     assert "Error: nothing says where the cluster is" in command.complaint(code=1)
+
+
+def test_metrics_are_served_over_tls_with_a_certificate(command: Command):
+    flags = ("--metrics-tls-cert-file=/c", "--metrics-tls-private-key-file=/k", "--metrics-auth")
+    files = Files(Path("/c"), Path("/k"))
+    assert command.told(*flags).metrics == SecureMetrics(
+        Address("", 8444), files, needs_rights=True
+    )
+    assert command.told().metrics is None

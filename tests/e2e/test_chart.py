@@ -91,7 +91,8 @@ def test_nothing_is_wrong_with_it(helm: Helm) -> None:
     [
         "",
         "custom.controller_config_override=a: 1,custom.admission_config_override=b: 2",
-        "custom.admission_feature_gates=SchedulingGatesQueueAdmission=true",
+        "custom.admission_feature_gates=SchedulingGatesQueueAdmission=true,"
+        "custom.metrics_tls_secret=tls,custom.metrics_auth_enable=true",
     ],
 )
 def test_an_api_server_takes_all_of_it(
@@ -222,6 +223,10 @@ def test_there_are_two_of_each_that_can_agree_on_a_leader(
         (
             "custom.scheduler_replicas=2,custom.leader_elect_enable=false",
             "custom.scheduler_replicas is 2 and custom.leader_elect_enable is false",
+        ),
+        (
+            "custom.metrics_auth_enable=true",
+            "custom.metrics_auth_enable is true and custom.metrics_tls_secret is empty",
         ),
         (
             "basic.scheduler_config_file=config/mine.conf",
@@ -362,7 +367,7 @@ def grants(objects: list[Raw]) -> set[tuple[str, str, str]]:
         for obj in objects
         if obj["kind"] in ("Role", "ClusterRole")
         for rule in obj["rules"]
-        for resource in rule["resources"]
+        for resource in rule.get("resources", ())
         for verb in rule["verbs"]
     }
 
@@ -423,6 +428,46 @@ def test_components_are_guarded_and_mount_the_keys_that_they_read(helm: Helm) ->
     found = {(obj["kind"], obj["metadata"]["name"]) for obj in off}
     assert ("PodDisruptionBudget", "volcano-admission") not in found
     assert not any(kind == "NetworkPolicy" for kind, _ in found)
+
+
+def test_metrics_are_served_over_tls_to_those_with_the_right(helm: Helm) -> None:
+    off = helm.objects()
+    assert "metrics-tls" not in str(off)
+    assert not [each for each in grants(off) if each[1] == "tokenreviews"]
+    over_tls = helm.objects("--set", "custom.metrics_tls_secret=m")
+    assert "--metrics-auth" not in str(over_tls)
+    assert grants(over_tls) == grants(off)
+    both = ("--set", "custom.metrics_tls_secret=m,custom.metrics_auth_enable=true")
+    objects = helm.objects(*both)
+    for name, pod in deployments(objects).items():
+        (container,) = pod["containers"]
+        assert "--metrics-auth" in container["args"]
+        (secret,) = [volume for volume in pod["volumes"] if volume["name"] == "metrics-tls"]
+        assert secret["secret"]["secretName"] == "m"
+        keys = [item["path"] for item in secret["secret"]["items"]]
+        (mount,) = [m for m in container["volumeMounts"] if m["name"] == "metrics-tls"]
+        for flag, key in zip(("cert", "private-key"), keys, strict=True):
+            assert f"--metrics-tls-{flag}-file={mount['mountPath']}/{key}" in container["args"]
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert f"--metrics-address=:{ports['metrics']}" in container["args"]
+        assert container["livenessProbe"]["httpGet"]["port"] == "http"
+        annotations = the(objects, "Deployment", name)["spec"]["template"]["metadata"][
+            "annotations"
+        ]
+        assert annotations["prometheus.io/port"] == str(ports["metrics"])
+        assert annotations["prometheus.io/scheme"] == "https"
+        ingress = the(objects, "NetworkPolicy", name)["spec"]["ingress"]
+        assert ingress[-1]["ports"] == [{"port": ports["metrics"], "protocol": "TCP"}]
+        rules = the(objects, "ClusterRole", f"{name}-metrics")["rules"]
+        resources = [resource for rule in rules for resource in rule["resources"]]
+        assert resources == ["tokenreviews", "subjectaccessreviews"]
+        (subject,) = the(objects, "ClusterRoleBinding", f"{name}-metrics")["subjects"]
+        assert subject["name"] == name
+    for name in ("scheduler", "controllers"):
+        (port,) = the(objects, "Service", f"volcano-{name}-service")["spec"]["ports"]
+        assert (port["port"], port["targetPort"]) == (8444, "metrics")
+    (rule,) = the(objects, "ClusterRole", "volcano-metrics-reader")["rules"]
+    assert rule == {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
 
 
 def test_namespaces_can_be_chosen(helm: Helm) -> None:

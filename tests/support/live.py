@@ -40,7 +40,7 @@ FAIL = "optsched.io/fail"
 BEGIN_S = 60.0
 END_S = 30.0
 
-_LISTENS = re.compile(r"health and metrics on \S+:(\d+)")
+_LISTENS = re.compile(r"health(?: and metrics)? on \S+:(\d+)")
 
 
 class Process:

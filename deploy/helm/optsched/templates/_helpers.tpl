@@ -27,7 +27,46 @@ admission: webhook-rbac.yaml
 {{- if $custom.job_ssh_enable }}{{ $files = append $files "controllers-ssh-rbac.yaml" }}{{ end }}
 {{- if $custom.controller_ufm_secret }}{{ $files = append $files "controllers-ufm-rbac.yaml" }}{{ end }}
 {{- end }}
+{{- if $custom.metrics_auth_enable }}
+{{- $files = append $files (get (include "optsched.rights" . | fromYaml) .of | replace "-rbac" "-metrics-rbac") }}
+{{- end }}
 {{- join "," $files }}
+{{- end }}
+
+{{/* The port of /metrics: (dict "root" "of" "httpPort"), the port of health. */}}
+{{- define "optsched.metricsPort" -}}
+{{- if .root.Values.custom.metrics_tls_secret }}8444{{ else }}{{ .httpPort }}{{ end }}
+{{- end }}
+
+{{/* The name of that port. */}}
+{{- define "optsched.metricsTarget" -}}
+{{- if .Values.custom.metrics_tls_secret }}metrics{{ else }}http{{ end }}
+{{- end }}
+
+{{/* Flags of metrics over TLS. */}}
+{{- define "optsched.metrics.flags" -}}
+{{- if .Values.custom.metrics_tls_secret }}
+- --metrics-tls-cert-file=/metrics-tls/tls.crt
+- --metrics-tls-private-key-file=/metrics-tls/tls.key
+- --metrics-address=:8444
+{{- if .Values.custom.metrics_auth_enable }}
+- --metrics-auth
+{{- end }}
+{{- else if .Values.custom.metrics_auth_enable }}
+{{- fail "custom.metrics_auth_enable is true and custom.metrics_tls_secret is empty: tokens travel over TLS alone; name a Secret with tls.crt and tls.key" }}
+{{- end }}
+{{- end }}
+
+{{/* Their port and their mount. */}}
+{{- define "optsched.metrics.ports" -}}
+{{- if .Values.custom.metrics_tls_secret }}
+- {name: metrics, containerPort: 8444}
+{{- end }}
+{{- end }}
+{{- define "optsched.metrics.mounts" -}}
+{{- if .Values.custom.metrics_tls_secret }}
+- {name: metrics-tls, mountPath: /metrics-tls, readOnly: true}
+{{- end }}
 {{- end }}
 
 {{/* The Service in front of the webhook, after which its configurations are named. */}}
@@ -136,10 +175,13 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       annotations:
-        {{- if and (get .root.Values.custom (printf "%s_metrics_enable" .of)) .metricsPort }}
+        {{- if and (get .root.Values.custom (printf "%s_metrics_enable" .of)) .httpPort }}
         prometheus.io/scrape: "true"
-        prometheus.io/port: {{ .metricsPort | quote }}
+        prometheus.io/port: {{ include "optsched.metricsPort" . | quote }}
         prometheus.io/path: /metrics
+        {{- if .root.Values.custom.metrics_tls_secret }}
+        prometheus.io/scheme: https
+        {{- end }}
         {{- end }}
         {{- with .checksum }}
         optsched.io/configuration: {{ . }}
@@ -187,6 +229,14 @@ spec:
       volumes:
       - name: tmp
         emptyDir: {}
+      {{- with .root.Values.custom.metrics_tls_secret }}
+      - name: metrics-tls
+        secret:
+          secretName: {{ . }}
+          items:
+          - {key: tls.crt, path: tls.crt}
+          - {key: tls.key, path: tls.key}
+      {{- end }}
       {{- with .volumes }}
       {{- . | nindent 6 }}
       {{- end }}
@@ -215,7 +265,7 @@ spec:
     - {port: {{ .webhookPort }}, protocol: TCP}
   {{- end }}
   - ports:
-    - {port: {{ .metricsPort }}, protocol: TCP}
+    - {port: {{ include "optsched.metricsPort" . }}, protocol: TCP}
     {{- with .root.Values.custom.metrics_from }}
     from:
       {{- toYaml . | nindent 6 }}
