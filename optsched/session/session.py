@@ -768,12 +768,11 @@ class _Session:
         waiting = rank_candidates(candidates)
         while waiting:
             best = waiting.pop(0)
-            with self._watch("verify"):
-                if best.actions is None:
-                    best = replace(best, actions=self._actions(best.round, best.answer))
-                violations = self._verify(best.round, best.actions or ())
+            if best.actions is None:
+                best = replace(best, actions=self._actions(best.round, best.answer))
+            accepted, violations = self._verified(best)
             if not violations:
-                plan = self._plan(self._lend(best), has_refusals=bool(found))
+                plan = self._plan(accepted, has_refusals=bool(found))
                 return plan, self._trace(found, kept, repairs)
             found.extend(violations)
             told = accused(self._snapshot, self._rules, best.actions or (), violations)
@@ -807,19 +806,27 @@ class _Session:
             is_proved=all(r.status is LevelStatus.OPTIMAL for r in self._certify(chosen)[0]),
         )
 
+    def _verified(self, chosen: Candidate) -> tuple[Candidate, list[Violation]]:
+        """The candidate with what it lends, and the hard rules that it breaks.
+
+        What is lent is verified together with the candidate, and left out where that is refused.
+        """
+        lent = self._lend(chosen)
+        with self._watch("verify"):
+            violations = self._verify(lent.round, lent.actions or ())
+            if not violations or lent.actions == chosen.actions:
+                return lent, violations
+            return chosen, self._verify(chosen.round, chosen.actions or ())
+
     def _lend(self, chosen: Candidate) -> Candidate:
-        """The candidate with what is idle lent to gangs that may borrow, if the verifier agrees."""
-        each = chosen.round
+        """The candidate with what is idle lent to gangs that may borrow."""
         with self._watch("lend"):
             lending = lend_idle(self._decided(chosen), self._lending_search())
-        if lending is None:
-            return chosen
-        with self._watch("verify"):
-            answer = replace(chosen.answer, decisions=lending.decisions)
-            actions = self._actions(each, answer)
-            if self._verify(each, actions):
+            if lending is None:
                 return chosen
-        return replace(chosen, actions=actions, lending=lending)
+            answer = replace(chosen.answer, decisions=lending.decisions)
+            actions = self._actions(chosen.round, answer)
+            return replace(chosen, actions=actions, lending=lending)
 
     def _lending_search(self) -> Search | None:
         """What the second stage may use: a quarter of the budget, as far as it is left."""
