@@ -38,7 +38,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.count):
         schedule = draw_schedule(seed, options.seconds, kinds=kinds)
         if options.show:
-            print(*(str(fault) for fault in schedule.faults), sep="\n")
+            print(*schedule.faults, *schedule.stops, sep="\n")
             continue
         with tempfile.TemporaryDirectory() as folder:
             num_bad += _played(schedule, Path(folder), rate)
@@ -55,7 +55,8 @@ def _played(schedule: Schedule, folder: Path, rate: float) -> bool:
             result = Run(plane, site, schedule, folder, rate).play()
         api.close()
     print(
-        f"seed {schedule.seed}: {len(schedule.faults)} faults, {result.num_binds} binds, "
+        f"seed {schedule.seed}: {len(schedule.faults)} faults, "
+        f"{len(schedule.stops) - len(result.missed)} stops at writes, {result.num_binds} binds, "
         f"{result.num_evictions} evictions, {result.per_bind('scheduler'):.2f} and "
         f"{result.per_bind('controllers'):.2f} writes of scheduler and controllers for each bind, "
         f"{time.monotonic() - begun:.0f} s; {len(result.problems)} problems",

@@ -6,17 +6,22 @@ import asyncio
 import re
 import threading
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+import aiohttp
 from aiohttp import web
 
-from tests.support.proxy import Proxy, cut
+from tests.support.proxy import HOP, Proxy, cut, is_write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    import aiohttp
+    from tests.faults.schedule import Stop
+    from tests.faults.stops import StopPoints
 
 _REASONS: Final = {
     409: "Conflict",
@@ -26,11 +31,22 @@ _REASONS: Final = {
     503: "ServiceUnavailable",
 }
 _NAMES: Final = re.compile(r"/(namespaces|pods|podgroups|queues|jobs|events|nodes|leases)/[^/]+")
+MOST_S: Final = 2.0
+"""How long a stop waits for answers to the writes before it."""
+
 TREATMENTS: Final = ("delay", "delay", "delay", "cut", "lose", *_REASONS)
 
 
+@dataclass(frozen=True)
+class Stopping:
+    """Where a process is stopped, and how: called from the thread of the door."""
+
+    points: StopPoints
+    strike: Callable[[Stop], None]
+
+
 class Door(Proxy):
-    """Delays, cuts, loses answers, answers with errors, and keeps watches silent.
+    """Delays, cuts, loses answers, answers with errors, keeps watches silent, stops processes.
 
     Attributes
     ----------
@@ -39,11 +55,16 @@ class Door(Proxy):
 
     """
 
-    def __init__(self, kubeconfig: Path, folder: Path, seed: str, rate: float) -> None:
+    def __init__(
+        self, kubeconfig: Path, folder: Path, seed: str, rate: float, stopping: Stopping
+    ) -> None:
         """rate: the part of requests that are treated badly; watches aside."""
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(kubeconfig, folder)
         self.counts: Counter[str] = Counter()
+        self._stopping = stopping
+        self._num_writing = 0
+        self._is_shut = False
         self._seed = seed
         self._rate = rate
         self._silent: dict[str, int] = {}
@@ -65,7 +86,50 @@ class Door(Proxy):
         with self._lock:
             self._silent.pop(plural, None)
 
+    def revive(self) -> None:
+        """Let requests through again: the killed process behind the door is replaced."""
+        self._is_shut = False
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request; nothing that a process has sent comes through once it is stopped."""
+        if self._is_shut:
+            return cut(request)
+        if not is_write(request.method, request.path_qs):
+            return await self._treat(request)
+        stop = self._stopping.points.meet(self._seed, request.method, request.path_qs)
+        if stop is not None:
+            return await self._stop(request, stop)
+        self._num_writing += 1
+        try:
+            return await self._treat(request)
+        finally:
+            self._num_writing -= 1
+
+    async def _stop(self, request: web.Request, stop: Stop) -> web.StreamResponse:
+        """Stop the process once its earlier writes are answered; later ones are lost."""
+        self._is_shut = True
+        body = await request.read()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MOST_S):
+                while self._num_writing:
+                    await asyncio.sleep(0.005)
+        self._stopping.strike(stop)
+        # Whatever becomes of the connection of a killed process, the write happens once.
+        if stop.is_sent:
+            await asyncio.shield(self._send(request, body))
+        if stop.is_frozen:
+            self._is_shut = False
+        return cut(request)
+
+    async def _send(self, request: web.Request, body: bytes) -> None:
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP}
+        with suppress(aiohttp.ClientError):
+            async with self._http.request(
+                request.method, request.path_qs, data=body or None, headers=headers
+            ) as answer:
+                await answer.read()
+
+    async def _treat(self, request: web.Request) -> web.StreamResponse:
         method, path = request.method, request.path_qs
         is_watch = "watch=1" in path
         resource = resource_of(path)

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from tests.support.story import Moment
 
 CORDON_SLACK_S: Final = 3.0
 """Binds under way when a node is cordoned may take so long to be seen."""
+
+COMPLETE_S: Final = 60.0
+"""A gang that was begun is complete after so long; several faults may have followed each other."""
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -83,22 +86,61 @@ def _bound_while_closed(moments: Sequence[Moment], closed: Sequence[Closed]) -> 
                 yield f"{moment.name} was bound to {moment.node} {seconds:.1f} s after its cordon"
 
 
-def find_losses(moments: Sequence[Moment], sizes: Mapping[str, int]) -> list[str]:
-    """Sentences about gangs that are neither done nor evicted; sizes: the pods of each gang."""
+def find_losses(
+    moments: Sequence[Moment], sizes: Mapping[str, int], lost: Collection[str] = ()
+) -> list[str]:
+    """Sentences about gangs that are neither done nor evicted nor lost with their node.
+
+    sizes: the pods of each gang; lost: names of pods that were deleted with their node.
+    """
     now = {moment.name: moment for moment in moments}
-    evicted = {moment.name for moment in moments if moment.is_evicted}
+    taken = {moment.name for moment in moments if moment.is_evicted}.union(lost)
     gangs: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, moment in now.items():
-        state = "evicted" if name in evicted else moment.phase if moment.is_there else "gone"
+        state = "taken" if name in taken else moment.phase if moment.is_there else "gone"
         gangs[moment.gang][state] += 1
     found = []
     for gang, size in sizes.items():
         states = gangs[gang]
         is_over = states["Succeeded"] == size
-        # What is left of a gang of which pods were evicted waits for those; nothing of it runs.
-        is_torn = states["evicted"] > 0 and states["Running"] == 0 and states["gone"] == 0
+        # What is left of a gang of which pods were taken waits for those; nothing of it runs.
+        is_torn = states["taken"] > 0 and states["Running"] == 0 and states["gone"] == 0
         if not (is_over or is_torn):
             found.append(f"gang {gang} of {size}: {dict(states) or 'nothing was seen of it'}")
+    return found
+
+
+def find_halves(
+    moments: Sequence[Moment], sizes: Mapping[str, int], lost: Collection[str] = ()
+) -> list[str]:
+    """Sentences about gangs whose last pod was bound long after the first, or never."""
+    taken = {moment.name for moment in moments if moment.is_evicted}.union(lost)
+    torn = {moment.gang for moment in moments if moment.name in taken}
+    bound_s: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for moment in moments:
+        if moment.node and moment.gang not in torn:
+            bound_s[moment.gang].setdefault(moment.name, moment.at_s)
+    end_s = max((moment.at_s for moment in moments), default=0.0)
+    found = []
+    for gang, times in bound_s.items():
+        last_s = max(times.values()) if len(times) == sizes.get(gang) else end_s
+        seconds = last_s - min(times.values())
+        if seconds > COMPLETE_S:
+            found.append(f"gang {gang} was half bound for {seconds:.1f} s: {len(times)} pods")
+    return found
+
+
+def find_shared_devices(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences about devices that two claims have at one time."""
+    holder: dict[tuple[str, str, str], str] = {}
+    found = []
+    for claim in claims:
+        allocation = claim.get("status", {}).get("allocation") or {}
+        for each in allocation.get("devices", {}).get("results") or ():
+            device = (each["driver"], each["pool"], each["device"])
+            name = claim["metadata"]["name"]
+            if (other := holder.setdefault(device, name)) != name:
+                found.append(f"device {'/'.join(device)} was given to claims {other} and {name}")
     return found
 
 

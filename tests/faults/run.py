@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import http.client
+import queue
 import signal
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import QUEUE, object_path
+from optsched.api.wellknown import QUEUE_ALLOCATION_GATE
 from optsched.local.components import API_SERVER, ETCD
-from tests.faults.door import Door
+from optsched.local.nodes import node_manifest
+from tests.faults.door import Door, Stopping
 from tests.faults.invariants import (
     Closed,
     find_false_statuses,
+    find_halves,
     find_losses,
+    find_shared_devices,
     find_violations,
 )
 from tests.faults.schedule import WATCHED, Fault, FaultKind
-from tests.support.api import Refused, until
+from tests.faults.stops import StopPoints
+from tests.formats.objects import device_class, device_slice
+from tests.support.api import PATIENCE_S, Refused, until
+from tests.support.live import SITE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from optsched.local.plane import ControlPlane
-    from tests.faults.schedule import Arrival, Schedule
+    from tests.faults.schedule import Arrival, Schedule, Stop
     from tests.support.live import Process, Site
 
 NODES: Final = 3
@@ -39,10 +49,15 @@ QUIET_S: Final = 5.0
 """After so long without news statuses have to say what is so."""
 
 END_S: Final = 90.0
+LOOK_S: Final = 0.1
+"""How often is looked for processes that a door has stopped."""
+
+CLAIMS_EVERY_S: Final = 1.0
+DEVICES: Final = "/apis/resource.k8s.io/v1"
 POLICY: Final = """
 actions: "enqueue, allocate, preempt, backfill"
 tiers:
-- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: priority}, {name: gang, enablePreemptable: false}, {name: conformance}]
 - plugins: [{name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}]
 solver: none
 """
@@ -58,10 +73,13 @@ class Result:
         Sentences about what should not have been.
     counts
         Requests by process, method and resource.
+    missed
+        Stops whose write never came.
 
     """
 
     seed: int
+    missed: tuple[Stop, ...] = ()
     num_binds: int = 0
     num_evictions: int = 0
     problems: list[str] = field(default_factory=list)
@@ -92,6 +110,14 @@ class Run:
         self._closed: list[Closed] = []
         self._down: dict[str, float] = {}
         """Components of the plane that are killed, and when they are started again."""
+        self._stops = StopPoints(schedule.stops)
+        self._struck: queue.SimpleQueue[tuple[Process, Stop]] = queue.SimpleQueue()
+        self._frozen: list[tuple[float, Process]] = []
+        """Processes that were stopped at a write, and when they continue."""
+        self._lost: set[str] = set()
+        """Pods that were deleted with their node."""
+        self._shared: dict[str, None] = {}
+        self._looks_at_claims_s = 0.0
         self._policy = site.file("faults.conf", POLICY)
 
     def play(self) -> Result:
@@ -115,11 +141,20 @@ class Run:
         site = self._site
         site.nodes(NODES, cpus=CPUS)
         self._urgent = site.priority("urgent", 1000)
+        if any(arrival.has_claims for arrival in self._schedule.arrivals):
+            self._driver = f"{site.name}.example.com"
+            selector = f"device.driver == '{self._driver}'"
+            site.create(f"{DEVICES}/deviceclasses", device_class(self._driver, selector))
+            for node in site.cpus:
+                devices = [f"gpu-{index}" for index in range(CPUS)]
+                made = device_slice(node, *devices, driver=self._driver)
+                site.create(f"{DEVICES}/resourceslices", made)
         for kind in ("scheduler", "scheduler", "controllers"):
             number = len(self._doors[kind])
             seed = f"{self._schedule.seed} {kind} {number}"
             where = self._folder / f"{kind}-{number}"
-            door = site.keep(Door(site.kubeconfig, where, seed, self._rate))
+            stopping = Stopping(self._stops, partial(self._stop, kind, number))
+            door = site.keep(Door(site.kubeconfig, where, seed, self._rate, stopping))
             self._doors[kind].append(door)
             self._processes[kind].append(self._spawn(kind, door))
         for kind in self._processes:
@@ -133,6 +168,27 @@ class Run:
             return self._site.spawn(*policy, *election, kubeconfig=door.kubeconfig)
         return self._site.spawn_controllers(*election, kubeconfig=door.kubeconfig)
 
+    def _stop(self, kind: str, number: int, stop: Stop) -> None:
+        """Stop a process at once; what follows from it comes with `_tend`."""
+        process = self._processes[kind][number]
+        process.process.send_signal(signal.SIGSTOP if stop.is_frozen else signal.SIGKILL)
+        self._struck.put((process, stop))
+
+    def _tend(self) -> None:
+        """Replace processes that were killed at a write, and continue those that were stopped."""
+        while not self._struck.empty():
+            process, stop = self._struck.get()
+            if stop.is_frozen:
+                self._frozen.append((time.monotonic() + stop.seconds, process))
+                continue
+            for kind, processes in self._processes.items():
+                if process in processes:
+                    self._kill(kind, processes.index(process))
+        now = time.monotonic()
+        for entry in [entry for entry in self._frozen if entry[0] <= now]:
+            self._frozen.remove(entry)
+            entry[1].process.send_signal(signal.SIGCONT)
+
     def _chosen(self, kind: str, target: int) -> int:
         return target % len(self._processes[kind])
 
@@ -143,14 +199,25 @@ class Run:
         while (now := time.monotonic()) < until_s or self._is_due(until_s):
             ends = (*(at_s for at_s, _ in self._ends), *self._down.values())
             due = min(ends, default=until_s)
-            time.sleep(max(0.0, min(until_s, due) - now))
+            time.sleep(max(0.0, min(until_s, due, now + LOOK_S) - now))
             self._end_due(time.monotonic())
+            self._look_at_claims()
 
     def _is_due(self, now_s: float) -> bool:
         ends = (*(at_s for at_s, _ in self._ends), *self._down.values())
         return any(at_s <= now_s for at_s in ends)
 
+    def _look_at_claims(self) -> None:
+        now = time.monotonic()
+        if now < self._looks_at_claims_s or self._down:
+            return
+        self._looks_at_claims_s = now + CLAIMS_EVERY_S
+        path = f"{DEVICES}/namespaces/{self._site.name}/resourceclaims"
+        with suppress(OSError, http.client.HTTPException, Refused):
+            self._shared |= dict.fromkeys(find_shared_devices(self._site.api.items(path)))
+
     def _end_due(self, now_s: float) -> None:
+        self._tend()
         self._start_due(now_s)
         for entry in [entry for entry in self._ends if entry[0] <= now_s]:
             self._ends.remove(entry)
@@ -158,8 +225,12 @@ class Run:
 
     def _arrive(self, arrival: Arrival) -> None:
         site = self._site
+        if arrival.is_late:
+            self._until(lambda: all(p.node for p in site.story.pods()), "what came is bound")
         marks = {"optsched.io/run-seconds": str(arrival.run_s)}
         importance = {"priorityClassName": self._urgent} if arrival.is_urgent else {}
+        gates = {"schedulingGates": [{"name": QUEUE_ALLOCATION_GATE}]} if arrival.is_gated else {}
+        marks |= {QUEUE_ALLOCATION_GATE: "true"} if arrival.is_gated else {}
         self._insist(lambda: site.group(arrival.name, arrival.size, **importance))
         for index in range(arrival.size):
             name = f"{arrival.name}-{index}"
@@ -169,14 +240,31 @@ class Run:
                     cpus=arrival.cpus,
                     annotations={"scheduling.k8s.io/group-name": arrival.name, **marks},
                     **importance,
+                    **gates,
+                    **(self._claim(name) if arrival.has_claims else {}),
                 )
             )
+
+    def _claim(self, name: str) -> dict[str, Any]:
+        """A claim for a device; what its pod says of it."""
+        exactly = {"deviceClassName": self._driver, "count": 1}
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        }
+        path = f"{DEVICES}/namespaces/{self._site.name}/resourceclaims"
+        with suppress(Refused):
+            self._site.api.post(path, body)
+        return {"resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
 
     def _insist(self, action: Callable[[], object]) -> None:
         """Do something as the administrator, also while the API server is away."""
 
         def is_done() -> bool:
-            self._start_due(time.monotonic())
+            if self._down:
+                return False  # requests would hang for longer than the fault is to last
             try:
                 action()
             except Refused as e:
@@ -185,7 +273,17 @@ class Run:
                 return False
             return True
 
-        until(is_done, "the API server takes it")
+        self._until(is_done, "the API server takes it")
+
+    def _until(self, probe: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
+        """Wait for something; processes and components that are due are started meanwhile."""
+
+        def is_so() -> bool:
+            self._tend()
+            self._start_due(time.monotonic())
+            return probe()
+
+        until(is_so, what, seconds)
 
     def _strike(self, fault: Fault) -> None:
         ends_s = time.monotonic() + fault.seconds
@@ -208,12 +306,15 @@ class Run:
                 self._ends.append((ends_s, lambda: self._policy.write_text(POLICY)))
             case FaultKind.API_SERVER | FaultKind.ETCD:
                 self._restart(API_SERVER if fault.kind is FaultKind.API_SERVER else ETCD, ends_s)
-            case FaultKind.CORDON | FaultKind.NOT_READY | FaultKind.DELETE_NODE:
+            case FaultKind.REPLACE_NODE | FaultKind.LOSE_NODE:
+                self._delete_node(fault, ends_s)
+            case _:
                 self._close_node(fault, ends_s)
 
     def _kill(self, kind: str, target: int) -> None:
         chosen = self._chosen(kind, target)
         self._processes[kind][chosen].kill()
+        self._doors[kind][chosen].revive()
         self._processes[kind][chosen] = self._spawn(kind, self._doors[kind][chosen])
 
     def _restart(self, component: str, ends_s: float) -> None:
@@ -228,28 +329,53 @@ class Run:
             del self._down[component]
             self._plane.start_component(component)
 
+    def _node(self, fault: Fault) -> str:
+        return sorted(self._site.cpus)[fault.target % len(self._site.cpus)]
+
     def _close_node(self, fault: Fault, ends_s: float) -> None:
-        name = sorted(self._site.cpus)[fault.target % len(self._site.cpus)]
+        name = self._node(fault)
         path, api = f"/api/v1/nodes/{name}", self._site.api
-        if fault.kind is FaultKind.CORDON:
-            self._insist(lambda: api.patch(path, {"spec": {"unschedulable": True}}))
+        changes: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+        if fault.kind in (FaultKind.CORDON, FaultKind.CORDON_NOT_READY):
+            closed, opened = ({"spec": {"unschedulable": value}} for value in (True, None))
+            changes.append((path, closed, opened))
             self._closed.append(Closed(name, time.monotonic(), ends_s))
-            opened = {"spec": {"unschedulable": None}}
-            self._ends.append((ends_s, lambda: self._insist(lambda: api.patch(path, opened))))
-        elif fault.kind is FaultKind.NOT_READY:
-            for status, at_s in (("False", 0.0), ("True", ends_s)):
-                ready = [{"type": "Ready", "status": status, "reason": "Injected"}]
-                body = {"status": {"conditions": ready}}
-                tell = partial(api.patch, f"{path}/status", body)
-                if at_s:
-                    self._ends.append((at_s, partial(self._insist, tell)))
-                else:
-                    self._insist(tell)
-        else:
+        if fault.kind in (FaultKind.NOT_READY, FaultKind.CORDON_NOT_READY):
+            changes.append((f"{path}/status", _readiness("False"), _readiness("True")))
+        if fault.kind is FaultKind.TAINT:
             taints = [{"key": "faults", "value": "x", "effect": "NoSchedule"}]
-            self._insist(lambda: api.patch(path, {"spec": {"taints": taints}}))
-            opened = {"spec": {"taints": None}}
-            self._ends.append((ends_s, lambda: self._insist(lambda: api.patch(path, opened))))
+            changes.append((path, {"spec": {"taints": taints}}, {"spec": {"taints": None}}))
+        for where, closed, opened in changes:
+            self._insist(partial(api.patch, where, closed))
+            self._ends.append((ends_s, partial(self._insist, partial(api.patch, where, opened))))
+
+    def _delete_node(self, fault: Fault, ends_s: float) -> None:
+        """Delete a node object; at the end it is made again, with its pods or without them."""
+        name, api = self._node(fault), self._site.api
+        self._insist(partial(api.delete, f"/api/v1/nodes/{name}"))
+        self._closed.append(Closed(name, time.monotonic(), ends_s))
+        is_lost = fault.kind is FaultKind.LOSE_NODE
+        self._ends.append((ends_s, partial(self._register, name, is_lost=is_lost)))
+
+    def _register(self, name: str, *, is_lost: bool) -> None:
+        """Have a deleted node come again; the pods of one that was lost are collected before."""
+        site = self._site
+        pods = f"/api/v1/namespaces/{site.name}/pods"
+        if is_lost:
+            found: list[dict[str, Any]] = []
+            where = f"spec.nodeName={name}"
+            self._insist(lambda: found.extend(site.api.items(pods, fieldSelector=where)))
+            for pod in (each["metadata"]["name"] for each in found):
+                self._lost.add(pod)
+                self._insist(partial(site.api.delete, f"{pods}/{pod}"))
+        manifest = node_manifest(name, cpu=str(CPUS), labels={SITE_LABEL: site.name})
+        # A node that registers is open, whatever was said of the one before.
+        now = time.monotonic()
+        self._closed = [
+            replace(each, until_s=min(each.until_s, now)) if each.node == name else each
+            for each in self._closed
+        ]
+        self._insist(partial(site.api.post, "/api/v1/nodes", manifest))
 
     def _heal(self) -> None:
         self._start_due(float("inf"))
@@ -264,11 +390,18 @@ class Run:
     def _check(self) -> Result:
         site, result = self._site, Result(self._schedule.seed)
         sizes = {arrival.name: arrival.size for arrival in self._schedule.arrivals}
+
+        def find_lost() -> list[str]:
+            return find_losses(site.story.moments(), sizes, self._lost)
+
         try:
-            until(lambda: not find_losses(site.story.moments(), sizes), "all is done", END_S)
+            self._until(lambda: not find_lost(), "all is done", END_S)
         except AssertionError:
-            result.problems += find_losses(site.story.moments(), sizes)
+            result.problems += find_lost()
+        result.missed = self._stops.end()
+        self._until(lambda: not self._frozen, "processes that were stopped continue")
         moments = site.story.moments()
+        result.problems += [*self._shared, *find_halves(moments, sizes, self._lost)]
         result.num_binds = len({m.uid for m in moments if m.node})
         result.num_evictions = len({m.uid for m in moments if m.is_evicted})
         result.problems += find_violations(moments, site.cpus, self._closed)
@@ -294,3 +427,9 @@ class Run:
         while (problems := found()) and time.monotonic() < deadline:
             time.sleep(0.2)
         return problems
+
+
+def _readiness(status: str) -> dict[str, Any]:
+    """The part of a node that says whether it is ready."""
+    ready = [{"type": "Ready", "status": status, "reason": "Injected"}]
+    return {"status": {"conditions": ready}}

@@ -10,13 +10,26 @@ import pytest
 
 from tests.faults.door import resource_of
 from tests.faults.invariants import (
+    COMPLETE_S,
     CORDON_SLACK_S,
     Closed,
     find_false_statuses,
+    find_halves,
     find_losses,
+    find_shared_devices,
     find_violations,
 )
-from tests.faults.schedule import SHORT, FaultKind, draw_schedule
+from tests.faults.schedule import (
+    SHORT,
+    FaultKind,
+    Stop,
+    WriteKind,
+    draw_schedule,
+    draw_stops,
+    draw_waves,
+)
+from tests.faults.stops import StopPoints
+from tests.formats.objects import allocated, device_claim
 from tests.support.story import Moment
 
 if TYPE_CHECKING:
@@ -103,6 +116,43 @@ def test_what_is_lost_is_found() -> None:
     ]
 
 
+def test_pods_that_went_with_their_node_are_not_lost() -> None:
+    collected = [
+        *history(),
+        moment("c-0", 5.0, "n2", "Running"),
+        moment("c-1", 5.0, "n1"),
+        moment("c-0", 6.0, "n2", "Running", is_there=False),
+    ]
+    assert find_losses(collected, {"c": 2}, {"c-0"}) == []
+    assert find_losses(collected, {"c": 2}) == ["gang c of 2: {'gone': 1, 'Pending': 1}"]
+
+
+@pytest.mark.parametrize(
+    ("last", "sentence"),
+    [
+        (moment("c-1", 6.0 + COMPLETE_S, "n2"), "gang c was half bound for 61.0 s: 2 pods"),
+        (moment("d-0", 7.0 + COMPLETE_S, "n2"), "gang c was half bound for 62.0 s: 1 pods"),
+    ],
+)
+def test_a_gang_that_was_begun_and_left_is_found(last: Moment, sentence: str) -> None:
+    """Whether it was completed late or never; where a pod was taken it can not be completed."""
+    begun = [*history(), moment("c-0", 5.0, "n1"), moment("c-1", 5.0)]
+    sizes = {"a": 1, "b": 1, "c": 2, "d": 1}
+    assert find_halves([*begun, moment("c-1", 4.0 + COMPLETE_S, "n2")], sizes) == []
+    assert find_halves([*begun, last], sizes) == [sentence]
+    assert find_halves([*begun, last], sizes, {"c-0"}) == []
+
+
+def test_a_device_of_two_claims_is_found() -> None:
+    claims = [
+        device_claim(name, status=allocated(device, node_name="n1"))
+        for name, device in (("x", "gpu-0"), ("y", "gpu-1"), ("z", "gpu-0"))
+    ]
+    assert find_shared_devices(claims[:2]) == []
+    (found,) = find_shared_devices(claims)
+    assert "gpu-0 was given to claims x and z" in found
+
+
 def test_a_status_that_is_false_is_found() -> None:
     group = {"metadata": {"name": "a"}, "status": {"succeeded": 1}}
     assert find_false_statuses([group], history()) == []
@@ -119,6 +169,77 @@ def test_a_seed_is_a_schedule() -> None:
     kinds = {fault.kind for seed in range(40) for fault in draw_schedule(seed, 30.0).faults}
     assert kinds == set(FaultKind)
     assert {f.kind for f in draw_schedule(7, 90.0, kinds=SHORT).faults} <= set(SHORT)
+
+
+def test_a_seed_is_its_stops_too() -> None:
+    stops = draw_schedule(7, 30.0).stops
+    assert stops == draw_schedule(7, 30.0).stops != draw_schedule(8, 30.0).stops
+    assert draw_schedule(7, 30.0, kinds=()).stops == ()
+    assert {s.kind for s in draw_stops(7, len(WriteKind))} == set(WriteKind)
+    waves = [draw_waves(seed) for seed in range(20)]
+    assert draw_waves(3) == waves[3]
+    between = {(s.kind, s.number, s.is_sent) for wave in waves for s in wave.stops}
+    assert {kind for kind, _, _ in between} == {WriteKind.NEXT_BIND, WriteKind.NEXT_EVICTION}
+    assert {(number, is_sent) for _, number, is_sent in between} == {
+        (number, is_sent) for number in (1, 2, 3) for is_sent in (False, True)
+    }
+
+
+def bind(pod: str) -> tuple[str, str]:
+    return "POST", f"/api/v1/namespaces/ns/pods/{pod}/binding"
+
+
+def evict(pod: str) -> tuple[str, str]:
+    return "POST", f"/api/v1/namespaces/ns/pods/{pod}/eviction"
+
+
+def meets(kind: WriteKind, number: int, requests: list[tuple[str, str]]) -> list[int]:
+    """Which of some requests of one process, from 0 on, meet a stop."""
+    points = StopPoints([Stop(kind, number, is_sent=False, is_frozen=False, seconds=0.0)])
+    return [i for i, request in enumerate(requests) if points.meet("door", *request)]
+
+
+def test_a_stop_comes_at_the_write_that_it_names_and_once() -> None:
+    binds = [bind("a-0"), bind("b-0"), bind("b-1"), bind("a-1"), bind("b-2")]
+    assert meets(WriteKind.BIND, 2, binds) == [1]
+    assert meets(WriteKind.NEXT_BIND, 1, binds) == [2]
+    assert meets(WriteKind.NEXT_BIND, 2, binds) == [3]
+    assert meets(WriteKind.NEXT_BIND, 4, binds) == []
+    evictions = [evict("a-0"), bind("c-0"), evict("a-1"), evict("b-0")]
+    assert meets(WriteKind.EVICTION, 1, evictions) == [0]
+    assert meets(WriteKind.NEXT_EVICTION, 1, evictions) == [2]
+    group = "/apis/scheduling.volcano.sh/v1beta1/namespaces/ns/podgroups/g"
+    claim = "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/c"
+    pod = "/api/v1/namespaces/ns/pods/p"
+    for kind, path in (
+        (WriteKind.NOMINATION, f"{pod}/status"),
+        (WriteKind.GATE, pod),
+        (WriteKind.GROUP_STATUS, f"{group}/status"),
+        (WriteKind.GROUP_RECORD, group),
+        (WriteKind.CLAIM_STATUS, f"{claim}/status"),
+        (WriteKind.CLAIM, claim),
+    ):
+        assert meets(kind, 1, [("GET", path), ("PATCH", path), ("PATCH", path)]) == [1]
+
+
+def test_evictions_of_two_plans_are_not_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("tests.faults.stops.time.monotonic", lambda: now[0])
+    points = StopPoints(
+        [Stop(WriteKind.NEXT_EVICTION, 1, is_sent=False, is_frozen=False, seconds=0)]
+    )
+    assert points.meet("door", *evict("a-0")) is None
+    now[0] = 1.0
+    assert points.meet("door", *evict("a-1")) is None
+    assert points.meet("another", *evict("b-1")) is None
+    assert points.meet("door", *evict("a-2")) is not None
+
+
+def test_stops_that_never_came_are_named() -> None:
+    stops = draw_stops(1, 2)
+    points = StopPoints(stops)
+    assert points.end() == stops
+    assert points.meet("door", *bind("a-0")) is None
 
 
 def test_requests_are_counted_by_resource() -> None:
