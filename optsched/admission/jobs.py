@@ -12,7 +12,7 @@ from optsched.admission.queue_access import JOB, check_access, check_leaf, check
 from optsched.admission.review import Action
 from optsched.admission.sameness import difference
 from optsched.admission.submitters import record_submitter
-from optsched.admission.tenant_rules import check_annotations, check_priority
+from optsched.admission.tenant_rules import check_annotations, check_priority, warn_of_lift
 from optsched.api.job import parse_job
 from optsched.units.errors import shown
 
@@ -53,11 +53,20 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
         name = part(request.obj, "spec").get("priorityClassName")
         if name != part(request.old, "spec").get("priorityClassName"):
             check_priority(name, request, settings, findings)
+        if request.action is Action.CREATE and _has_other_classes(request, name):
+            warn_of_lift(name, settings, findings)
     if request.action is Action.CREATE:
         _check_new(request, world, settings, findings)
     elif request.action is Action.UPDATE:
         _check_change(request, (world, settings), findings)
     return findings.response()
+
+
+def _has_other_classes(request: Request, name: object) -> bool:
+    """Whether a task names another PriorityClass than its job; pods of the others inherit it."""
+    templates = (part(task, "template") for task in _records(part(request.obj, "spec"), "tasks"))
+    named = (part(template, "spec").get("priorityClassName") for template in templates)
+    return any(each and each != name for each in named)
 
 
 def name_of(request: Request) -> str:

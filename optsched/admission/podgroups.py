@@ -19,7 +19,7 @@ from optsched.admission.queue_access import (
 )
 from optsched.admission.review import Action, PodsQuestion
 from optsched.admission.submitters import record_of, record_submitter
-from optsched.admission.tenant_rules import check_annotations, check_priority
+from optsched.admission.tenant_rules import check_annotations, check_priority, warn_of_lift
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.submitters import parse_submitters
 from optsched.api.wellknown import (
@@ -71,6 +71,8 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     check_annotations(request, settings, findings)
     if old is None or old.priority_class != group.priority_class:
         check_priority(group.priority_class, request, settings, findings)
+        if request.user not in settings.trusted:
+            warn_of_lift(group.priority_class, settings, findings)
     if old is None or old.queue != group.queue:
         queue = check_queue(group.queue, POD_GROUP, request, around, findings)
         if queue is not None and is_restricted(queue, settings):

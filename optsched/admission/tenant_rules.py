@@ -108,6 +108,18 @@ def check_priority(name: object, request: Request, settings: Settings, findings:
             )
 
 
+def warn_of_lift(name: object, settings: Settings, findings: Findings) -> None:
+    """Warn of a PriorityClass that counts as far as the pods of a gang have it.
+
+    The scheduler compares the priorities: most pods come after their PodGroup.
+    """
+    if isinstance(name, str) and name and name not in (settings.tenant_classes or ()):
+        findings.warn(
+            f"spec.priorityClassName: {name} counts as far as the pods have that priority too: "
+            f"name it in their templates, or ask for --tenant-priority-class={name}"
+        )
+
+
 def _may_write(
     key: str,
     value: str,

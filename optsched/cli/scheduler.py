@@ -146,6 +146,13 @@ def state_folder() -> Path:
     help="Pods that name no PodGroup: place each, or wait for the one that controllers make.",
 )
 @click.option(
+    "--tenant-priority-class",
+    "lifting_classes",
+    multiple=True,
+    metavar="NAME",
+    help="A PriorityClass by which a PodGroup counts above its pods; may be given again.",
+)
+@click.option(
     "--node-selector", "selectors", multiple=True, help="LABEL:VALUE; use such nodes only."
 )
 @click.option(
@@ -211,6 +218,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
             given["default_queue"],
             Sharding(ShardMode(given["sharding_mode"]), given["sharding_name"]),
             Loners(given["loners"]),
+            frozenset(given["lifting_classes"]),
         ),
         solver=SolverKind(given["solver"]) if given["solver"] else None,
         period_s=None if period_ms is None else period_ms / 1000,

@@ -168,7 +168,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     multiple=True,
     metavar="NAME",
     show_default="all but system-*",
-    help="A PriorityClass that every user may name on jobs and PodGroups.",
+    help="A PriorityClass that every user may name; it lifts PodGroups above their pods.",
 )
 @click.option(
     "--graceful-shutdown-time",

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
 _GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER})
-_AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
+AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 _QUEUE_MARKS: Final = _GROUP_MARKS | {USAGE}
 POD_MARKS: Final = frozenset(
     {
@@ -171,7 +171,7 @@ def missing_gang(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     if key.partition("/")[2].startswith(wellknown.MADE_GROUP_PREFIX):
         message = f"{_group_text(key)} of pod {first.key} has not been made yet by the controllers"
     created = min(task.created_ms for task in members)
-    is_over = all(task.status in _AT_THEIR_END for task in members)
+    is_over = all(task.status in AT_THEIR_END for task in members)
     return Gang(
         key=key,
         queue=queue,

@@ -80,6 +80,9 @@ class DecodeOptions:
     ----------
     sharding
         Without the shards themselves; None for what the dump of a snapshot says, or else none.
+    lifting_classes
+        PriorityClasses by which a PodGroup of a followed cluster counts above its pods; None for
+        all of them.
 
     """
 
@@ -87,6 +90,7 @@ class DecodeOptions:
     default_queue: str = wellknown.DEFAULT_QUEUE
     sharding: Sharding | None = None
     loners: Loners = Loners.PLACE
+    lifting_classes: frozenset[str] | None = None
 
 
 class PodDecoder:

@@ -51,6 +51,7 @@ from optsched.kube.ordered import Ordered
 from optsched.kube.pods import PodShelf, ToBeBound, ToBeNominated
 from optsched.kube.versions import Versions
 from optsched.kube.watch import Changed, Deleted, Listed
+from optsched.session.flaws import Flaw, FlawCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -328,6 +329,11 @@ class ClusterCache:
         return self._groups.get(key)
 
     @property
+    def flaws(self) -> tuple[Flaw, ...]:
+        """What objects claim that does not count."""
+        return tuple(self._pods.flaws[about] for about in sorted(self._pods.flaws, key=str))
+
+    @property
     def queues(self) -> Mapping[str, ApiQueue]:
         """Queues as the server has them, by name."""
         return self._queues
@@ -556,7 +562,7 @@ class ClusterCache:
     def _refresh_gangs(self) -> None:
         touched = self._pods.touched_gangs
         for key in touched:
-            gang = self._as_admitted(key, self._gang(key))
+            gang = self._below_pods(key, self._as_admitted(key, self._gang(key)))
             if gang is None:
                 self._moves.pop(key, None)
                 self._gangs.remove(key)
@@ -593,6 +599,34 @@ class ClusterCache:
             return gang
         queue = self._admitted.setdefault(key, gang.queue)
         return gang if gang.queue == queue else replace(gang, queue=queue)
+
+    def _below_pods(self, key: str, gang: Gang | None) -> Gang | None:
+        """The gang with at most the priority of its pods, unless its PriorityClass lifts it.
+
+        Quotas guard the priority of pods; a tenant writes that of a PodGroup without any.
+        """
+        self._pods.flaws.pop((kinds.POD_GROUP, key), None)
+        lifting = self._options.lifting_classes
+        if gang is None or gang.is_implicit or lifting is None:
+            return gang
+        least = self._pods.least_priority(gang.tasks)
+        if least is None or gang.priority <= least:
+            return gang
+        group, upstream = self._groups.get(key), self._scheduling_group(key)
+        named = group.priority_class if group is not None else ""
+        if upstream is not None and group is None:
+            named = upstream.priority_class
+        if named in lifting:
+            return gang
+        if named and group is not None:
+            message = (
+                f"spec.priorityClassName {named} ({gang.priority}) is above the priority {least} "
+                f"of its pods, which counts: name the class in the pods as well, or start the "
+                f"scheduler with --tenant-priority-class={named}"
+            )
+            about = (kinds.POD_GROUP, key)
+            self._pods.flaws[about] = Flaw(*about, FlawCode.PRIORITY, message)
+        return replace(gang, priority=least)
 
     def _with_moves(self, gang: Gang) -> Gang:
         """The gang with the record of moves that it is about to have."""

@@ -6,18 +6,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import wellknown
+from optsched.api.schema import MAX_INT32
 from optsched.domain.task import QueueGate, Task, TaskStatus
+from optsched.formats.groups import AT_THEIR_END
 from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, claims_of, is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from optsched.api.kinds import Kind
     from optsched.domain.cards import CardUse
     from optsched.domain.devices import DeviceClaim
     from optsched.domain.numa import NumaPart
     from optsched.formats.pods import DecodeOptions
     from optsched.formats.priorities import Priorities
     from optsched.kube.ports import Raw
+    from optsched.session.flaws import Flaw
 
 _NONE: Final[Mapping[str, Task]] = {}
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -139,12 +143,15 @@ class PodShelf:
     ----------
     touched_gangs, touched_nodes
         Keys and names whose tasks have changed; emptied by whoever acts on them.
+    flaws
+        What objects claim that does not count, by kind and key.
 
     """
 
     def __init__(self, options: DecodeOptions) -> None:
         self.touched_gangs: set[str] = set()
         self.touched_nodes: set[str] = set()
+        self.flaws: dict[tuple[Kind, str], Flaw] = {}
         self._decoder = PodDecoder(options)
         self._pods: dict[str, Pod] = {}
         self._claiming: dict[str, Raw] = {}
@@ -288,7 +295,18 @@ class PodShelf:
 
     def priority_of(self, pod: Pod) -> int:
         """The priority of a pod among others."""
+        number = pod.spec.get("priority")
+        if type(number) is int and abs(number) <= MAX_INT32:
+            return number
         return self._decoder.gang_priority(pod.outline())
+
+    def least_priority(self, tasks: Iterable[Task]) -> int | None:
+        """The lowest priority of pods that have not ended; None where there are none.
+
+        What `volcano.sh/task-priority` says counts among the pods of one gang alone.
+        """
+        standing = (self._pods[task.key] for task in tasks if task.status not in AT_THEIR_END)
+        return min(map(self.priority_of, standing), default=None)
 
     def _note_elsewhere(self, key: str, gang: str) -> None:
         """Note the PodGroup that a pod of another scheduler names; empty for none."""

@@ -459,7 +459,8 @@ class Scheduler:
         if shard is not None:
             parts.writes.put(shard.ref, shard)
         self._notices.tell(outcome)
-        self._notices.tell_flaws(self._answer.flaws, parts.cache.uid)
+        flaws = (*self._answer.flaws, *parts.cache.flaws)
+        self._notices.tell_flaws(flaws, parts.cache.uid)
         parts.metrics.dropped(parts.events.num_dropped)
 
 

@@ -34,6 +34,7 @@ class FlawCode(StrEnum):
     UNREAD = "TopologyNotRead"
     BUDGET = "BudgetForbidsAll"
     CARDS = "InvalidDeviceReport"
+    PRIORITY = "PriorityAbovePods"
 
 
 READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})

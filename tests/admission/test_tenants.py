@@ -371,3 +371,18 @@ def test_a_tenant_names_priority_classes_that_settings_allow(
     found = by(EVE, "/jobs/validate", worker, around, settings=settings, answers=TENANT)
     assert found.allowed is may
     assert by(EVE, "/podgroups/validate", asked, settings=settings, answers=ADMINISTRATOR).allowed
+
+
+def test_a_user_learns_that_a_priority_class_counts_as_far_as_the_pods_have_it():
+    asked = group(queue="other", priorityClassName="high")
+    lifting = Settings(trusted=frozenset({CONTROLLER}), tenant_classes=frozenset({"high"}))
+    (warning,) = by(EVE, "/podgroups/validate", asked, OPEN, answers=ADMINISTRATOR).warnings
+    assert "high counts as far as the pods have that priority too" in warning
+    assert not by(EVE, "/podgroups/validate", asked, OPEN, settings=lifting).warnings
+    assert not by_controller("/podgroups/validate", asked, OPEN).warnings
+    worker, around = vcjob(), world(queue("lab"), priority_classes=frozenset({"high", "low"}))
+    worker["spec"]["priorityClassName"] = "high"
+    assert not by(EVE, "/jobs/validate", worker, around).warnings
+    worker["spec"]["tasks"][0]["template"]["spec"]["priorityClassName"] = "low"
+    (warning,) = by(EVE, "/jobs/validate", worker, around).warnings
+    assert "high counts as far as the pods have that priority too" in warning

@@ -604,3 +604,67 @@ def test_a_podgroup_without_pods_is_for_one_scheduler(
     assert ("ns/g" in cache.snapshot(7).gang_by_key) is is_ours
     cache.apply(*objects.put(pod("p", {"schedulerName": names[0]}, **IN_G)))
     assert "ns/g" in cache.snapshot(7).gang_by_key, "whose pods are ours is ours"
+
+
+# --- priorities of PodGroups ----------------------------------------------------------------------
+
+
+def lifted(classes: frozenset[str] | None, *pods: dict[str, Any], **spec: Any) -> ClusterCache:
+    """A cache whose PodGroup names the class `high`."""
+    objects = Objects()
+    high = {"metadata": {"name": "high"}, "value": 1000, "kind": "PriorityClass"}
+    objects.put({"apiVersion": "scheduling.k8s.io/v1", **high})
+    objects.put(group("g", {"priorityClassName": "high", **spec}))
+    for each in pods:
+        objects.put(each)
+    cache = ClusterCache(replace(OPTIONS, lifting_classes=classes))
+    objects.sync(cache)
+    return cache
+
+
+def of_g(name: str, priority: int, **annotations: str) -> dict[str, Any]:
+    marks = {**IN_G["annotations"], **annotations}
+    return pod(name, {"priority": priority}, annotations=marks)
+
+
+@pytest.mark.parametrize(
+    ("pods", "classes", "priority"),
+    [
+        ((of_g("a", 7), of_g("b", 1000)), frozenset[str](), 7),
+        ((of_g("a", 7, **{"volcano.sh/task-priority": "9999"}),), frozenset[str](), 7),
+        ((of_g("a", 1000), of_g("b", 2000)), frozenset[str](), 1000),
+        ((of_g("a", 7),), frozenset({"low"}), 7),
+        ((of_g("a", 7),), frozenset({"high"}), 1000),
+        ((of_g("a", 7),), None, 1000),
+        ((), frozenset[str](), 1000),
+    ],
+)
+def test_a_podgroup_counts_at_most_as_its_pods_unless_its_class_may_lift_it(
+    pods: tuple[dict[str, Any], ...], classes: frozenset[str] | None, priority: int
+) -> None:
+    cache = lifted(classes, *pods)
+    assert gang_of(cache.snapshot(0)).priority == priority
+    assert [flaw.key for flaw in cache.flaws] == (["ns/g"] if priority == 7 else [])
+
+
+def test_a_podgroup_whose_pods_gain_priority_is_reported_no_more() -> None:
+    cache = lifted(frozenset(), of_g("a", 7))
+    assert gang_of(cache.snapshot(0)).priority == 7
+    (flaw,) = cache.flaws
+    assert "--tenant-priority-class=high" in flaw.message
+    later = of_g("a", 1000)
+    later["metadata"]["resourceVersion"] = "9999"
+    cache.apply(kinds.POD, Changed(later))
+    assert gang_of(cache.snapshot(0)).priority == 1000
+    assert cache.flaws == ()
+
+
+def test_pods_without_their_podgroup_do_not_count_by_what_an_annotation_says() -> None:
+    cache = lifted(frozenset(), of_g("a", 7, **{"volcano.sh/task-priority": "9999"}))
+    cache.apply(
+        kinds.POD_GROUP,
+        Deleted(
+            {**group("g"), "metadata": {"name": "g", "namespace": "ns", "resourceVersion": "99"}}
+        ),
+    )
+    assert gang_of(cache.snapshot(0)).priority == 7
