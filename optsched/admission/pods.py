@@ -93,8 +93,10 @@ def _give(group: ResourceGroup, spec: Raw, findings: Findings) -> None:
 def validate(request: Request, world: World, settings: Settings) -> Response:
     """Whether a pod may be made, or name another queue or PodGroup."""
     findings = Findings()
-    is_ours = part(request.obj, "spec").get("schedulerName") in settings.scheduler_names
-    if request.action is Action.DELETE or not is_ours:
+    scheduler = part(request.obj, "spec").get("schedulerName")
+    if request.action is not Action.DELETE and scheduler in settings.device_schedulers:
+        check_reserved(request, settings, findings)
+    if request.action is Action.DELETE or scheduler not in settings.scheduler_names:
         return findings.response()
     annotations = part(part(request.obj, "metadata"), "annotations")
     if request.action is Action.CREATE:

@@ -20,6 +20,7 @@ from optsched.api.wellknown import (
     GPU_INDEX,
     PREDICATE_TIME,
     PREEMPTABLE,
+    TOPOLOGY_DECISION,
     USER,
 )
 
@@ -38,6 +39,7 @@ RESERVED: Final = (
     ADMITTED_QUEUE,
     GPU_INDEX,
     PREDICATE_TIME,
+    TOPOLOGY_DECISION,
     "volcano.sh/vgpu-ids-new",
     "volcano.sh/vgpu-node",
     "volcano.sh/vgpu-time",

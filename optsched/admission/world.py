@@ -54,6 +54,7 @@ class Settings:
     checks_use: whether a user needs the right `use` of a queue, unless its lists name him.
     tenant_annotations: guarded annotations that users without the right to update queues may write
     too. tenant_classes: PriorityClasses that they may name; None for all but those of the system.
+    device_schedulers: others whose pods' annotations say which devices they hold.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -68,6 +69,7 @@ class Settings:
     checks_use: bool = False
     tenant_annotations: frozenset[str] = frozenset()
     tenant_classes: frozenset[str] | None = None
+    device_schedulers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

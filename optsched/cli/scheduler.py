@@ -153,6 +153,13 @@ def state_folder() -> Path:
     help="A PriorityClass by which a PodGroup counts above its pods; may be given again.",
 )
 @click.option(
+    "--device-scheduler",
+    "device_schedulers",
+    multiple=True,
+    metavar="NAME",
+    help="Another scheduler that gives devices: annotations of its pods count.",
+)
+@click.option(
     "--node-selector", "selectors", multiple=True, help="LABEL:VALUE; use such nodes only."
 )
 @click.option(
@@ -219,6 +226,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
             Sharding(ShardMode(given["sharding_mode"]), given["sharding_name"]),
             Loners(given["loners"]),
             frozenset(given["lifting_classes"]),
+            frozenset(given["device_schedulers"]),
         ),
         solver=SolverKind(given["solver"]) if given["solver"] else None,
         period_s=None if period_ms is None else period_ms / 1000,

@@ -171,6 +171,13 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     help="A PriorityClass that every user may name; it lifts PodGroups above their pods.",
 )
 @click.option(
+    "--device-scheduler",
+    "device_schedulers",
+    multiple=True,
+    metavar="NAME",
+    help="Another scheduler that gives devices: annotations of its pods are guarded.",
+)
+@click.option(
     "--graceful-shutdown-time",
     "grace_ms",
     type=Duration(),
@@ -269,6 +276,7 @@ def _rules(given: Mapping[str, Any]) -> Rules:
         checks_use=given["checks_use"],
         tenant_annotations=frozenset(given["tenant_annotations"]),
         tenant_classes=frozenset(given["tenant_classes"]) or None,
+        device_schedulers=frozenset(given["device_schedulers"]),
     )
 
 

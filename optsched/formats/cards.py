@@ -55,7 +55,7 @@ _KEY: Final = re.compile(r"\[([^\[\]]*)\]$")
 _NOT_A_CARD: Final = (
     "holds no GPU in this part: write UUID,sharers,memory,model,health,mode with a colon after each"
 )
-_NOT_BOUND: Final = "names more devices than the pod requests, so no binder wrote it; it is ignored"
+NOT_BOUND: Final = "names more devices than the pod requests, so no binder wrote it; it is ignored"
 _NUMBERED: Final = "gpu-index"
 _SHOWN: Final = 200
 _NOT_A_NUMBER: Final = "is not a number of a GPU: write numbers with commas between them"
@@ -252,7 +252,7 @@ def held_cards(
     false = {kind for kind, held in found.items() if len(held) > most.get(kind, 0)}
     for kind in sorted(false):
         text = ", ".join(use.key for use in found[kind])[:_SHOWN]
-        errors.append(FieldError("metadata.annotations", text, _NOT_BOUND))
+        errors.append(FieldError("metadata.annotations", text, NOT_BOUND))
     return tuple(use for kind, held in found.items() if kind not in false for use in held)
 
 

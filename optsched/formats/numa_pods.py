@@ -22,6 +22,7 @@ NEEDS: Final = "optsched.io/numa"
 """Our own mark: the needs of the containers of a pod that has been dumped."""
 
 _ONE: Final = 1000
+NOT_BOUND: Final = "is more than the pod has for itself alone, so no binder wrote it; it is ignored"
 _NO_DECISION: Final = (
     'is no decision: write {"numa": {"0": {"cpu": "4"}}} with amounts by NUMA node'
 )
@@ -75,6 +76,21 @@ def _marked(text: str) -> tuple[NumaNeed, ...]:
 
 def _is_count(text: str) -> bool:
     return text.isdecimal() and text.isascii() and len(text) <= 9
+
+
+def held_parts(
+    parts: tuple[NumaPart, ...], needs: Sequence[NumaNeed], remarks: list[FieldError]
+) -> tuple[NumaPart, ...]:
+    """The parts if the needs of a pod can account for them; else none, with a remark.
+
+    Annotations of a pod are written by its user too.
+    """
+    cpus, gpus = sum(part.cpus for part in parts), sum(part.gpus for part in parts)
+    if cpus <= sum(need.cpus for need in needs) and gpus <= sum(need.gpus for need in needs):
+        return parts
+    path = f"metadata.annotations[{wellknown.TOPOLOGY_DECISION}]"
+    remarks.append(FieldError(path, f"{cpus} CPUs and {gpus} GPUs", NOT_BOUND))
+    return ()
 
 
 # --- decisions -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from optsched.domain.task import QueueGate, Task, TaskStatus
 from optsched.formats.cards import card_uses, held_cards
 from optsched.formats.deviceclaims import ClaimBook, claim_keys
 from optsched.formats.marks import PROBLEM, marked_device, marked_reason
-from optsched.formats.numa_pods import numa_parts
+from optsched.formats.numa_pods import held_parts, numa_parts
 from optsched.formats.priorities import Priorities
 from optsched.formats.problems import sentence
 from optsched.formats.recent import Recent
@@ -83,6 +83,9 @@ class DecodeOptions:
     lifting_classes
         PriorityClasses by which a PodGroup of a followed cluster counts above its pods; None for
         all of them.
+    device_schedulers
+        Other schedulers whose pods hold the devices that their annotations name, in a followed
+        cluster; None for all of them.
 
     """
 
@@ -91,6 +94,7 @@ class DecodeOptions:
     sharding: Sharding | None = None
     loners: Loners = Loners.PLACE
     lifting_classes: frozenset[str] | None = None
+    device_schedulers: frozenset[str] | None = None
 
 
 class PodDecoder:
@@ -170,7 +174,7 @@ class PodDecoder:
                 remarks,
             ),
             device_claims=claims,
-            numa=numa_parts(meta.annotations, remarks),
+            numa=held_parts(numa_parts(meta.annotations, remarks), shape.numa, remarks),
             wants=wants_of(meta, spec),
             gate=_gate(meta, spec) if stands is TaskStatus.PENDING else QueueGate.NONE,
             problem=_problem(meta, errors),

@@ -169,8 +169,9 @@ class ClusterCache:
                 self._list(kind, event)
             case Changed(obj):
                 key = _key(kind, obj)
+                is_created = key not in self._versions[kind]
                 if self._versions[kind].change(key, _version(obj)):
-                    self._take(kind, key, obj)
+                    self._take(kind, key, obj, is_created=is_created)
             case Deleted(obj):
                 key = _key(kind, obj)
                 if self._versions[kind].delete(key, _version(obj)):
@@ -340,6 +341,9 @@ class ClusterCache:
 
     def uid(self, kind: Kind, key: str) -> str:
         """The uid of an object whose flaws are told to itself; empty where it is not known."""
+        if kind == kinds.POD:
+            pod = self._pods.get(key)
+            return "" if pod is None else pod.told.uid
         return self._uids.get((kind, key), "")
 
     def is_there(self, ref: Ref, uid: str = "") -> bool:
@@ -414,8 +418,11 @@ class ClusterCache:
             self._synced.add(kind)
             self.version += 1
 
-    def _take(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Take a state of an object; None for one that does not exist any more."""
+    def _take(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
+        """Take a state of an object; None for one that does not exist any more.
+
+        is_created: whether a watch has brought it as its first; of a list that is not known.
+        """
         self.version += 1
         obj = None if obj is None else without_marks(obj)
         if kind in kinds.DEVICE_KINDS:
@@ -424,6 +431,8 @@ class ClusterCache:
                 self._pods.put_claim(key, self._devices.claim(key))
         elif obj is None:
             self._drop(kind, key)
+        elif kind == kinds.POD:
+            self._pods.put(obj, is_created=is_created)
         else:
             self._put(kind, key, obj)
 
@@ -431,9 +440,6 @@ class ClusterCache:
         if kind in _FLAWED:
             self._uids[kind, key] = str(obj["metadata"].get("uid") or "")
         match kind:
-            case kinds.POD:
-                self._pods.put(obj)
-                return
             case kinds.NODE:
                 self._put_node(key, obj)
                 return

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from optsched.api import wellknown
+from optsched.api import kinds, wellknown
 from optsched.api.schema import MAX_INT32
 from optsched.domain.task import QueueGate, Task, TaskStatus
+from optsched.formats.cards import NOT_BOUND as CARDS_NOT_BOUND
 from optsched.formats.groups import AT_THEIR_END
-from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, claims_of, is_gone
+from optsched.formats.marks import without
+from optsched.formats.numa_pods import NOT_BOUND as CELLS_NOT_BOUND
+from optsched.formats.pods import IMPLICIT_PREFIX, PodDecoder, claims_of, is_gone, scheduler_of
+from optsched.kube.holdings import Holding, Holdings
+from optsched.session.flaws import Flaw, FlawCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,10 +26,11 @@ if TYPE_CHECKING:
     from optsched.formats.pods import DecodeOptions
     from optsched.formats.priorities import Priorities
     from optsched.kube.ports import Raw
-    from optsched.session.flaws import Flaw
 
 _NONE: Final[Mapping[str, Task]] = {}
 _NOTHING: Final[Mapping[str, Any]] = {}
+_CAME_WITH_NODE: Final = "it came with its node, so that no scheduler has bound it"
+_NOT_BOUND: Final = (CARDS_NOT_BOUND, CELLS_NOT_BOUND)
 _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 
 
@@ -152,9 +158,11 @@ class PodShelf:
         self.touched_gangs: set[str] = set()
         self.touched_nodes: set[str] = set()
         self.flaws: dict[tuple[Kind, str], Flaw] = {}
+        self._options = options
         self._decoder = PodDecoder(options)
         self._pods: dict[str, Pod] = {}
         self._claiming: dict[str, Raw] = {}
+        self._holdings = Holdings()
         self._unsettled: set[str] = set()
         self._named_elsewhere: dict[str, str] = {}
         self._elsewhere: dict[str, set[str]] = {}
@@ -185,16 +193,16 @@ class PodShelf:
         """Keys of the gangs that have pods."""
         return self._by_gang.keys()
 
-    def put(self, raw: Raw) -> None:
-        """Take a state of a pod."""
+    def put(self, raw: Raw, *, is_created: bool = False) -> None:
+        """Take a state of a pod; is_created: whether it is known to be its first."""
         is_over = is_gone(raw)
         others = self._note_claims(raw, is_over=is_over)
-        self._put(raw, is_over=is_over)
+        self._put(raw, is_over=is_over, is_created=is_created)
         for key in others:
             self._put(self._claiming[key], is_over=False)
 
-    def _put(self, raw: Raw, *, is_over: bool) -> None:
-        told = self._decoder.task(raw)
+    def _put(self, raw: Raw, *, is_over: bool, is_created: bool = False) -> None:
+        told = self._settled(raw, is_created=is_created)
         self._note_elsewhere(told.key, "" if is_over else self._decoder.group_elsewhere(raw))
         if is_over or not (told.gang or told.status.holds_resources):
             self._remove(told.key)
@@ -206,8 +214,29 @@ class PodShelf:
         task = before.task if before is not None and before.told is told else _as(told, assumed)
         self._file(before, replace(self._pod(told, task, raw), assumed=assumed))
 
+    def _settled(self, raw: Raw, *, is_created: bool) -> Task:
+        """The task with the devices that it holds; what else its annotations say is a flaw."""
+        told, problems = self._decoder.read(raw)
+        distrust = _CAME_WITH_NODE if is_created else ""
+        scheduler, known = scheduler_of(raw), self._options.device_schedulers
+        if known is not None and scheduler not in (*known, *self._options.scheduler_names):
+            distrust = (
+                f"scheduler {scheduler} is not known to give devices: start optsched's with "
+                f"--device-scheduler={scheduler} if it does"
+            )
+        told, message = self._holdings.settle(told, distrust)
+        beyond = (str(problem) for problem in problems if problem.message in _NOT_BOUND)
+        message = message or next(beyond, "")
+        about = (kinds.POD, told.key)
+        self.flaws.pop(about, None)
+        if message and told.status.is_standing:
+            self.flaws[about] = Flaw(*about, FlawCode.DEVICES, message)
+        return told
+
     def drop(self, key: str) -> None:
         """The pod does not exist any more."""
+        self._holdings.forget(key)
+        self.flaws.pop((kinds.POD, key), None)
         self._note_elsewhere(key, "")
         self._remove(key)
         self._forget_claims(key)
@@ -250,6 +279,9 @@ class PodShelf:
     def assume(self, key: str, assumption: Assumption) -> str:
         """Count a task as what it is about to be; its uid."""
         pod = self._pods[key]
+        if isinstance(assumption, ToBeBound):
+            held = Holding(pod.told.uid, assumption.node, assumption.cards, assumption.numa)
+            self._holdings.bind(key, held)
         self._file(pod, replace(pod, task=assumption.of(pod.told), assumed=assumption))
         return pod.told.uid
 
@@ -257,6 +289,8 @@ class PodShelf:
         """Count a task as the server has it."""
         pod = self._pods.get(key)
         if pod is not None and pod.assumed is not None:
+            if isinstance(pod.assumed, ToBeBound):
+                self._holdings.forget(key)
             self._file(pod, replace(pod, task=pod.told, assumed=None))
 
     def leave(self, key: str) -> str:
@@ -327,6 +361,8 @@ class PodShelf:
         annotations = _part(_part(raw, "metadata"), "annotations")
         if not told.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
             annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
+        if self._holdings.is_distrusted(told.key):
+            annotations = without(annotations, (wellknown.ADMITTED_QUEUE,))
         spec = _part(raw, "spec")
         priority = spec.get("priority")
         if type(priority) is int:

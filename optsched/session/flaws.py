@@ -35,6 +35,7 @@ class FlawCode(StrEnum):
     BUDGET = "BudgetForbidsAll"
     CARDS = "InvalidDeviceReport"
     PRIORITY = "PriorityAbovePods"
+    DEVICES = "DevicesNotBound"
 
 
 READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -338,13 +339,25 @@ def test_a_tenant_does_not_shield_his_work_from_others(
 
 
 @pytest.mark.parametrize(
-    "key", ["volcano.sh/gpu-index", "hami.io/x-devices-allocated", "optsched.io/admitted-queue"]
+    "key",
+    [
+        "volcano.sh/topology-decision",
+        "volcano.sh/gpu-index",
+        "hami.io/x-devices-allocated",
+        "optsched.io/admitted-queue",
+    ],
 )
 def test_a_tenant_does_not_say_what_was_bound(key: str):
     claiming = pod(EVE, **{key: "lab"})
     for obj, old in ((claiming, None), (claiming, pod(EVE)), (pod(EVE), claiming)):
         (found,) = by(EVE, "/pods/validate", obj, old=old, answers=TENANT).problems
         assert f"metadata.annotations[{key}]: Forbidden: schedulers and device plugins" in found
+        foreign = {**obj, "spec": {"schedulerName": "hami"}}
+        for names, may in (((), True), (("hami",), False)):
+            chosen = replace(SETTINGS, device_schedulers=frozenset(names))
+            asked = {"old": old and {**old, "spec": foreign["spec"]}, "answers": TENANT}
+            found = by(EVE, "/pods/validate", foreign, settings=chosen, **asked)
+            assert found.allowed is may
     kubelet = Subject("system:node:n1", frozenset({"system:nodes"}))
     assert by(kubelet, "/pods/validate", claiming, old=pod(EVE)).allowed
 

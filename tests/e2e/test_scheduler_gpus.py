@@ -136,3 +136,17 @@ def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
     (waiting,) = (p for p in "abc" if not annotations(site, p))
     events = until(lambda: site.events(waiting), "the third is told why it waits")
     assert any("vGPU with 8000 memory" in e["message"] for e in events)
+    # What is written later makes no GPU free, and a pod that comes with its node holds none.
+    freed, other = (p for p in "abc" if p != waiting)
+    nothing = {"metadata": {"annotations": {"volcano.sh/vgpu-ids-new": None}}}
+    site.api.patch(f"/api/v1/namespaces/{site.name}/pods/{freed}", nothing)
+    claims = {"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,16384,0:"}
+    asked = {"limits": {"volcano.sh/vgpu-number": "1"}}
+    container = {"name": "main", "image": "none", "resources": asked}
+    site.pod("claims", containers=[container], annotations=claims, nodeName=node)
+    for name, said in ((freed, "it was bound with GPU-a"), ("claims", "came with its node")):
+        (event,) = until(lambda name=name: site.events(name, "DevicesNotBound"), "it is told")
+        assert said in event["message"]
+        assert event["type"] == "Warning"
+    assert site.events(other, "DevicesNotBound") == []
+    assert not annotations(site, waiting)

@@ -1,0 +1,103 @@
+"""Which devices pods hold: what was bound, never what their annotations say later.
+
+A user with the role `edit` may write annotations of pods wherever no webhook looks at them. What a
+pod holds is therefore fixed when it is bound: by the binder of this process, or as the pod is first
+seen on its node. Pods that come with a node were bound by no scheduler, and schedulers that are not
+known to give devices give none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optsched.domain.cards import CardUse
+    from optsched.domain.numa import NumaPart
+    from optsched.domain.task import Task
+
+_NOTHING: Final = "no device"
+_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one pod holds on its node.
+
+    distrust: why it holds nothing whatever it says; empty where a scheduler may have bound it.
+    """
+
+    uid: str
+    node: str
+    cards: tuple[CardUse, ...] = ()
+    numa: tuple[NumaPart, ...] = ()
+    distrust: str = ""
+
+    def agrees_with(self, task: Task) -> bool:
+        """Whether the annotations of a task say the same, in whatever order."""
+        return _cards(self.cards) == _cards(task.cards) and _cells(self.numa) == _cells(task.numa)
+
+
+class Holdings:
+    """What pods hold, by key; no I/O."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Holding] = {}
+
+    def bind(self, key: str, holding: Holding) -> None:
+        """Note what a pod is being bound with."""
+        self._held[key] = holding
+
+    def forget(self, key: str) -> None:
+        """Forget a pod, or a bind that has failed."""
+        self._held.pop(key, None)
+
+    def is_distrusted(self, key: str) -> bool:
+        """Whether no scheduler that is known to give devices has bound a pod."""
+        held = self._held.get(key)
+        return held is not None and bool(held.distrust)
+
+    def settle(self, task: Task, distrust: str = "") -> tuple[Task, str]:
+        """Return the task with what it holds, and a sentence about what does not count.
+
+        Parameters
+        ----------
+        task
+            As its annotations have it.
+        distrust
+            Why nobody who may has written them; empty where a binder may have.
+
+        """
+        if not task.node:
+            return task, ""
+        held = self._held.get(task.key)
+        if held is None or held.uid != task.uid or held.node != task.node:
+            held = Holding(task.uid, task.node, task.cards, task.numa)
+            if distrust:
+                held = Holding(task.uid, task.node, distrust=distrust)
+            self._held[task.key] = held
+        if held.agrees_with(task):
+            return task, ""
+        claimed = f"annotations say that the pod holds {_text(task.cards, task.numa)}"
+        counts = f"it was bound with {_text(held.cards, held.numa)}, which counts"
+        message = f"{claimed}, but {held.distrust or counts}"
+        return replace(task, cards=held.cards, numa=held.numa), message
+
+
+def _cards(uses: tuple[CardUse, ...]) -> Counter[tuple[str, int, int, str, str]]:
+    # Of GPUs with numbers annotations say nothing else: the request of the pod does.
+    memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
+    return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
+
+
+def _cells(parts: Iterable[NumaPart]) -> Counter[tuple[int, int, int]]:
+    return Counter((part.cell, part.cpus, part.gpus) for part in parts if part.cpus or part.gpus)
+
+
+def _text(cards: Iterable[CardUse], numa: Iterable[NumaPart]) -> str:
+    named = [use.key for use in cards]
+    named += [f"{p.cpus} CPUs and {p.gpus} GPUs of NUMA node {p.cell}" for p in numa]
+    return ", ".join(sorted(named))[:_SHOWN] or _NOTHING
