@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.session.lending import Lending
 
 MOST_SINGLE_DROPS = 8
-"""Gangs that repair drops one by one; after that it drops every gang that a violation names."""
+"""Gangs that repair drops one by one while there is time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,15 +137,16 @@ def repair_actions(
     snapshot: Snapshot,
     actions: tuple[Action, ...],
     violations: Sequence[Violation],
-    rank_of: Mapping[str, int],
+    order: tuple[Mapping[str, int], int],
     verify: Callable[[tuple[Action, ...]], Sequence[Violation]],
 ) -> tuple[tuple[Action, ...], tuple[str, ...]] | None:
     """Drop gangs at fault until the verifier accepts the rest.
 
     Parameters
     ----------
-    rank_of
-        Position of each gang by key in order of importance; the last one at fault goes first.
+    order
+        Position of each gang by key in order of importance, the last one at fault goes first, and
+        how many are dropped one by one; after that every gang that a violation names goes.
     verify
         Returns the violations of some actions.
 
@@ -154,12 +155,13 @@ def repair_actions(
     The actions that are left and the keys of the dropped gangs; None where no gang is left.
 
     """
+    rank_of, most_single_drops = order
     dropped: list[str] = []
     while violations:
         blamed = _find_blamed(snapshot, actions, violations)
         if not blamed:
             return None
-        if len(dropped) < MOST_SINGLE_DROPS:
+        if len(dropped) < most_single_drops:
             blamed = {max(blamed, key=lambda key: (rank_of.get(key, -1), key))}
         dropped += sorted(blamed)
         actions = drop_gangs(actions, blamed)

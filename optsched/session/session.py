@@ -70,6 +70,7 @@ from optsched.session.accused import accused
 from optsched.session.bounds import EvictionScope, can_evict
 from optsched.session.budgets import Protection, with_budgets
 from optsched.session.candidates import (
+    MOST_SINGLE_DROPS,
     Candidate,
     Repair,
     Round,
@@ -387,7 +388,8 @@ class _Session:
             yield from (Candidate(each, answer) for answer in reversed(distinct.values()))
         is_open = can_evict(first.problem, self._rules, self._reach_of_plans)
         self._scope = EvictionScope(first, is_open)
-        if not self._is_best(rounds[0], can_evict=is_open) and self._has_time:
+        # Plans with evictions are no worse than the pipeline's, however little time is left.
+        if not self._is_best(rounds[0], can_evict=is_open) and (is_open or self._has_time):
             best = Candidate(rounds[0], rounds[0].answers[0])
             yield from self._by_pipeline(first, best)
 
@@ -471,7 +473,9 @@ class _Session:
         # Without victims the order of tiers gives what the incumbent has.
         by_tier = [first.tiers.of] if is_gated or len(running_tasks(first.problem)) else []
         before = first.answers[-1].decisions
-        for tier_of in (*by_tier, None):
+        for number, tier_of in enumerate((*by_tier, None)):
+            if number and not self._has_time:
+                return
             with self._watch("greedy"):
                 decisions = run_greedy(
                     first.problem, self._policy.rules, replace(options, tier_of=tier_of)
@@ -484,8 +488,6 @@ class _Session:
             if rank_candidates([best, found])[0] is best:
                 continue
             violations = self._verify(found.round, found.actions or ())
-            if violations and self._is_late:
-                continue
             repaired = self._repaired(first, found, violations) if violations else found
             if repaired is not None:
                 yield replace(repaired, dropped=())
@@ -859,9 +861,14 @@ class _Session:
         )
         keys = [gang.key for gang in each.problem.snapshot.gangs]
         rank_of = {keys[g]: i for i, g in enumerate(order.tolist())}
+        most_single_drops = 0 if self._is_late else MOST_SINGLE_DROPS
         with self._watch("verify"):
             found = repair_actions(
-                self._snapshot, actions, violations, rank_of, lambda a: self._verify(each, a)
+                self._snapshot,
+                actions,
+                violations,
+                (rank_of, most_single_drops),
+                lambda a: self._verify(each, a),
             )
         if found is None:
             return None
