@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from optsched.api.kinds import NAMESPACE, Ref
+from optsched.cli.parameters import ServerAddress
 from optsched.cli.screen import remarks, say
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from optsched.api.kinds import Kind, Ref
+    from optsched.api.kinds import Kind
     from optsched.kube.client import Client
     from optsched.kube.errors import KubeError
     from optsched.kube.ports import Raw
@@ -67,7 +69,9 @@ def cluster_options(command: Command) -> Command:
         show_default="KUBECONFIG, else the pod's service account, else ~/.kube/config",
         help="How to reach the cluster.",
     )
-    @click.option("-s", "--master", default="", help="Address of the API server.")
+    @click.option(
+        "-s", "--master", type=ServerAddress(), default="", help="Address of the API server."
+    )
     @functools.wraps(command)
     def wrapped(*arguments: Any, kubeconfig: str, master: str, **flags: Any) -> Any:  # noqa: ANN401
         return command(*arguments, place=Place(kubeconfig, master), **flags)
@@ -80,7 +84,7 @@ def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     # Kubernetes' client takes half a second to load; --help does without.
     from optsched.kube import client
     from optsched.kube.client import ConfigError
-    from optsched.kube.errors import KubeError
+    from optsched.kube.errors import KubeError, Unreachable
 
     async def asked() -> T:
         async with client.connect(place.kubeconfig, place.master, _warn) as connected:
@@ -90,6 +94,8 @@ def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
         return asyncio.run(asked())
     except ConfigError as e:
         raise Failure(str(e), Exit.UNREACHABLE) from e
+    except Unreachable as e:
+        raise Failure(f"the cluster can not be reached: {e}", Exit.UNREACHABLE) from e
     except KubeError as e:
         raise Failure(str(e), code_of(e)) from e
 
@@ -147,6 +153,29 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
         return await select(client, kind, Selection(namespace, **query))
     except NotFound as e:
         raise Failure(unknown_kind(kind), Exit.NOT_FOUND) from e
+
+
+async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: str) -> list[Raw]:
+    """The objects of a kind in the namespace that a user names.
+
+    namespace: empty for that of the current context, None for all. `Failure` where a namespace
+    that is named does not exist: an empty list would hide the mistake.
+    """
+    inside = "" if namespace is None else namespace or client.namespace
+    found = await listed(client, kind, inside, **query)
+    if not found and namespace and await if_allowed(_is_absent(client, namespace), otherwise=False):
+        raise Failure(f"namespace {namespace} does not exist", Exit.NOT_FOUND)
+    return found
+
+
+async def _is_absent(client: Client, namespace: str) -> bool:
+    from optsched.kube.errors import NotFound
+
+    try:
+        await client.read(Ref(NAMESPACE, "", namespace))
+    except NotFound:
+        return True
+    return False
 
 
 async def if_allowed(work: Awaitable[T], otherwise: T) -> T:

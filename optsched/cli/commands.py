@@ -9,17 +9,25 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from optsched.cli import legacy
 from optsched.cli.benchmarks import BENCHMARKS
 from optsched.cli.cluster import Exit
 from optsched.cli.endings import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.main import main
+from optsched.cli.parameters import current_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _TERMINATED: Final = 143
+_FLOWS: Final = ("jobflow", "jobtemplate")
 _SEARCH: Final = (0, BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED)
-_ON_A_CLUSTER: Final = (0, *range(Exit.FAILED, Exit.UNREACHABLE + 1))
+_READS: Final = (
+    *(0, Exit.FAILED.value, Exit.USAGE.value, Exit.NOT_FOUND.value),
+    *(Exit.DENIED.value, Exit.UNREACHABLE.value),
+)
+_WRITES: Final = (*_READS, Exit.CONFLICT.value)
+_ANSWERS: Final = (Exit.WAITS.value, Exit.NEVER.value)
 _LOCAL: Final = (0, Exit.FAILED.value, BAD_INPUT)
 
 CODES: Final[Mapping[str, tuple[int, ...]]] = {
@@ -28,25 +36,90 @@ CODES: Final[Mapping[str, tuple[int, ...]]] = {
     "controllers": _LOCAL,
     "demo": _LOCAL,
     "gpu-hours": (0, BAD_INPUT),
-    "job": _ON_A_CLUSTER,
-    "job explain": (*_ON_A_CLUSTER, Exit.WAITS.value, Exit.NEVER.value),
-    "job watch": (*_ON_A_CLUSTER, Exit.TIMEOUT.value),
-    "jobflow": _ON_A_CLUSTER,
-    "jobtemplate": _ON_A_CLUSTER,
-    "local": _LOCAL,
-    "pod": _ON_A_CLUSTER,
-    "queue": _ON_A_CLUSTER,
+    "job delete": _WRITES,
+    "job explain": (*_READS, *_ANSWERS),
+    "job list": _READS,
+    "job resume": _WRITES,
+    "job run": _WRITES,
+    "job suspend": _WRITES,
+    "job view": _READS,
+    "job watch": (*_READS, Exit.TIMEOUT.value),
+    **{f"{kind} {verb}": _WRITES for kind in _FLOWS for verb in ("create", "delete")},
+    **{f"{kind} {verb}": _READS for kind in _FLOWS for verb in ("describe", "get", "list")},
+    "local down": _LOCAL,
+    "local kubeconfig": _LOCAL,
+    "local status": _LOCAL,
+    "local up": _LOCAL,
+    "pod list": _WRITES,
+    "queue create": _WRITES,
+    "queue delete": _WRITES,
+    "queue get": _READS,
+    "queue list": _READS,
+    "queue operate": _WRITES,
     "scheduler": _LOCAL,
     "simulate": (0, Exit.FAILED.value, BAD_INPUT, STOPPED),
-    "snapshot": _LOCAL,
+    "snapshot": _READS,
     "solve": (*_SEARCH, _TERMINATED),
     "solve FILE.vbp": _SEARCH,
     "solve model_*.txt": _SEARCH,
+    "vcancel": _WRITES,
     "version": (0, BAD_INPUT),
+    "vjobs": _READS,
+    "vqueues": _READS,
+    "vresume": _WRITES,
+    "vsub": _WRITES,
+    "vsuspend": _WRITES,
     "webhook": _LOCAL,
-    "what-if": (*_ON_A_CLUSTER, Exit.WAITS.value, Exit.NEVER.value),
+    "what-if": (*_WRITES, *_ANSWERS),
 }
-"""Exit codes by command, or by group for all of its commands that have none of their own."""
+"""Exit codes by command; every command may end with those of `ALWAYS`, too."""
+
+SHORT_FORMS: Final[Mapping[str, str]] = {
+    "-A": "--all-namespaces",
+    "-L": "--limits",
+    "-N": "--name",
+    "-R": "--requests",
+    "-S": "--scheduler",
+    "-a": "--action",
+    "-c": "--command",
+    "-f": "--filename",
+    "-h": "--help",
+    "-i": "--image",
+    "-j": "--job",
+    "-k": "--kubeconfig",
+    "-l": "--labels",
+    "-m": "--min",
+    "-n": "--namespace",
+    "-o": "--output",
+    "-q": "--queue",
+    "-r": "--replicas",
+    "-s": "--master",
+    "-v": "--v",
+    "-w": "--weight",
+}
+"""What each short form means in every command, but for those of `VOLCANO_FORMS`."""
+
+_TARGETS: Final = (
+    *(f"job {verb}" for verb in ("delete", "explain", "resume", "suspend", "view", "watch")),
+    *(f"{kind} {verb}" for kind in _FLOWS for verb in ("delete", "get")),
+)
+_QUEUES: Final = ("queue create", "queue delete", "queue get", "queue operate", "vqueues")
+_OLD: Final = ("vcancel", "vjobs", "vresume", "vsub", "vsuspend")
+
+VOLCANO_FORMS: Final[Mapping[tuple[str, tuple[str, ...]], str]] = {
+    ("-n", _TARGETS): "the namespace; the name where no other is given, as in Volcano's guides",
+    ("-n", _QUEUES): "the name, as in `vcctl`: a queue has no namespace",
+    ("-n", _OLD): "the name, as in Volcano's old commands",
+    ("-N", _OLD): "the namespace, as in Volcano's old commands",
+    ("-S", ("queue create",)): "`--state`, as in `vcctl`",
+}
+"""Short forms that mean something else in some commands, because scripts for Volcano have them."""
+
+ALWAYS: Final = (
+    (1, "the standard output can not be written, such as to a full disk"),
+    (130, "stopped by Ctrl-C"),
+)
+"""Exit codes that every command may end with, and when."""
 
 MEANINGS: Final = (
     (0, "done"),
@@ -59,7 +132,7 @@ MEANINGS: Final = (
     (7, "it has not ended in time"),
     (8, "it waits"),
     (9, "it could never start"),
-    (130, "stopped by Ctrl-C, with the best so far"),
+    (130, "stopped by Ctrl-C; a search with the best so far"),
     (143, "stopped by `kill`, with the best so far"),
 )
 CHOICES: Final = "/"
@@ -73,12 +146,24 @@ Every command says more with `--help`. [The command line](cli.md) has examples f
 |---|---|---|
 """
 
+_FORMS_HEAD: Final = """
+A short form means the same in every command. Exceptions are those that scripts for Volcano have:
+
+| short | long | but |
+|---|---|---|
+"""
+
 
 def all_commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command by its name, those of groups with the name of the group before it."""
+    """Every command by its name, those of groups with the name of the group before it.
+
+    Volcano's old commands, which are programs of their own, come last.
+    """
     yield from _commands(main, "")
     for name, benchmark in zip(_BENCHMARK_NAMES, BENCHMARKS, strict=True):
         yield name, benchmark.load()
+    for command in legacy.COMMANDS:
+        yield command.name or "", command
 
 
 def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
@@ -93,8 +178,8 @@ def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Co
 
 
 def codes_of(name: str) -> tuple[int, ...]:
-    """Exit codes of a command, in order."""
-    return tuple(sorted(CODES[name] if name in CODES else CODES[name.partition(" ")[0]]))
+    """Exit codes of a command, in order, without those of `ALWAYS`."""
+    return tuple(sorted(CODES[name]))
 
 
 def commands_page() -> str:
@@ -105,7 +190,20 @@ def commands_page() -> str:
     ]
     meanings = [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS]
     head = "\n| exit code | meaning |\n|---|---|\n"
-    return "".join([_HEAD, *rows, head, *meanings])
+    always = " and ".join(f"{code} ({when})" for code, when in ALWAYS)
+    every = f"\nEvery command may end with {always}, too.\n"
+    return "".join([_HEAD, *rows, head, *meanings, every, _FORMS_HEAD, *_forms()])
+
+
+def _forms() -> Iterator[str]:
+    """The rows of the table of short forms."""
+    for short, long in sorted(SHORT_FORMS.items(), key=lambda pair: pair[0].lower()):
+        others = [
+            f"{meaning}: {', '.join(f'`{name}`' for name in names)}"
+            for (form, names), meaning in VOLCANO_FORMS.items()
+            if form == short
+        ]
+        yield f"| `{short}` | `{long}` | {'; '.join(others) or '–'} |\n"
 
 
 def _usage(name: str, command: click.Command) -> str:
@@ -126,9 +224,9 @@ def _options(command: click.Command) -> str:
 
 
 def _option(option: click.Option) -> str:
-    names = " ".join(sorted(option.opts, key=len))
+    names = " ".join(sorted(current_names(option), key=len))
     if option.secondary_opts:
-        names = f"{names}/{' '.join(option.secondary_opts)}"
+        names = f"{names}/{' '.join(current_names(option, secondary=True))}"
     if option.is_flag:
         return f"`{names}`"
     if isinstance(option.type, click.Choice):

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+import errno
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BAD_INPUT: Final = 2
 NO_PLAN: Final = 3
@@ -10,3 +17,28 @@ NOT_KEPT: Final = 4
 """What was to be kept could not be written."""
 
 STOPPED: Final = 130
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """End a command with its code where Ctrl-C stops it, or a disk behind its output is full."""
+    try:
+        yield
+    except KeyboardInterrupt as e:
+        raise click.exceptions.Exit(STOPPED) from e
+    except OSError as e:
+        if e.errno not in _FULL:
+            raise
+        where = e.filename or "standard output"
+        raise click.ClickException(f"{where}: {e.strerror}") from e
+
+
+class EndingCommand(click.Command):
+    """A command outside of the group `optsched`, which ends as those inside do."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
+        """See `click.Command`."""
+        with ending():
+            return super().invoke(ctx)

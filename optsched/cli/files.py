@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
 
 from optsched.api.job import parse_job
 from optsched.api.jobflow import parse_jobflow
@@ -13,18 +15,30 @@ from optsched.api.jobtemplate import parse_jobtemplate
 from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE
 from optsched.api.unknown import unknown_fields
 from optsched.cli.cluster import Exit, Failure
+from optsched.cli.paths import check_no_url
 from optsched.formats.text import Document, TextError, line_of, read_yaml
 from optsched.units import FieldError
+from optsched.units.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.api.kinds import Kind
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
 
 STDIN: Final = "-"
 _PARSERS: Final = {JOB: parse_job, JOB_FLOW: parse_jobflow, JOB_TEMPLATE: parse_jobtemplate}
 _LIST: Final = "List"
 _NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata.name"
+
+
+def file_option(help_text: str, name: str, **options: Any) -> Callable[[Command], Command]:  # noqa: ANN401  click's
+    """Add `-f`, `--filename` as kubectl has it, `--file` as Volcano's flows have it.
+
+    name: of the argument of the command. options: see `click.option`.
+    """
+    return click.option("-f", "--filename", "--file", name, help=help_text, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +66,11 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
     `Failure` with all that is wrong, each with `file:line`: a file that can not be read is wrong
     usage, and so is what is in it.
     """
-    text, shown = _text(path)
+    text, name = _text(path)
     problems: list[str] = []
-    found = [_manifest(kind, part, problems) for part in _parts(text, shown, problems)]
+    found = [_manifest(kind, part, problems) for part in _parts(text, name, problems)]
     if not found and not problems:
-        problems.append(f"{shown}: there is no {kind} in it")
+        problems.append(f"{name}: there is no {kind} in it")
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
     return tuple(each for each in found if each is not None)
@@ -67,12 +81,12 @@ def read_parts(path: str) -> tuple[Part, ...]:
 
     `Failure` where the file can not be read, or something in it is no object with a name.
     """
-    text, shown = _text(path)
+    text, name = _text(path)
     problems: list[str] = []
-    found = tuple(_parts(text, shown, problems))
+    found = tuple(_parts(text, name, problems))
     problems += [f"{part.where()}: {_NO_OBJECT}" for part in found if not _is_object(part.value)]
     if not found and not problems:
-        problems.append(f"{shown}: there is no object in it")
+        problems.append(f"{name}: there is no object in it")
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
     return found
@@ -97,14 +111,21 @@ def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
 
 
 def _text(path: str) -> tuple[str, str]:
-    if path == STDIN:
-        return sys.stdin.read(), "standard input"
+    name = "standard input" if path == STDIN else path
+    check_no_url(path)
     try:
-        return Path(path).read_text("utf-8"), path
+        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        return data.decode("utf-8-sig"), name
+    except IsADirectoryError as e:
+        raise Failure(f"{path}: is a folder: name a file in it", Exit.USAGE) from e
+    except FileNotFoundError as e:
+        raise Failure(f"{path}: there is no such file", Exit.USAGE) from e
     except OSError as e:
-        raise Failure(f"{path}: {e.strerror}", Exit.USAGE) from e
+        raise Failure(f"{path}: can not be read: {e.strerror}", Exit.USAGE) from e
     except UnicodeDecodeError as e:
-        raise Failure(f"{path}: is not a text in UTF-8", Exit.USAGE) from e
+        raise Failure(f"{name}: is not a text in UTF-8", Exit.USAGE) from e
+    except ValueError as e:
+        raise Failure(f"{path!r}: is no path: it holds a NUL", Exit.USAGE) from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +160,11 @@ def _parts(text: str, file: str, problems: list[str]) -> Iterator[Part]:
             continue
         value = document.value
         if isinstance(value, dict) and value.get("kind") == _LIST:
-            items = value.get("items") or ()
+            items = value.get("items") or []
+            if not isinstance(items, list):
+                line = line_of(text, document, "items")
+                problems.append(f"{file}:{line}: List: items: has to be a list of objects")
+                continue
             for i, item in enumerate(items):
                 yield Part(item, file, text, document, f"items[{i}]")
         elif value is not None:
@@ -147,24 +172,28 @@ def _parts(text: str, file: str, problems: list[str]) -> Iterator[Part]:
 
 
 def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
+    if not isinstance(part.value, dict):
+        problems.append(f"{part.where()}: {shown(part.value)} is no object: a {kind} is expected")
+        return None
     stranger = _stranger(kind, part.value)
     if stranger is not None:
         problems.append(f"{part.where(stranger.path)}: {stranger}")
         return None
     _, errors = _PARSERS[kind](part.value)
-    head = f"{kind} {(part.value.get('metadata') or {}).get('name', '')}".strip()
+    meta = part.value.get("metadata")
+    name = meta.get("name") if isinstance(meta, dict) else None
+    head = f"{kind} {name}" if isinstance(name, str) else str(kind)
     problems += part.told(head, errors)
     remarks = part.told(head, unknown_fields(kind, part.value))
     return None if errors else Manifest(part.value, part.where(), tuple(remarks))
 
 
-def _stranger(kind: Kind, value: object) -> FieldError | None:
+def _stranger(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:
     """What says that a document is no object of a kind; None if it is one."""
-    if not isinstance(value, dict):
-        return FieldError("kind", value, f"is no object: a {kind} is expected")
-    if value.get("kind") != kind.kind:
-        return FieldError("kind", value.get("kind"), f"is not expected here: write {kind}")
-    if value.get("apiVersion") != kind.api_version:
-        accepted = f"is not expected here: write {kind.api_version}"
-        return FieldError("apiVersion", value.get("apiVersion"), accepted)
+    for field, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
+        given = value.get(field)
+        if given is None:
+            return FieldError(field, None, f"is missing: write {wanted}")
+        if given != wanted:
+            return FieldError(field, given, f"is not expected here: write {wanted}")
     return None

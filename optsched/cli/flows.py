@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.api.kinds import JOB_FLOW, JOB_TEMPLATE, Ref
-from optsched.cli.cluster import Exit, Failure, ask, cluster_options, create, listed, read
+from optsched.cli.cluster import Exit, Failure, ask, cluster_options, create, listed_in, read
 from optsched.cli.columns import name_of, namespace_of
-from optsched.cli.files import check_manifests, read_manifests
-from optsched.cli.names import Target, target_options
+from optsched.cli.files import check_manifests, file_option, read_manifests
+from optsched.cli.names import Target, namespace_option, only, target_options
 from optsched.cli.output import (
     YAML,
     output_option,
@@ -45,8 +45,8 @@ def _create(kind: Kind) -> click.Command:
     @click.command("create", help=f"Create every {kind} of a file.")
     @cluster_options
     @output_option()
-    @click.option("-f", "--file", "--filename", "path", required=True, help="- for the input.")
-    @click.option("-n", "--namespace", default="", show_default="the file's, else the context's")
+    @file_option("The file; - for the standard input.", "path", required=True)
+    @namespace_option("the file's, else the context's")
     def command(place: Place, form: str, path: str, namespace: str) -> None:
         manifests = _manifests(path, kind, namespace)
 
@@ -87,12 +87,11 @@ def _list(kind: Kind) -> click.Command:
     @click.command("list", help=f"List every {kind} of a namespace.")
     @cluster_options
     @output_option()
-    @click.option("-n", "--namespace", default="", show_default="the current context's")
+    @namespace_option()
     @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
     def command(place: Place, form: str, namespace: str, *, all_namespaces: bool) -> None:
         async def found(client: Client) -> list[Any]:
-            inside = "" if all_namespaces else namespace or client.namespace
-            return await listed(client, kind, inside)
+            return await listed_in(client, kind, None if all_namespaces else namespace)
 
         show_list(kind, ask(place, found), form)
 
@@ -124,8 +123,9 @@ def _describe(kind: Kind) -> click.Command:
     @target_options(kind, is_needed=False)
     def command(place: Place, form: str, target: Target) -> None:
         async def all_(client: Client) -> list[Any]:
-            return await listed(client, kind, target.inside(client))
+            return await listed_in(client, kind, namespace)
 
+        namespace = only((target.short, target.namespace), "namespaces")
         one = _reader(kind, target)
         found = [ask(place, one)] if target.name else ask(place, all_)
         for i, obj in enumerate(found):
@@ -140,7 +140,7 @@ def _delete(kind: Kind) -> click.Command:
     @click.command("delete", help=f"Delete a {kind}, or every one that is in a file.")
     @cluster_options
     @output_option()
-    @click.option("-f", "--file", "--filename", "path", default="", help="- for the input.")
+    @file_option("The file; - for the standard input.", "path", default="")
     @target_options(kind, is_needed=False)
     def command(place: Place, form: str, path: str, target: Target) -> None:
         targets = _meant(kind, path, target)
@@ -166,14 +166,17 @@ def _delete(kind: Kind) -> click.Command:
 def _meant(kind: Kind, path: str, target: Target) -> list[Target]:
     """What is to be deleted: what a file names, or one object, also by `-n`."""
     if not path:
-        name = target.name or target.namespace
+        name = target.name or target.short
         if not name:
-            raise click.UsageError("a name is missing: write it, or give -f FILE")
-        return [target if target.name else Target(name)]
+            raise click.UsageError(
+                "a name is missing: write it behind the command, or give -f FILE"
+            )
+        return [Target(name, target.namespace)]
     if target.name:
         raise click.UsageError(f"either a file or a name: {path} and {target.name}")
-    manifests = _manifests(path, kind, target.namespace)
-    return [Target(m.name, target.namespace or m.namespace) for m in manifests]
+    namespace = only((target.short, target.namespace), "namespaces")
+    manifests = _manifests(path, kind, namespace)
+    return [Target(m.name, namespace or m.namespace) for m in manifests]
 
 
 jobflow: Final = group_of(JOB_FLOW, "Jobs that follow one another.")

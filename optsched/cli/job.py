@@ -8,7 +8,7 @@ import click
 
 from optsched.api.kinds import JOB
 from optsched.cli.cluster import cluster_options
-from optsched.cli.files import check_manifests, read_manifests
+from optsched.cli.files import check_manifests, file_option, read_manifests
 from optsched.cli.flags import Duration
 from optsched.cli.jobs import (
     ABORT,
@@ -22,8 +22,8 @@ from optsched.cli.jobs import (
     watch_job,
 )
 from optsched.cli.manifests import AMOUNTS, DEFAULT_AMOUNTS, JobFlags, job_manifest
-from optsched.cli.names import Target, target_options
-from optsched.cli.output import FORMATS, TABLE, output_option
+from optsched.cli.names import Target, namespace_option, only, target_options
+from optsched.cli.output import output_option
 from optsched.cli.screen import remarks, say
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def job() -> None:
 @output_option()
 @click.argument("positional", metavar="NAME", default="")
 @click.option("-N", "--name", default="", help="The name of the job.")
-@click.option("-n", "--namespace", default="", show_default="the current context's")
-@click.option("-f", "--filename", default="", help="A file with jobs; - for the standard input.")
+@namespace_option()
+@file_option("A file with jobs; - for the standard input.", "filename", default="")
 @click.option("-i", "--image", default="busybox", show_default=True)
 @click.option("-m", "--min", "minimum", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option("-r", "--replicas", type=click.IntRange(min=0), default=1, show_default=True)
@@ -61,9 +61,7 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
     the only one in it.
     """
     namespace = flags.pop("namespace")
-    if positional and flags["name"] not in ("", positional):
-        raise click.UsageError(f"two names are given: {positional} and {flags['name']}")
-    name = flags["name"] = positional or flags["name"]
+    name = flags["name"] = only((positional, flags["name"]), "names")
     if filename:
         jobs = _from_file(filename, name, namespace)
     elif name:
@@ -97,7 +95,7 @@ def _from_file(path: str, name: str, namespace: str) -> list[dict[str, Any]]:
 @job.command("list")
 @cluster_options
 @output_option()
-@click.option("-n", "--namespace", default="", show_default="the current context's")
+@namespace_option()
 @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
 @click.option("-q", "--queue", default="", help="Those of a queue.")
 @click.option("-S", "--scheduler", default="", help="Those of a scheduler.")
@@ -179,15 +177,7 @@ def delete(place: Place, form: str, target: Target) -> None:
 
 @job.command("watch")
 @cluster_options
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(FORMATS),
-    default=TABLE,
-    show_default=True,
-    help="How to print each change; name: the name, at the end.",
-)
+@output_option(help_text="How to print each change; name: the name, at the end.")
 @click.option("--timeout", type=Duration(), help="Give up after so long, such as 90s or 2h.")
 @target_options(JOB)
 def watch(place: Place, form: str, timeout: int | None, target: Target) -> None:

@@ -18,6 +18,7 @@ from optsched.cli.cluster import (
     create,
     if_allowed,
     listed,
+    listed_in,
     read,
 )
 from optsched.cli.columns import JOBS, Table, name_of, namespace_of, with_positions
@@ -107,7 +108,7 @@ def show_standing_jobs(
 async def _listed_jobs(
     client: Client, namespace: str | None, which: Mapping[str, str]
 ) -> list[Any]:
-    return await listed(client, JOB, _inside(client, namespace), labels=which.get("labels", ""))
+    return await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
 
 
 def _inside(client: Client, namespace: str | None) -> str:
@@ -262,6 +263,8 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     from optsched.kube.selection import states_of
 
+    # A server that was never there ends it; one that goes away for a moment does not.
+    await read(client, ref)
     last: list[str] = []
     async for state in states_of(client, ref, _passing):
         if state is None:

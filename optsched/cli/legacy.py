@@ -15,9 +15,10 @@ from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE, Ref
 from optsched.cli.cluster import ask, cluster_options, listed, read
 from optsched.cli.columns import OLD_QUEUES
+from optsched.cli.endings import EndingCommand
 from optsched.cli.jobs import ABORT, RESUME, order, remove, show_job, show_jobs, submit
 from optsched.cli.manifests import AMOUNTS, DEFAULT_AMOUNTS, JobFlags, job_manifest
-from optsched.cli.names import Target, names_of
+from optsched.cli.names import Target, check_name, names_of, only
 from optsched.cli.output import output_option, show_list
 
 if TYPE_CHECKING:
@@ -42,20 +43,19 @@ def _target(command: Command) -> Command:
     @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(JOB))
     @functools.wraps(command)
     def wrapped(name: str, namespace: str, positional: str, **flags: Any) -> Any:  # noqa: ANN401
-        if name and positional and name != positional:
-            raise click.UsageError(f"two names are given: {positional} and {name}")
-        return command(target=Target(name or positional, namespace), **flags)
+        target = Target(only((positional, name), "names"), check_name(namespace))
+        return command(target=target, **flags)
 
     return wrapped  # type: ignore[return-value]  # with three arguments instead of one
 
 
 def _needed(target: Target) -> Target:
     if not target.name:
-        raise click.UsageError("a job is missing: write its name, or -n NAME")
+        raise click.UsageError("a name is missing: write the job behind the command, or after -n")
     return target
 
 
-@click.command(context_settings=_SETTINGS)
+@click.command(cls=EndingCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
@@ -81,7 +81,7 @@ def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa
     submit(place, form, [job], namespace)
 
 
-@click.command(context_settings=_SETTINGS)
+@click.command(cls=EndingCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
@@ -91,7 +91,7 @@ def vcancel(place: Place, form: str, target: Target) -> None:
     remove(place, form, _needed(target), "cancel")
 
 
-@click.command(context_settings=_SETTINGS)
+@click.command(cls=EndingCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
@@ -101,7 +101,7 @@ def vsuspend(place: Place, form: str, target: Target) -> None:
     order(place, form, _needed(target), ABORT)
 
 
-@click.command(context_settings=_SETTINGS)
+@click.command(cls=EndingCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
@@ -111,7 +111,7 @@ def vresume(place: Place, form: str, target: Target) -> None:
     order(place, form, _needed(target), RESUME)
 
 
-@click.command(context_settings=_SETTINGS)
+@click.command(cls=EndingCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
@@ -127,7 +127,7 @@ def vjobs(place: Place, form: str, target: Target, *, all_namespaces: bool, **wh
         show_jobs(place, form, None if all_namespaces else target.namespace, which)
 
 
-@click.command(context_settings=_SETTINGS)
+@click.command(cls=EndingCommand, context_settings=_SETTINGS)
 @_VERSION
 @cluster_options
 @output_option()
@@ -135,9 +135,12 @@ def vjobs(place: Place, form: str, target: Target, *, all_namespaces: bool, **wh
 @click.option("-n", "--name", default="", help="The queue.")
 def vqueues(place: Place, form: str, positional: str, name: str) -> None:
     """Show one queue, or list all."""
-    wanted = positional or name
+    wanted = only((positional, name), "names")
     if wanted:
         found = [ask(place, lambda client: read(client, Ref(QUEUE, "", wanted)))]
     else:
         found = ask(place, lambda client: listed(client, QUEUE))
     show_list(QUEUE, found, form, OLD_QUEUES)
+
+
+COMMANDS: Final = (vcancel, vjobs, vqueues, vresume, vsub, vsuspend)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
+from optsched.cli.parameters import RenamedOption
 from optsched.cli.screen import PlainConsole
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options
@@ -44,7 +45,15 @@ def local() -> None:
 
 @local.command()
 @directory_option
-@click.option("--scheduler/--no-scheduler", default=False, help="Run kube-scheduler as well.")
+@click.option(
+    "--kube-scheduler/--no-kube-scheduler",
+    "--scheduler/--no-scheduler",
+    "scheduler",
+    cls=RenamedOption,
+    former=("--scheduler", "--no-scheduler"),
+    default=False,
+    help="Run kube-scheduler as well.",
+)
 @click.option("--nodes", type=click.IntRange(min=0), default=0, help="How many nodes to make.")
 @click.option("--cpu", default="4", show_default=True, help="CPU of each node.")
 @click.option("--memory", default="16Gi", show_default=True, help="Memory of each node.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 import click
 
 from optsched import __version__
+from optsched.cli.endings import ending
 
 COMMANDS: Final = {
     "compare": "optsched.cli.compare",
@@ -34,9 +34,6 @@ COMMANDS: Final = {
 """The module of each command, which has it under its own name, `_` for `-`."""
 
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
 class Commands(click.Group):
     """Loads a command when it is asked for: the solver takes a second, a queue does not."""
 
@@ -56,14 +53,9 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
-        """Run it; a disk behind the standard output that is full is no fault of ours."""
-        try:
+        """See `click.Group`."""
+        with ending():
             return super().invoke(ctx)
-        except OSError as e:
-            if e.errno not in _FULL:
-                raise
-            where = e.filename or "standard output"
-            raise click.ClickException(f"{where}: {e.strerror}") from e
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """One of them."""

@@ -13,6 +13,7 @@ import click
 from rich.text import Text
 
 from optsched.cli.columns import TABLES, Column, Table, name_of, namespace_of
+from optsched.cli.parameters import RenamedOption
 from optsched.cli.screen import echo, output, remarks, say
 from optsched.formats.text import write_yaml
 
@@ -45,17 +46,21 @@ _STYLES: Final = {
 _STATES: Final = frozenset({"Phase", "State", "Status"})
 
 
-def output_option(default: str = TABLE) -> Callable[[Command], Command]:
-    """Adds `-o`."""
+def output_option(
+    default: str = TABLE, help_text: str = "How to print."
+) -> Callable[[Command], Command]:
+    """Adds `-o`, `--output`; Volcano's `--format` is understood and not shown."""
     return click.option(
         "-o",
         "--output",
         "--format",
         "form",
+        cls=RenamedOption,
+        former=("--format",),
         type=click.Choice(FORMATS),
         default=default,
         show_default=True,
-        help="How to print.",
+        help=help_text,
     )
 
 

@@ -8,9 +8,9 @@ import click
 
 from optsched.api.kinds import JOB, POD, QUEUE
 from optsched.api.wellknown import JOB_NAME
-from optsched.cli.cluster import Exit, Failure, ask, cluster_options, listed
+from optsched.cli.cluster import Exit, Failure, ask, cluster_options, listed_in
 from optsched.cli.columns import PODS, queue_of_pod
-from optsched.cli.names import names_of
+from optsched.cli.names import names_of, namespace_option
 from optsched.cli.output import output_option, show_list, with_namespace
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def pod() -> None:
 @pod.command("list")
 @cluster_options
 @output_option()
-@click.option("-n", "--namespace", default="", show_default="the current context's")
+@namespace_option()
 @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
 @click.option("-q", "--queue", default="", shell_complete=names_of(QUEUE), help="Of a queue.")
 @click.option("-j", "--job", default="", shell_complete=names_of(JOB), help="Of a job.")
@@ -41,8 +41,8 @@ def list_pods(
     job, queue = which["job"], which["queue"]
 
     async def found(client: Client) -> list[Any]:
-        inside = "" if all_namespaces else namespace or client.namespace
-        return await listed(client, POD, inside, labels=label_of(job, queue))
+        inside = None if all_namespaces else namespace
+        return await listed_in(client, POD, inside, labels=label_of(job, queue))
 
     all_ = ask(place, found)
     pods = in_queue(all_, queue)

@@ -19,7 +19,7 @@ from optsched.cli.manifests import (
     queue_manifest,
     queue_spec,
 )
-from optsched.cli.names import names_of
+from optsched.cli.names import names_of, only
 from optsched.cli.output import (
     TABLE,
     WIDE,
@@ -48,19 +48,21 @@ _BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
 
 
 def queue_name(command: Command) -> Command:
-    """Adds NAME and `-n`, which come as one `name`."""
+    """Adds NAME, `-N` and `-n`, which come as one `name`."""
 
     @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
-    @click.option("-n", "-N", "--name", "flag", default="", help="The queue.")
+    @click.option("-N", "--name", "flag", default="", help="The queue.")
+    @click.option("-n", "short", default="", help="The queue, as in vcctl: it has no namespace.")
     @functools.wraps(command)
-    def wrapped(positional: str, flag: str, **flags: Any) -> Any:  # noqa: ANN401
-        if positional and flag and positional != flag:
-            raise click.UsageError(f"two names are given: {positional} and {flag}")
-        if not positional and not flag:
-            raise click.UsageError("a queue is missing: write its name, or -n NAME")
-        return command(name=positional or flag, **flags)
+    def wrapped(positional: str, flag: str, short: str, **flags: Any) -> Any:  # noqa: ANN401
+        name = only((positional, flag, short), "names")
+        if not name:
+            raise click.UsageError(
+                "a name is missing: write the queue behind the command, or after -N"
+            )
+        return command(name=name, **flags)
 
-    return wrapped  # type: ignore[return-value]  # with two arguments instead of one
+    return wrapped  # type: ignore[return-value]  # with three arguments instead of one
 
 
 def spec_options(command: Command) -> Command:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from itertools import count
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from optsched.cli.cluster import ask, cluster_options
 from optsched.cli.options import Seconds
 from optsched.cli.paths import check_folder, is_standard
 from optsched.cli.screen import remarks, say
@@ -20,16 +20,12 @@ from optsched.formats.whole import write_whole
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from optsched.cli.cluster import Place
     from optsched.kube.ports import Raw
 
 
 @click.command()
-@click.option(
-    "--kubeconfig",
-    default="",
-    show_default="KUBECONFIG, else the pod's service account",
-    help="How to reach the cluster.",
-)
+@cluster_options
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -50,7 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option("--times", type=click.IntRange(min=1), help="Pictures of --record; without end.")
 def snapshot(
-    kubeconfig: str, out: Path | None, folder: Path | None, every: float, times: int | None
+    place: Place, out: Path | None, folder: Path | None, every: float, times: int | None
 ) -> None:
     """Write a cluster's nodes, pods, PodGroups, queues and whatever else decides about pods.
 
@@ -62,13 +58,13 @@ def snapshot(
     if folder is not None:
         if out is not None:
             raise click.UsageError("--out is for one picture, --record for many: give one of them")
-        _record(kubeconfig, folder, every, times)
+        _record(place, folder, every, times)
         return
     try:
         write = yaml_bundle if out is None else bundle_writer(out)
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="--out") from e
-    objects = _captured(kubeconfig)
+    objects = _captured(place)
     try:
         with click.open_file("-" if out is None else str(out), "w", encoding="utf-8") as file:
             file.writelines(write(objects))
@@ -77,14 +73,14 @@ def snapshot(
     say(remarks(), f"{out or 'written'}: {_counts(objects)}", "dim")
 
 
-def _record(kubeconfig: str, folder: Path, every_s: float, times: int | None) -> None:
+def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:
     """Take pictures; each is there as a whole or not at all."""
     taken = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = len(list(folder.glob("snapshot-*.yaml")))
         for taken in count(1) if times is None else range(1, times + 1):
-            objects = _captured(kubeconfig)
+            objects = _captured(place)
             target = folder / f"snapshot-{before + taken:06d}.yaml"
             write_whole(target, "".join(yaml_bundle(objects)))
             say(remarks(), f"{target}: {_counts(objects)}", "dim")
@@ -96,21 +92,12 @@ def _record(kubeconfig: str, folder: Path, every_s: float, times: int | None) ->
         say(remarks(), f"stopped after {taken} pictures in {folder}", "dim")
 
 
-def _captured(kubeconfig: str) -> list[Raw]:
+def _captured(place: Place) -> list[Raw]:
     # Kubernetes' client takes half a second to load; other commands and --help do without.
     from optsched.kube.capture import capture
-    from optsched.kube.client import ConfigError, connect
     from optsched.kube.clock import SystemClock
-    from optsched.kube.errors import KubeError
 
-    async def captured() -> list[Raw]:
-        async with connect(kubeconfig) as client:
-            return await capture(client, SystemClock().now_ms())
-
-    try:
-        return asyncio.run(captured())
-    except (ConfigError, KubeError) as e:
-        raise click.ClickException(str(e)) from e
+    return ask(place, lambda client: capture(client, SystemClock().now_ms()))
 
 
 def _counts(objects: Iterable[Raw]) -> str:

@@ -8,21 +8,13 @@ import click
 
 from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE
-from optsched.cli.output import FORMATS, JSON, NAME, TABLE, YAML, written
+from optsched.cli.output import JSON, NAME, YAML, output_option, written
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command()
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(FORMATS),
-    default=TABLE,
-    show_default=True,
-    help="How to print; name: the number alone.",
-)
+@output_option(help_text="How to print; name: the number alone.")
 def version(form: str) -> None:
     """Say which version this is, and which versions of the API it speaks."""
     if form == NAME:

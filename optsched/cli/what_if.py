@@ -13,7 +13,8 @@ from optsched.api.kinds import JOB, find_kind
 from optsched.cli.cluster import Exit, Failure, Place, ask, cluster_options
 from optsched.cli.columns import name_of, namespace_of
 from optsched.cli.deciding import surroundings
-from optsched.cli.files import read_parts
+from optsched.cli.files import file_option, read_parts
+from optsched.cli.names import namespace_option
 from optsched.cli.options import Seconds, form_option, solver_option
 from optsched.cli.output import JSON, TABLE, WIDE, YAML, show_rows, written
 from optsched.cli.paths import Source
@@ -72,15 +73,13 @@ class Options:
 
 @click.command("what-if")
 @cluster_options
-@click.option(
-    "-f",
-    "--filename",
+@file_option(
+    "A file with jobs, PodGroups, pods or others; - for the standard input. Again for more.",
     "files",
     multiple=True,
     required=True,
-    help="A file with jobs, PodGroups, pods or others; - for the standard input. Again for more.",
 )
-@click.option("-n", "--namespace", default="", show_default="the current context's")
+@namespace_option()
 @click.option(
     "--snapshot",
     type=Source(),

@@ -26,6 +26,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 from optsched import __version__
 from optsched.api.kinds import POD, collection_path, object_path
 from optsched.kube.errors import Garbled, KubeError, Unreachable, error_of
+from optsched.kube.kubeconfig import mistake_in, unreadable
 from optsched.kube.ports import Page, Ref
 from optsched.kube.selection import EVERYTHING, Selection
 
@@ -290,9 +291,15 @@ async def connect(
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     loader = None
     if not server or _says_how(kubeconfig):
-        loader = await _load(configuration, kubeconfig)
+        loader = await _load(configuration, kubeconfig, server)
     configuration.host = server.rstrip("/") or configuration.host
-    client = Client(configuration, Access(_namespace(loader), on_warning))
+    try:
+        client = Client(configuration, Access(_namespace(loader), on_warning))
+    except (OSError, ValueError) as e:
+        reason = str(getattr(e, "reason", None) or e).replace("_", " ").lower()
+        raise ConfigError(
+            f"{kubeconfig or _places()} can not be used: its certificates or keys: {reason}"
+        ) from e
     renewal = asyncio.create_task(_renew(loader, configuration))
     try:
         yield client
@@ -303,11 +310,16 @@ async def connect(
         await client.close()
 
 
-async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no types there
+async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
     """Fill a configuration; returns what can renew it, or None."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
     if not is_inside:
-        _require_file(kubeconfig or _places())
+        problem = unreadable(kubeconfig or _places())
+        if problem:
+            raise ConfigError(problem)
+        problem = mistake_in(kubeconfig or _places(), server)
+        if problem:
+            raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}")
     try:
         if is_inside:
             config.load_incluster_config(client_configuration=configuration)
@@ -323,16 +335,11 @@ async def _load(configuration: Any, kubeconfig: str) -> Any:  # noqa: ANN401  no
 
 def _says_how(kubeconfig: str) -> bool:
     """Whether anything but a server's address says how to reach it."""
-    return bool(kubeconfig) or _is_in_cluster(os.environ) or _is_file(_places())
+    return bool(kubeconfig) or _is_in_cluster(os.environ) or not unreadable(_places())
 
 
 def _places() -> str:
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
-
-
-def _is_file(places: str) -> bool:
-    """places: one or more paths, as in KUBECONFIG."""
-    return any(Path(place).expanduser().is_file() for place in places.split(os.pathsep))
 
 
 def _namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types
@@ -341,13 +348,6 @@ def _namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types
         return str(loader.current_context["context"].get("namespace") or DEFAULT_NAMESPACE)
     inside = _is_in_cluster(os.environ) and _POD_NAMESPACE.is_file()
     return _POD_NAMESPACE.read_text().strip() if inside else DEFAULT_NAMESPACE
-
-
-def _require_file(places: str) -> None:
-    if not _is_file(places):
-        raise ConfigError(
-            f"{places}: there is no such file, so nothing says how to reach the cluster"
-        )
 
 
 def _is_in_cluster(environment: Mapping[str, str]) -> bool:
@@ -381,5 +381,16 @@ def _translated(request: _Request) -> Iterator[None]:
         raise
     except TimeoutError as e:
         raise Unreachable(f"{request}: no answer in time") from e
+    except aiohttp.ClientConnectorError as e:
+        raise Unreachable(f"{request}: {e.host}:{e.port}: {_why_not_connected(e)}") from e
     except (aiohttp.ClientError, OSError, config.ConfigException) as e:
         raise Unreachable(f"{request}: {str(e) or type(e).__name__}") from e
+
+
+def _why_not_connected(error: aiohttp.ClientConnectorError) -> str:
+    """In the words of the system, such as `Connection refused`."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return str(error.certificate_error)
+    found = error.os_error
+    is_system = type(found) in (OSError, ConnectionRefusedError) and (found.errno or 0) > 0
+    return os.strerror(found.errno or 0) if is_system else str(found.strerror or found)

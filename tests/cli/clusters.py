@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from click.testing import Result
 
     from optsched.api.kinds import Kind
+    from optsched.kube.errors import KubeError
     from optsched.kube.ports import Raw
 
 CONTEXT = "team-a"
@@ -36,7 +37,7 @@ class FakeCluster(FakeApi):
     """Objects in memory, selected by namespace, labels (`a` or `a=b`) and names.
 
     `lines` are what a watch tells. `absent` are kinds that are not installed. `warnings` are what
-    the server says to each creation.
+    the server says to each creation. `fault` is the answer to every request, where there is one.
     """
 
     namespace = CONTEXT
@@ -47,6 +48,7 @@ class FakeCluster(FakeApi):
         self.absent: set[Kind] = set()
         self.selections: list[Selection] = []
         self.warnings: list[str] = []
+        self.fault: KubeError | None = None
         self.on_warning: Callable[[str], None] = print
         self.places: list[tuple[str, str]] = []
         self.admitted: Callable[[Ref, Raw], Raw] = lambda _, body: body
@@ -93,6 +95,11 @@ class FakeCluster(FakeApi):
         for line in self.lines:
             yield json.dumps(line).encode()
         await asyncio.Event().wait()
+
+    async def _begin(self, method: str, *arguments: object) -> None:
+        await super()._begin(method, *arguments)
+        if self.fault is not None:
+            raise self.fault
 
     def _known(self, kind: Kind) -> None:
         if kind in self.absent:

@@ -75,7 +75,7 @@ def test_items_of_a_list_have_their_own_lines(tmp_path: Path) -> None:
         " batch.volcano.sh/v1alpha1"
     )
     assert name.startswith("F:12: Job: metadata.name is missing")
-    assert text == 'F:13: kind: "just a text" is no object: a Job is expected'
+    assert text == 'F:13: "just a text" is no object: a Job is expected'
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n---\n"])
@@ -89,4 +89,4 @@ def test_what_is_no_text_is_told(tmp_path: Path) -> None:
     path = tmp_path / "image.yaml"
     path.write_bytes(b"\xff\xfe\x00")
     assert failure(path) == ["F: is not a text in UTF-8"]
-    assert failure(tmp_path) == ["F: Is a directory"]
+    assert failure(tmp_path) == ["F: is a folder: name a file in it"]

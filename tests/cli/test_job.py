@@ -205,7 +205,7 @@ def test_a_misspelt_field_is_a_warning(cluster: FakeCluster, tmp_path: Path) -> 
         (("a", "-c", "sh 'x"), '--command: "sh \'x": No closing quotation'),
         (("a", "-R", "cpu=much"), 'cpu: "much" is not a quantity'),
         (("a", "-r", "-1"), "-1 is not in the range x>=0"),
-        (("-f", "missing.yaml"), "missing.yaml: No such file or directory"),
+        (("-f", "missing.yaml"), "missing.yaml: there is no such file"),
     ],
 )
 def test_wrong_usage_ends_with_2(

@@ -170,7 +170,7 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("create",), "a queue is missing: write its name, or -n NAME"),
+        (("create",), "a name is missing: write the queue behind the command, or after -N"),
         (("create", "a", "-n", "b"), "two names are given: a and b"),
         (("create", "a", "-w", "0"), "0 is not in the range 1<=x<=65535"),
         (("create", "a", "--capability", "cpu"), "'cpu' is no amount of a resource: write"),
@@ -179,7 +179,7 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
         (("operate", "a", "-a", "drain"), "'drain' is not one of 'open', 'close', 'update'"),
         (("operate", "a", "-a", "update"), "nothing to update: give --weight"),
         (("operate", "a", "-a", "close", "-w", "2"), "--weight goes with --action update alone"),
-        (("get",), "a queue is missing"),
+        (("get",), "a name is missing"),
     ],
 )
 def test_wrong_usage_ends_with_2(
@@ -301,7 +301,7 @@ def test_delete_takes_an_open_queue_away_and_no_other(cluster: FakeCluster) -> N
     [
         (Forbidden(403, "Forbidden", "queues is forbidden"), 5, "403 Forbidden: queues is"),
         (Forbidden(403, "Forbidden", f"{WEBHOOK} denied the request: no"), 1, "403 Forbidden: adm"),
-        (Unreachable("GET /: refused"), 6, "GET /: refused"),
+        (Unreachable("GET /: refused"), 6, "the cluster can not be reached: GET /: refused"),
     ],
 )
 def test_what_a_cluster_refuses_has_its_code(

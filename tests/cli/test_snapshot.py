@@ -30,7 +30,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     stand_in = FakeApi(node("n1"), group("g"), pod("p"))
 
     @asynccontextmanager
-    async def connect(kubeconfig: str) -> AsyncIterator[FakeApi]:
+    async def connect(kubeconfig: str, *_: object) -> AsyncIterator[FakeApi]:
         assert kubeconfig == "cluster.conf"
         await asyncio.sleep(0)
         yield stand_in
@@ -74,7 +74,7 @@ def test_another_ending_is_refused_before_anything_is_asked(tmp_path: Path, api:
 def test_what_the_server_refuses_is_told(tmp_path: Path, api: FakeApi) -> None:
     api.refuse("list", Forbidden(403, "Forbidden", "nodes is forbidden"))
     result = snapshot("--kubeconfig", "cluster.conf", "--out", tmp_path / "a.yaml")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert result.stderr == "Error: 403 Forbidden: nodes is forbidden\n"
     assert not (tmp_path / "a.yaml").exists()
 
@@ -91,7 +91,7 @@ def test_without_a_cluster_it_says_so(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps({"kind": "Config"}))
     result = snapshot("--kubeconfig", path)
-    assert result.exit_code == 1
+    assert result.exit_code == 6
     assert result.stderr.startswith(f"Error: {path} can not be used: ")
 
 

@@ -1,0 +1,57 @@
+"""Types of parameters and options that keep their former names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optsched.kube.kubeconfig import is_http_address
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ServerAddress(click.ParamType[str]):
+    """The address of an API server: `https://HOST:PORT`, also with a path; empty for none."""
+
+    name = "address"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        text = str(value)
+        if text and not is_http_address(text):
+            self.fail(f"{text!r} is no address of an API server: write https://HOST:PORT", param)
+        return text
+
+
+class RenamedOption(click.Option):
+    """An option with former names, which are still understood and no longer shown.
+
+    Parameters
+    ----------
+    former
+        Among the names of the option, those that help leaves out.
+
+    """
+
+    def __init__(self, *arguments: Any, former: Sequence[str], **options: Any) -> None:  # noqa: ANN401  click's
+        super().__init__(*arguments, **options)
+        self.former = frozenset(former)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """See `click.Option`."""
+        opts, secondary = self.opts, self.secondary_opts
+        self.opts, self.secondary_opts = current_names(self), current_names(self, secondary=True)
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts, self.secondary_opts = opts, secondary
+
+
+def current_names(option: click.Option, *, secondary: bool = False) -> list[str]:
+    """Return the names of an option without former ones; secondary: those that turn it off."""
+    former = option.former if isinstance(option, RenamedOption) else frozenset[str]()
+    return [n for n in (option.secondary_opts if secondary else option.opts) if n not in former]

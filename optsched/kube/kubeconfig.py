@@ -1,0 +1,178 @@
+"""What is wrong with a kubeconfig, in the words of its user.
+
+The package that reads it reports whatever it stumbles over, such as the type of a Python object.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from optsched.formats.text import Document, TextError, read_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_SECTIONS: Final = ("clusters", "contexts", "users")
+_FILES: Final = {
+    "clusters": ("certificate-authority",),
+    "users": ("client-certificate", "client-key"),
+}
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def is_http_address(text: str) -> bool:
+    """Whether a text is the address of a server: http or https, with a host and a valid port."""
+    try:
+        parts = urlsplit(text)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and (parts.port is None or parts.port > 0)
+            and text.isprintable()
+            and " " not in text
+        )
+    except ValueError:
+        return False
+
+
+def unreadable(places: str) -> str:
+    """Return why no kubeconfig can be read; empty where one is there.
+
+    places: one or more paths, as in KUBECONFIG. A pipe or process substitution may be one.
+    """
+    if _URL.match(places):
+        return f"{places}: is a URL: download it, and name the file"
+    problems = [_unreadable_file(place) for place in places.split(os.pathsep) if place]
+    if "" in problems:
+        return ""
+    absent = f"{places}: there is no such file, so nothing says how to reach the cluster"
+    return next(filter(None, problems), absent) if len(problems) == 1 else absent
+
+
+def _unreadable_file(place: str) -> str:
+    try:
+        path = Path(place).expanduser()
+        if path.is_dir():
+            return f"{place}: is a folder: name the kubeconfig in it"
+        if path.exists():
+            return "" if os.access(path, os.R_OK) else f"{place}: Permission denied"
+    except (OSError, ValueError, RuntimeError) as e:
+        return f"{place}: can not be read: {getattr(e, 'strerror', None) or e}"
+    return f"{place}: there is no such file, so nothing says how to reach the cluster"
+
+
+def mistake_in(places: str, server: str = "") -> str:
+    """Return the first mistake in kubeconfig files; empty where none is found.
+
+    places: as in `unreadable`; files that can be read once only, such as pipes, are left out.
+    server: an address that stands in for the one in the file; empty for none.
+    """
+    paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
+    several = len(paths) > 1
+    merged: dict[str, Any] = {section: {} for section in _SECTIONS}
+    for path in paths:
+        if not path.is_file():
+            continue
+        prefix = f"{path}: " if several else ""
+        config, problem = _read(path)
+        problem = problem or next(_section_problems(config), "")
+        if problem:
+            return prefix + problem
+        for section in _SECTIONS:
+            for entry in config.get(section) or ():
+                merged[section].setdefault(entry["name"], (path, entry))
+        if config.get("current-context"):
+            merged.setdefault("current-context", config["current-context"])
+    is_read = any(merged[section] for section in _SECTIONS) or all(map(Path.is_file, paths))
+    return next(_reference_problems(merged, server), "") if is_read else ""
+
+
+def _read(path: Path) -> tuple[Mapping[str, Any], str]:
+    """The content of a file, or what is wrong with it."""
+    try:
+        documents = list(read_yaml(path.read_text("utf-8-sig")))
+    except OSError as e:
+        return {}, str(e.strerror)
+    except UnicodeDecodeError:
+        return {}, "is not a text in UTF-8"
+    errors = [each for each in documents if isinstance(each, TextError)]
+    values = [each.value for each in documents if isinstance(each, Document)]
+    if len(values) == 1 and isinstance(values[0], dict):
+        return values[0], ""
+    if errors:
+        return {}, f"line {errors[0].line}, column {errors[0].column}: {errors[0].message}"
+    if len(values) > 1:
+        return {}, f"it holds {len(values)} documents: a kubeconfig is one"
+    return {}, "it has no clusters, contexts and users" if values else "it is empty"
+
+
+def _section_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    for section in _SECTIONS:
+        entries, field = config.get(section) or [], section[:-1]
+        if not isinstance(entries, list):
+            yield f"{section}: has to be a list of entries with name and {field}"
+            return
+        for i, entry in enumerate(entries):
+            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                yield f"{section}[{i}]: has no name"
+            elif not isinstance(entry.get(field) or {}, dict):
+                yield f"{section}[{i}]: {entry['name']}: {field} has to be a mapping"
+
+
+def _reference_problems(merged: Mapping[str, Any], server: str) -> Iterator[str]:
+    current = merged.get("current-context")
+    if not current or not isinstance(current, str):
+        yield "current-context is missing: write the name of a context"
+        return
+    if current not in merged["contexts"]:
+        yield f"current-context: there is no context {current!r}{_known(merged['contexts'])}"
+        return
+    context = merged["contexts"][current][1].get("context") or {}
+    for section in ("clusters", "users"):
+        name = context.get(section[:-1])
+        if not name:
+            if section == "clusters":
+                yield f"context {current}: cluster is missing"
+            continue
+        if not isinstance(name, str) or name not in merged[section]:
+            known = _known(merged[section])
+            yield f"context {current}: there is no {section[:-1]} {name!r}{known}"
+            continue
+        path, entry = merged[section][name]
+        yield from _entry_problems(section, path, entry, server)
+    namespace = context.get("namespace")
+    if namespace is not None and not isinstance(namespace, str):
+        yield f"context {current}: namespace: {namespace!r} is no name"
+
+
+def _entry_problems(
+    section: str, path: Path, entry: Mapping[str, Any], server: str
+) -> Iterator[str]:
+    fields = entry.get(section[:-1]) or {}
+    head = f"{section[:-1]} {entry['name']}"
+    given = server or fields.get("server")
+    if section == "clusters" and not is_http_address(str(given or "")):
+        said = "server is missing" if given is None else f"server: {given!r} is no address"
+        yield f"{head}: {said}: write https://HOST:PORT"
+    plugin = fields.get("exec")
+    program = str(plugin.get("command") or "") if isinstance(plugin, dict) else ""
+    if program and os.sep not in program and shutil.which(program) is None:
+        yield f"{head}: exec: there is no program {program}: install it, or put it on the PATH"
+    for field in _FILES[section]:
+        given = fields.get(field)
+        if (
+            given
+            and not fields.get(f"{field}-data")
+            and not (path.parent / Path(str(given)).expanduser()).is_file()
+        ):
+            yield f"{head}: {field}: {given}: there is no such file"
+
+
+def _known(names: Iterable[str]) -> str:
+    found = ", ".join(sorted(names))
+    return f"; there are {found}" if found else ""

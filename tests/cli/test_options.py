@@ -1,0 +1,161 @@
+"""Options of all commands: one form, one meaning; exceptions are those of Volcano's scripts."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import defaultdict
+from typing import Final
+
+import click
+import pytest
+
+from optsched.api.kinds import JOB_FLOW
+from optsched.cli.commands import SHORT_FORMS, VOLCANO_FORMS, all_commands
+from optsched.cli.output import FORMATS
+from optsched.cli.parameters import current_names
+from tests.cli.clusters import FakeCluster, job, optsched, queue
+from tests.cli.test_flows import obj
+from tests.support.pages import ROOT
+
+COMMANDS: Final = dict(all_commands())
+OPTIONS: Final = [
+    (name, param)
+    for name, command in COMMANDS.items()
+    for param in command.params
+    if isinstance(param, click.Option)
+]
+EXCEPTIONS: Final = {(form, name) for form, names in VOLCANO_FORMS for name in names}
+SEVERAL: Final = {
+    "--nodes": "a number of `local up`, a file of nodes of traces",
+    "--resume": "a switch of `simulate`, which has its folder, and the result that `solve` reads",
+}
+"""Long forms whose values are of more than one kind, and why."""
+
+
+def test_a_short_form_means_one_thing_in_every_command() -> None:
+    found = {(short, name) for name, option in OPTIONS for short in option.opts if short[1] != "-"}
+    assert {short for short, _ in found} | {"-h"} == set(SHORT_FORMS)
+    for name, option in OPTIONS:
+        for short in option.opts:
+            if short[1] != "-" and (short, name) not in EXCEPTIONS:
+                longs = [*option.opts]
+                if short == "-n" and longs == ["-n"]:
+                    longs += ["--namespace"] if option.name == "short" else []
+                assert SHORT_FORMS[short] in longs, (name, short)
+
+
+def test_every_exception_is_there_and_is_one() -> None:
+    for form, name in EXCEPTIONS:
+        (option,) = (o for n, o in OPTIONS if n == name and form in o.opts)
+        assert SHORT_FORMS[form] not in option.opts, (form, name)
+    assert {form for form, _ in EXCEPTIONS} == {"-n", "-N", "-S"}
+
+
+def kind_of(option: click.Option) -> str:
+    """Of its values, as far as users see a difference."""
+    if option.is_flag:
+        return "switch"
+    names = {"directory": "path", "file": "path", "text": "text", "integer range": "number"}
+    name = "choice" if isinstance(option.type, click.Choice) else option.type.name
+    return names.get(name, name)
+
+
+def test_a_long_form_has_values_of_one_kind() -> None:
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for _, option in OPTIONS:
+        for form in current_names(option):
+            if form.startswith("--"):
+                kinds[form].add(kind_of(option))
+    several = {form for form, found in kinds.items() if len(found) > 1}
+    assert several - {"--plugins-dir"} == set(SEVERAL)
+
+
+def test_output_is_a_form_of_printing_in_every_command() -> None:
+    for name, option in OPTIONS:
+        if {"-o", "--output"} & set(option.opts):
+            assert {"-o", "--output"} <= set(current_names(option)), name
+            assert isinstance(option.type, click.Choice), name
+            assert set(option.type.choices) <= {*FORMATS, "csv"}, name
+            assert option.default in ("table", "yaml"), name
+
+
+def test_solver_is_one_of_two_in_every_command() -> None:
+    solvers = [(n, list(o.type.choices)) for n, o in OPTIONS if "--solver" in o.opts]
+    assert {name for name, _ in solvers} == {"compare", "scheduler", "simulate", "solve", "what-if"}
+    assert {tuple(choices) for _, choices in solvers} == {("cpsat", "none")}
+
+
+def test_commands_that_ask_a_cluster_find_it_the_same_way() -> None:
+    forms = defaultdict(set)
+    for name, option in OPTIONS:
+        forms[name] |= set(option.opts)
+    asking = {name for name, found in forms.items() if "--kubeconfig" in found}
+    processes = {"scheduler", "controllers", "webhook"}
+    assert processes < asking
+    for name in asking - processes:
+        assert {"-k", "--kubeconfig", "-s", "--master"} <= forms[name], name
+
+
+def test_every_program_that_is_installed_is_on_the_page() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    old = {n for n, place in scripts.items() if place.startswith("optsched.cli.legacy:")}
+    assert old == {name for name in COMMANDS if name in old}
+
+
+# --- -n, -N and --namespace ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("job view one", "job view -N one", "job view -n one", "job view -N one -n team-a"),
+        *("job view one --namespace team-a", "job view -n one --namespace team-a"),
+        *("jobflow get one -n team-a", "jobflow describe -n team-a", "jobflow get -n one"),
+        *("queue get one", "queue get -N one", "queue get --name one", "queue get -n one"),
+        *("jobflow delete -n one", "jobflow delete one -n team-a", "jobflow delete -N one"),
+        *("jobflow delete -n one --namespace team-a",),
+    ],
+)
+def test_names_and_namespaces_of_every_form(cluster: FakeCluster, line: str) -> None:
+    for each in (job("one"), queue("one"), obj(JOB_FLOW, "one")):
+        cluster.put(each)
+    result = optsched(*line.split(), "-o", "name")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.rstrip().endswith("/one")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("jobflow delete --namespace team-a", "a name is missing"),
+        ("job view --namespace team-a", "a name is missing"),
+        ("job view one -N two", "two names are given: one and two"),
+        ("job view one -n a --namespace b", "two namespaces are given: a and b"),
+        ("queue get one -n two", "two names are given: one and two"),
+        ("jobflow describe -n a --namespace b", "two namespaces are given: a and b"),
+        ("job view ..", "'..' is no name of an object"),
+        ("job delete .", "'.' is no name of an object"),
+        ("job view a/b", "'a/b' is no name of an object"),
+        ("job delete -n ../x", "'../x' is no name of an object"),
+        ("job list -n a%2fb", "'a%2fb' is no name of an object"),
+        ("queue delete ..", "'..' is no name of an object"),
+        ("jobflow describe -n ..", "'..' is no name of an object"),
+        ("pod list -n ..", "'..' is no name of an object"),
+    ],
+)
+def test_names_that_are_none_ask_for_nothing(
+    cluster: FakeCluster, line: str, sentence: str
+) -> None:
+    result = optsched(*line.split())
+    assert result.exit_code == 2, result.output
+    assert sentence in " ".join(result.stderr.split())
+    assert cluster.calls == []
+
+
+def test_former_names_of_options_are_understood_and_not_shown(cluster: FakeCluster) -> None:
+    cluster.put(job("one"))
+    assert optsched("job", "list", "--format", "name").stdout == "job.batch.volcano.sh/one\n"
+    assert "--format" not in optsched("job", "list", "--help").stdout
+    assert "--scheduler" not in optsched("local", "up", "--help").stdout
+    up = {form for _, o in OPTIONS if o.name == "scheduler" for form in o.opts}
+    assert {"--scheduler", "--kube-scheduler"} <= up
