@@ -82,6 +82,10 @@ bench-admission: $(STAMP) ## reviews of jobs beside a webhook that does nothing
 	bash .ci/prerequisites go
 	$(PY) -m bench.admission
 
+.PHONY: bench-lifecycles
+bench-lifecycles: $(STAMP) ## memory of scheduler and controllers over COUNT=M pods (50 000), API server in memory
+	$(PY) -m bench.lifecycles --count $(or $(COUNT),50000) $(if $(TRACE),--trace)
+
 .PHONY: bench-crater
 bench-crater: $(STAMP) ## the five shapes of Crater's jobs, from kubectl apply to Running
 	bash .ci/prerequisites go
@@ -162,14 +166,17 @@ e2e-faults: $(STAMP) ## schedules of faults on a real API server: SEEDS=M of the
 	$(PY) -m tests.faults --seed $(or $(SEED),1) --count $(or $(SEEDS),1) --seconds $(or $(SECONDS_MOST),30)
 
 .PHONY: soak
-soak: $(STAMP) ## gangs for an hour under faults, and for an hour without, to count requests
-	$(MAKE) e2e-faults SECONDS_MOST=3600
-	$(PY) -m tests.faults --calm --seed $(or $(SEED),1) --seconds 3600
+soak: $(STAMP) ## memory over COUNT=M pods (50 000); gangs for SECONDS_MOST=S (an hour) under faults, and without
+	bash .ci/prerequisites go
+	$(PY) -m bench.soak --count $(or $(COUNT),50000)
+	$(MAKE) e2e-faults SECONDS_MOST=$(or $(SECONDS_MOST),3600)
+	$(PY) -m tests.faults --calm --seed $(or $(SEED),1) --seconds $(or $(SECONDS_MOST),3600)
 
 .PHONY: nightly
-nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, faults of 40 seeds, an hour of the oracle
+nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, faults of 40 seeds, memory, an hour of the oracle
 	OPTSCHED_EFFORT=20 $(PY) -m pytest --numprocesses=auto --dist=worksteal
 	$(MAKE) sbom
 	$(MAKE) e2e-faults SEEDS=40
+	$(MAKE) bench-lifecycles
 	$(MAKE) fuzz COUNT=1000000 JOBS=2
 	$(MAKE) oracle COUNT=1000000 SECONDS_MOST=3600 JOBS=2

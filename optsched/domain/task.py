@@ -145,7 +145,7 @@ class DeviceRequest:
         return self.milli < 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class TaskShape:
     """What makes two tasks alike for a scheduler: request and constraints, without any name.
 

@@ -19,7 +19,7 @@ from optsched.formats.marks import PROBLEM, marked_device, marked_reason
 from optsched.formats.numa_pods import held_parts, numa_parts
 from optsched.formats.priorities import Priorities
 from optsched.formats.problems import sentence
-from optsched.formats.recent import Recent
+from optsched.formats.recent import Interned, Recent
 from optsched.formats.shapekeys import shape_key
 from optsched.formats.stores import wants_of
 from optsched.formats.taskshapes import MOST_TERMS, label_keys, task_shape, within_limits
@@ -51,7 +51,8 @@ _NOT_TEXT: Final = "is not a text: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
 _MAX_DIGITS: Final = 9
-_SHAPES_KEPT: Final = 16384
+_SHAPES_KEPT: Final = 2048
+"""Shapes that are remembered without a pod: pods of one job come one after the other."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
@@ -119,7 +120,7 @@ class PodDecoder:
         self.book = ClaimBook()
         self._label_keys: Recent[bytes, tuple[str, ...]] = Recent(_SHAPES_KEPT)
         self._shaped: Recent[tuple[object, ...], _Shaped] = Recent(_SHAPES_KEPT)
-        self._shapes: Recent[TaskShape, TaskShape] = Recent(_SHAPES_KEPT)
+        self._shapes: Interned[TaskShape] = Interned()
 
     def task(self, pod: Mapping[str, Any]) -> Task:
         """The task that a pod is; `Task.problem` names every field that cannot be read."""
@@ -212,7 +213,7 @@ class PodDecoder:
         device = marked_device(meta.annotations)
         if device is not None:
             shape = replace(shape, device=device)
-        return self._shapes.get(shape) or self._shapes.add(shape, shape), errors
+        return self._shapes.intern(shape), errors
 
     def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
         """The shape with what its ResourceClaims add; where it runs, only what they count for."""
@@ -231,7 +232,7 @@ class PodDecoder:
             tied, asks = [], []
         request = amounts(total(counted))
         shape = replace(shape, request=request, device_claims=tuple(tied), devices=tuple(asks))
-        return self._shapes.get(shape) or self._shapes.add(shape, shape)
+        return self._shapes.intern(shape)
 
     def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
         """The gang of the PodGroup that a pod of another scheduler names; empty for others."""

@@ -1,8 +1,9 @@
-"""A cache that stays small in a process that runs for months."""
+"""Memories that stay small in a process that runs for months."""
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,3 +32,22 @@ class Recent(Generic[K, V]):
             self._old, self._young = self._young, {}
         self._young[key] = value
         return value
+
+
+class Interned(Generic[V]):
+    """One value for all that are equal, as long as anything else holds it."""
+
+    def __init__(self) -> None:
+        self._refs: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def intern(self, value: V) -> V:
+        """Return the value that is known and equal; a new one is known from now on."""
+        known = self._refs.get(value)
+        kept = None if known is None else known()
+        if kept is None:
+            self._refs[value] = ref(value)
+            return value
+        return kept

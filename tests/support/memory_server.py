@@ -84,7 +84,7 @@ class MemoryServer:
         items = [
             {name: value for name, value in obj.items() if name not in ("apiVersion", "kind")}
             for obj in copy.deepcopy(self.world.listed(kind))
-            if _is_in(obj, selection)
+            if is_selected(obj, selection)
         ]
         more = str(start + limit) if len(items) > start + limit else ""
         return Page(items[start : start + limit], str(self.world.version), more)
@@ -156,7 +156,7 @@ class MemoryServer:
         return copy.deepcopy(dict(found)) if found is not None else {"kind": "Status"}
 
 
-def _is_in(obj: Mapping[str, Any], selection: Selection) -> bool:
+def is_selected(obj: Mapping[str, Any], selection: Selection) -> bool:
     """Whether an object is selected, by a namespace, a label that it has, or its name."""
     meta = obj["metadata"]
     return (
@@ -171,7 +171,7 @@ def _line(word: str, before: Any, after: Any, selection: Selection) -> bytes:
 
     An object that is no longer selected is told to be gone, as it was but with the new version.
     """
-    was, now = before is not None and _is_in(before, selection), _is_in(after, selection)
+    was, now = before is not None and is_selected(before, selection), is_selected(after, selection)
     if not was and not now:
         return b""
     told = after

@@ -1,0 +1,498 @@
+"""Memory of scheduler and controllers over many pod lifecycles, on an API server in memory.
+
+`make bench-lifecycles`. Both processes' parts run in this process, all of them but HTTP: lists and
+watches, caches, sessions, binds, evictions, statuses, events, metrics. Jobs come in rounds: their
+pods are made, bound, run and succeed; one pod is evicted for an urgent job, some jobs never fit;
+then all is deleted. Resident memory after the first tenth and at the end must not differ by more
+than 10 %. Containers that have grown meanwhile are named, and with `--trace` lines that allocate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import EVENT, JOB, NODE, POD, POD_GROUP, PRIORITY_CLASS, QUEUE, Ref
+from optsched.controllers.job.reconcile import Options as JobOptions
+from optsched.controllers.registry import Options, all_controllers
+from optsched.formats.pods import DecodeOptions, Loners
+from optsched.kube import controlling, live
+from optsched.kube.clock import SystemClock
+from optsched.kube.errors import AlreadyExists, Conflict, NotFound
+from optsched.kube.ports import Page
+from optsched.kube.selection import EVERYTHING
+from optsched.local.nodes import node_manifest
+from optsched.policy.catalogue import Shelf
+from optsched.policy.reload import PolicyWatch
+from optsched.units import format_time
+from tests.kube.fakes import merged
+from tests.support.memory_server import is_selected
+from tests.support.sizes import container_sizes
+from tests.support.vcjobs import KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.selection import Selection
+
+Raw = dict[str, Any]
+
+POLICY: Final = """
+actions: "enqueue, allocate, preempt, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang, enablePreemptable: false}, {name: conformance}]
+- plugins: [{name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}]
+solver: none
+"""
+SIZE: Final = 4
+"""Pods of a job."""
+
+ROUND: Final = 50
+"""Jobs of a round that succeed."""
+
+NUM_STUCK: Final = 3
+"""Jobs of a round that ask for more than any node has."""
+
+MOST_GROWTH: Final = 0.10
+LOOK_S: Final = 0.01
+END_S: Final = 120.0
+HISTORY: Final = 2_000
+EVENTS: Final = 1_000
+
+
+class Cluster:
+    """Objects, watches of them, and kubelets whose pods start and succeed at once."""
+
+    def __init__(self) -> None:
+        self.objects: defaultdict[Kind, dict[tuple[str, str], Raw]] = defaultdict(dict)
+        self.num_evicted = 0
+        self._version = 0
+        self._num_uids = 0
+        self._watches: defaultdict[Kind, list[tuple[Selection, asyncio.Queue[bytes]]]]
+        self._watches = defaultdict(list)
+        self._history: deque[tuple[int, Kind, Raw | None, Raw | None]] = deque(maxlen=HISTORY)
+        self._events: deque[Ref] = deque()
+        self._starting: list[Ref] = []
+        self._ending: list[Ref] = []
+
+    # --- objects ---------------------------------------------------------------------------------
+
+    def put(self, kind: Kind, obj: Raw) -> Raw:
+        """Create or replace an object."""
+        meta = obj["metadata"]
+        key = (meta.get("namespace", ""), meta["name"])
+        before = self.objects[kind].get(key)
+        self._version += 1
+        if "uid" not in meta:
+            self._num_uids += 1
+            meta["uid"] = f"00000000-0000-0000-0000-{self._num_uids:012d}"
+            meta["creationTimestamp"] = format_time(SystemClock().now_ms())
+        meta["resourceVersion"] = str(self._version)
+        self.objects[kind][key] = obj
+        self._tell(kind, before, obj)
+        return obj
+
+    def drop(self, ref: Ref) -> None:
+        """Delete an object."""
+        before = self.objects[ref.kind].pop((ref.namespace, ref.name), None)
+        if before is not None:
+            self._version += 1
+            self._tell(ref.kind, before, None)
+
+    def get(self, ref: Ref) -> Raw:
+        """An object; raises NotFound."""
+        found = self.objects[ref.kind].get((ref.namespace, ref.name))
+        if found is None:
+            raise NotFound(404, "NotFound", f"{ref} not found")
+        return found
+
+    def live(self) -> None:
+        """Let bound pods start, and those that have started succeed unless they run for ever."""
+        ending, self._ending = self._ending, []
+        for ref in ending:
+            self._status(ref, {"phase": "Succeeded"})
+        starting, self._starting = self._starting, []
+        for ref in starting:
+            self._status(ref, {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"})
+            pod = self.objects[POD].get((ref.namespace, ref.name))
+            if pod is not None and "forever" not in pod["metadata"].get("annotations", {}):
+                self._ending.append(ref)
+
+    def _status(self, ref: Ref, status: Raw) -> None:
+        pod = self.objects[POD].get((ref.namespace, ref.name))
+        if pod is not None:
+            self.put(POD, merged(pod, {"status": status}))
+
+    def _tell(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
+        self._history.append((self._version, kind, before, after))
+        for selection, queue in self._watches[kind]:
+            line = _line(self._version, before, after, selection)
+            if line:
+                queue.put_nowait(line)
+
+    # --- see `ports` -----------------------------------------------------------------------------
+
+    async def list_page(
+        self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
+    ) -> Page:
+        del limit, token
+        await asyncio.sleep(0)
+        found = [_copy(o) for o in self.objects[kind].values() if is_selected(o, selection)]
+        return Page(found, str(self._version))
+
+    async def watch_lines(
+        self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
+    ) -> AsyncGenerator[bytes, None]:
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        for version, changed, before, after in self._history:
+            line = _line(version, before, after, selection) if changed == kind else b""
+            if line and version > int(resource_version):
+                queue.put_nowait(line)
+        entry = (selection, queue)
+        self._watches[kind].append(entry)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._watches[kind].remove(entry)
+
+    async def read(self, ref: Ref) -> Raw:
+        await asyncio.sleep(0)
+        return _copy(self.get(ref))
+
+    async def read_metadata(self, ref: Ref) -> Raw:
+        return {"metadata": (await self.read(ref))["metadata"]}
+
+    async def create(self, ref: Ref, body: Raw) -> Raw:
+        await asyncio.sleep(0)
+        if (ref.namespace, ref.name) in self.objects[ref.kind]:
+            raise AlreadyExists(409, "AlreadyExists", f"{ref} exists")
+        if ref.kind == POD:
+            body = {**body, "status": {"phase": "Pending"}}
+        made = _copy(self.put(ref.kind, _copy(body)))
+        if ref.kind == EVENT:
+            self._events.append(ref)
+            if len(self._events) > EVENTS:
+                self.drop(self._events.popleft())
+        return made
+
+    async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
+        del subresource
+        await asyncio.sleep(0)
+        known, meta = self.get(ref), body.get("metadata", {})
+        for name in ("uid", "resourceVersion"):
+            if meta.get(name) not in (None, known["metadata"][name]):
+                raise Conflict(409, "Conflict", f"{ref} has changed")
+        return _copy(self.put(ref.kind, merged(known, _copy(body))))
+
+    async def delete(
+        self, ref: Ref, uid: str = "", propagation: str = "", grace_s: int | None = None
+    ) -> Raw:
+        del propagation, grace_s
+        await asyncio.sleep(0)
+        if uid not in ("", self.get(ref)["metadata"]["uid"]):
+            raise Conflict(409, "Conflict", f"{ref} is another one")
+        self.drop(ref)
+        return {"kind": "Status"}
+
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        node: str,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        await asyncio.sleep(0)
+        ref = Ref(POD, namespace, name)
+        pod = self.get(ref)
+        if pod["metadata"]["uid"] != uid or pod["spec"].get("nodeName"):
+            raise Conflict(409, "Conflict", f"{ref} is another one, or bound")
+        marks = {"metadata": {"annotations": dict(annotations or {})}}
+        self.put(POD, merged(pod, {**marks, "spec": {"nodeName": node}}))
+        self._starting.append(ref)
+
+    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
+        await asyncio.sleep(0)
+        ref = Ref(POD, namespace, name)
+        meta = self.get(ref)["metadata"]
+        if meta["uid"] != uid or version not in ("", meta["resourceVersion"]):
+            raise Conflict(409, "Conflict", f"{ref} has changed")
+        self.num_evicted += 1
+        self.drop(ref)
+
+
+def _copy(obj: Raw) -> Raw:
+    found: Raw = json.loads(json.dumps(obj))
+    return found
+
+
+def _line(version: int, before: Raw | None, after: Raw | None, selection: Selection) -> bytes:
+    was = before is not None and is_selected(before, selection)
+    now = after is not None and is_selected(after, selection)
+    if not was and not now:
+        return b""
+    word = ("MODIFIED" if was else "ADDED") if now else "DELETED"
+    obj = after if now else before
+    assert obj is not None
+    told = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(version)}}
+    return json.dumps({"type": word, "object": told}).encode()
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+def job(name: str, replicas: int, cpus: str, **more: Any) -> Raw:
+    """A job as it is admitted; every other one keeps its pods apart, as a job of its own may."""
+    requests = {"cpu": cpus, "memory": "64Mi"}
+    pod: Raw = {
+        "restartPolicy": "Never",
+        "schedulerName": "volcano",
+        "containers": [
+            {
+                "name": "main",
+                "image": "registry.example.org/team/image:1.0",
+                "command": ["python", "train.py", "--run", name],
+                "resources": {"requests": requests, "limits": requests},
+            }
+        ],
+        **more.pop("pod", {}),
+    }
+    if more.pop("is_spread", False):
+        term = {
+            "labelSelector": {"matchLabels": {"volcano.sh/job-name": name}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        preferred = {"weight": 100, "podAffinityTerm": term}
+        pod["affinity"] = {
+            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}
+        }
+    template = {"metadata": {"annotations": more.pop("annotations", {})}, "spec": pod}
+    return {
+        "apiVersion": JOB.api_version,
+        "kind": JOB.kind,
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {
+            "schedulerName": "volcano",
+            "minAvailable": replicas,
+            "queue": "default",
+            "maxRetry": 3,
+            "tasks": [{"name": "work", "replicas": replicas, "template": template}],
+            **more,
+        },
+    }
+
+
+class Drive:
+    """Plays rounds of jobs on a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._number = 0
+        self.num_pods = 0
+
+    def prepare(self) -> None:
+        """Nodes, queues and a priority class."""
+        put = self._cluster.put
+        for index in range(8):
+            put(NODE, _ready(node_manifest(f"n{index}", cpu="64", memory="256Gi")))
+        small = node_manifest("small", cpu="1", labels={"size": "small"})
+        put(NODE, _ready(small))
+        for name in ("default", "root"):
+            head = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind}
+            state = {"status": {"state": "Open"}}
+            put(QUEUE, {**head, "metadata": {"name": name}, "spec": {"weight": 1}, **state})
+        head = {"apiVersion": PRIORITY_CLASS.api_version, "kind": PRIORITY_CLASS.kind}
+        put(PRIORITY_CLASS, {**head, "metadata": {"name": "urgent"}, "value": 1000})
+
+    async def play(self) -> None:
+        """One round."""
+        cluster, first = self._cluster, self._number
+        self._number += ROUND
+        here = {"nodeSelector": {"size": "small"}}
+        low = job(f"low-{first}", 1, "1", pod=here, annotations={"forever": ""})
+        cluster.put(JOB, low)
+        await self._until(lambda: self._num_bound(f"low-{first}") == 1, "a pod is bound")
+        names = [f"job-{first + index}" for index in range(ROUND)]
+        for index, name in enumerate(names):
+            cluster.put(JOB, job(name, SIZE, "1", is_spread=bool(index % 2)))
+        urgent = {**here, "priorityClassName": "urgent", "priority": 1000}
+        cluster.put(JOB, job(f"urgent-{first}", 1, "1", pod=urgent, priorityClassName="urgent"))
+        stuck = [f"stuck-{first + index}" for index in range(NUM_STUCK)]
+        for name in stuck:
+            cluster.put(JOB, job(name, 1, "1000"))
+        wanted = (*names, f"urgent-{first}")
+        await self._until(lambda: all(map(self._is_done, wanted)), "jobs are done")
+        self.num_pods += ROUND * SIZE + 1
+        for name in (*wanted, *stuck, f"low-{first}"):
+            self._remove(name)
+        await self._until(lambda: not cluster.objects[POD], "pods are gone")
+
+    def _num_bound(self, name: str) -> int:
+        pods = self._cluster.objects[POD]
+        return sum(1 for _, pod in self._of(pods, name) if pod["spec"].get("nodeName"))
+
+    def _is_done(self, name: str) -> bool:
+        found = self._cluster.objects[JOB][("team", name)]
+        return bool(found.get("status", {}).get("state", {}).get("phase") == "Completed")
+
+    def _remove(self, name: str) -> None:
+        """Delete a job and what was made for it, as the garbage collector does."""
+        cluster = self._cluster
+        cluster.drop(Ref(JOB, "team", name))
+        for kind in (POD, POD_GROUP):
+            for key, _ in self._of(cluster.objects[kind], name):
+                cluster.drop(Ref(kind, *key))
+
+    def _of(
+        self, objects: Mapping[tuple[str, str], Raw], name: str
+    ) -> list[tuple[tuple[str, str], Raw]]:
+        return [
+            (key, obj)
+            for key, obj in objects.items()
+            if any(o["name"] == name for o in obj["metadata"].get("ownerReferences", ()))
+        ]
+
+    async def _until(self, probe: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + END_S
+        while not probe():
+            if time.monotonic() > deadline:
+                raise SystemExit(f"not within {END_S:g} s: {what}")
+            await asyncio.sleep(LOOK_S)
+            self._cluster.live()
+
+
+def _ready(node: Raw) -> Raw:
+    node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    return node
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+def resident_mib() -> float:
+    """Memory of this process that is resident."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def growth(before: Mapping[str, int], after: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """Containers that hold more, the largest growth first."""
+    both = [(path, before.get(path, 0), size) for path, size in after.items()]
+    grown = [each for each in both if each[2] > each[1] + 8]
+    return sorted(grown, key=lambda each: each[1] - each[2])
+
+
+class Processes:
+    """The parts of a scheduler and of controllers, all of them but HTTP."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        policy = folder / "policy.conf"
+        policy.write_text(POLICY)
+        watch = PolicyWatch(str(policy), Path.read_text, Shelf(folder, lambda _: ()))
+        pods = DecodeOptions(loners=Loners.WAIT)
+        settings = live.Settings(watch, pods=pods, period_s=0.05, dump_dir=folder)
+        client: Any = cluster
+        self._scheduler = live._Live(settings, client)
+        chosen = all_controllers(Options(JobOptions(lambda: KEYS)))
+        self._controllers = controlling._Process(controlling.Settings(chosen), client)
+
+    async def run(self) -> None:
+        """Run until `stop`."""
+        await asyncio.gather(self._scheduler.run(), self._controllers.run())
+
+    def stop(self) -> None:
+        """End both."""
+        self._scheduler.scheduler.stop()
+        self._controllers.shell.stop()
+
+    def scrape(self) -> None:
+        """Read metrics, as Prometheus does."""
+        self._scheduler.metrics.exposition()
+        self._controllers.metrics.exposition()
+
+    def sizes(self) -> dict[str, int]:
+        """Entries of all containers."""
+        return container_sizes(self._scheduler) | container_sizes(self._controllers)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What there was after so many pods."""
+
+    num_pods: int
+    rss_mib: float
+    sizes: Mapping[str, int]
+    trace: tracemalloc.Snapshot | None
+
+
+async def _play(count: int, folder: Path, *, is_traced: bool) -> bool:
+    """Play until so many pods have come and gone; whether memory is flat."""
+    cluster = Cluster()
+    drive, processes = Drive(cluster), Processes(cluster, folder)
+    drive.prepare()
+    running = asyncio.create_task(processes.run())
+
+    def mark() -> Mark:
+        trace = tracemalloc.take_snapshot() if tracemalloc.is_tracing() else None
+        return Mark(drive.num_pods, resident_mib(), processes.sizes(), trace)
+
+    marks = [mark()]
+    for tenth in range(1, 11):
+        while drive.num_pods < tenth * count / 10:
+            await drive.play()
+            processes.scrape()
+        if is_traced and tenth == 1:
+            tracemalloc.start(1)
+        marks.append(mark())
+        print(
+            f"{drive.num_pods:>7} pods {marks[-1].rss_mib:7.1f} MiB, {cluster.num_evicted} "
+            f"evictions, {time.process_time():.0f} s of CPU",
+            flush=True,
+        )
+    processes.stop()
+    await running
+    return _compare(marks[1], marks[-1])
+
+
+def _compare(first: Mark, last: Mark) -> bool:
+    """Print what has grown between two marks; whether resident memory is flat."""
+    for path, old, new in growth(first.sizes, last.sizes)[:20]:
+        print(f"  {path}: {old} -> {new} entries")
+    if first.trace is not None and last.trace is not None:
+        for line in last.trace.compare_to(first.trace, "lineno")[:25]:
+            print(f"  {line}")
+    grown = last.rss_mib / first.rss_mib - 1
+    each = (last.rss_mib - first.rss_mib) * 1000 / max(1, last.num_pods - first.num_pods)
+    print(f"{grown:+.1%} since the first tenth: {each:+.3f} MiB per 1 000 pods")
+    return grown <= MOST_GROWTH
+
+
+def main() -> int:
+    """Run; 1 where memory has grown."""
+    parser = argparse.ArgumentParser(prog="python -m bench.lifecycles", description=__doc__)
+    parser.add_argument("--count", type=int, default=50_000, help="how many pods")
+    parser.add_argument("--trace", action="store_true", help="name lines that allocate; slow")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, filename=os.devnull)
+    with tempfile.TemporaryDirectory() as folder:
+        is_flat = asyncio.run(_play(options.count, Path(folder), is_traced=options.trace))
+    return 0 if is_flat else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
