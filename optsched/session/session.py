@@ -388,7 +388,7 @@ class _Session:
             yield from (Candidate(each, answer) for answer in reversed(distinct.values()))
         is_open = can_evict(first.problem, self._rules, self._reach_of_plans)
         self._scope = EvictionScope(first, is_open)
-        # Plans with evictions are no worse than the pipeline's, however little time is left.
+        # Where pods may be evicted the pipeline has its say, however little time is left.
         if not self._is_best(rounds[0], can_evict=is_open) and (is_open or self._has_time):
             best = Candidate(rounds[0], rounds[0].answers[0])
             yield from self._by_pipeline(first, best)
@@ -468,7 +468,8 @@ class _Session:
         whose victims no gang of this policy is entitled to are dropped: the pipeline follows other
         rules, so that is no defect and counts as no repair.
         """
-        options = replace(self._greedy_options(first.problem, first.tiers, Clearing()), gated=True)
+        options = self._greedy_options(first.problem, first.tiers, Clearing())
+        options = replace(options, gated=True, is_late=self._deadline())
         is_gated = any(gang.phase is GangPhase.PENDING for gang in first.problem.snapshot.gangs)
         # Without victims the order of tiers gives what the incumbent has.
         by_tier = [first.tiers.of] if is_gated or len(running_tasks(first.problem)) else []
@@ -646,6 +647,15 @@ class _Session:
         """Wall time since the session began; None without a clock."""
         clock = self._around.clock
         return None if clock is None else int((clock.monotonic() - self._begun_s) * 1000)
+
+    def _deadline(self) -> Callable[[], bool]:
+        """Whether the period has passed, and a budget since now as well."""
+        elapsed_ms, period_ms = self._elapsed_ms(), self._around.period_ms
+        budget_ms = self._limits.budget_ms
+        if elapsed_ms is None or period_ms is None or budget_ms is None:
+            return lambda: False
+        last_ms = max(period_ms, elapsed_ms + budget_ms)
+        return lambda: (self._elapsed_ms() or 0) >= last_ms
 
     @property
     def _is_late(self) -> bool:

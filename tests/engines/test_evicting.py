@@ -13,7 +13,9 @@ from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.task import Task, TaskStatus
 from optsched.engines.greedy.evicting import Evicting
+from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.policy.load import load_policy, parse_policy
+from optsched.problem.compile import compile_problem
 from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
 from tests.support.contests import Most, crowds
@@ -61,6 +63,31 @@ def running_gang(name: str, cpu: int, number: int, *, least: int, **fields: obje
 
 def waiting(task: Task) -> Task:
     return replace(task, status=TaskStatus.PENDING, node="")
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [("allocate", "preempt"), ("allocate", "gangpreempt")],
+    ids=["tasks", "gangs"],
+)
+@pytest.mark.parametrize(("asked", "served"), [(0, 0), (1, 1), (9, 3)])
+def test_no_gang_is_asked_once_time_is_up(
+    actions: tuple[str, ...], asked: int, served: int
+) -> None:
+    """Those asked before keep the room that was made for them."""
+    urgent = [
+        replace(gang(f"urgent-{i}", ("w", 1, shape(2))), priority=9, created_ms=i) for i in range(3)
+    ]
+    urgent = [replace(g, tasks=tuple(replace(t, priority=9) for t in g.tasks)) for g in urgent]
+    low = running_gang("low", 2, 3, least=0)
+    problem = compile_problem(cluster([node("n0", 6)], [low, *urgent]))
+    left = iter([False] * asked)
+    options = GreedyOptions(actions, is_late=lambda: next(left, True))
+    decisions = run_greedy(problem, POLICY.rules, options)
+    assert len(decisions.evictions) == served
 
 
 # --- whatever is asked of it ---------------------------------------------------------------------

@@ -63,6 +63,8 @@ class Bundles:
             return less
 
         for gang in sorted(self._evicting.starving(gangs), key=self._evicting.order):
+            if self._evicting.is_late():
+                return
             while self._try(gang, GANG_PREEMPT, who, how):
                 pass
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -49,6 +50,14 @@ _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
 """Annotations that no rule on victims reads."""
 
 
+@dataclass(frozen=True)
+class _Keys:
+    """Keys of gangs and queues, turned around for victims, that hold while nothing changes."""
+
+    of_gang: dict[int, Key] = field(default_factory=dict)
+    of_queue: dict[int, Key] = field(default_factory=dict)
+
+
 class Evicting:
     """Evictions as the pipeline goes along.
 
@@ -76,8 +85,13 @@ class Evicting:
         gang_key: Callable[[int], Key],
         *,
         weighs: bool = False,
+        is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`weighs`: whether preempt looks at all nodes for those who cost least."""
+        """`weighs`: whether preempt looks at all nodes for those who cost least.
+
+        Once `is_late` no further gang is asked.
+        """
+        self.is_late = is_late
         self.evictions: list[Evict] = []
         self.placing = placing
         self._problem = problem = placing.problem
@@ -104,6 +118,7 @@ class Evicting:
             a.origin or a.rule.name == EXTENDER for a in rules.active
         )
         self._refused: set[tuple[object, ...]] = set()
+        self._keys = _Keys()
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -119,6 +134,7 @@ class Evicting:
     def looking_past(self) -> Iterator[None]:
         """While victims are looked for, what waits for room minds nobody who may have to leave."""
         self.placing.future.mind(without_gangs(self._problem))
+        self._keys = _Keys()
         try:
             yield
         finally:
@@ -130,7 +146,7 @@ class Evicting:
         starving = self.starving(g for g in gangs if not bounds[int(shape[g])].all)
         line = [(self.order(g), g) for g in starving]
         heapq.heapify(line)
-        while line:
+        while line and not self.is_late():
             gang = heapq.heappop(line)[1]
             if self._try(gang, PREEMPT, self.of_others):
                 heapq.heappush(line, (self.order(gang), gang))
@@ -158,7 +174,7 @@ class Evicting:
             heapq.heappush(lines.setdefault(queue, []), (self.order(gang), gang))
         queues = [(self.queue_order(q), q) for q in lines]
         heapq.heapify(queues)
-        while queues:
+        while queues and not self.is_late():
             queue = heapq.heappop(queues)[1]
             if is_overused(queue) or not lines[queue]:
                 continue
@@ -257,6 +273,7 @@ class Evicting:
         """Undo what has been done for a gang."""
         self.give_back(len(self.taken))
         self.placing.undo(gang)
+        self._keys = _Keys()
 
     def commit(self, gang: int, action: str) -> bool:
         """Evict; False, with all undone, where a rule would not hold then."""
@@ -271,6 +288,7 @@ class Evicting:
             self.placing.frees(int(self.running.node_of[v]), self.running.request[v])
         self.taken.clear()
         self.placing.hold(self.placing.future)
+        self._keys = _Keys()
         return True
 
     # --- who may go ------------------------------------------------------------------------------
@@ -333,16 +351,24 @@ class Evicting:
         if not request[self._asking].any():
             candidates = candidates & self._idles
 
+        may_go = np.flatnonzero(candidates)
+        may_go = may_go[np.argsort(self.running.node_of[may_go], kind="stable")]
+        on_node = self.running.node_of[may_go]
+
         def clears(node: int) -> bool:
-            here = np.flatnonzero(candidates & (self.running.node_of == node))
+            first, end = np.searchsorted(on_node, (node, node + 1)).tolist()
+            here = may_go[first:end]
             votes = self.faces.preemptable if action == PREEMPT else self.faces.reclaimable
-            victims = votes(gang, task_class, self.in_order(here, queue))
+            victims = votes(gang, task_class, self._in_order(here, queue, self._keys))
             return (takes_room or len(victims) > 0) and self._clear(asking, node, victims)
 
         nodes: Iterable[int] = self._nodes(task_class, action, candidates, takes_room=takes_room)
         if action == PREEMPT and self._weighs:
             nodes = self._by_cost(asking, nodes, clears)
-        return any(map(clears, nodes))
+        has_room = any(map(clears, nodes))
+        if has_room or not self._repeats:
+            self._keys = _Keys()
+        return has_room
 
     def _by_cost(
         self, asking: _Asking, nodes: Iterable[int], clears: Callable[[int], bool]
@@ -401,17 +427,29 @@ class Evicting:
 
     def victim_order(self, gang: int, claimer: int) -> tuple[object, ...]:
         """Order of gangs of victims: last in the orders of queues and of gangs is first."""
+        return self._victim_order(gang, claimer, _Keys())
+
+    def _victim_order(self, gang: int, claimer: int, keys: _Keys) -> tuple[object, ...]:
         lender = int(self._problem.queue_of[gang])
-        first = self.faces.victim_queue_key(lender, claimer) if lender != claimer else ()
-        return (first, tuple(-part for part in self._gang_key(gang)))
+        if gang not in keys.of_gang:
+            keys.of_gang[gang] = tuple(-part for part in self._gang_key(gang))
+        if lender == claimer:
+            return ((), keys.of_gang[gang])
+        if lender not in keys.of_queue:
+            keys.of_queue[lender] = tuple(-part for part in self.faces.queue_key(lender))
+        first = (*self.faces.victim_queue_key(lender, claimer), *keys.of_queue[lender])
+        return (first, keys.of_gang[gang])
 
     def in_order(self, victims: I64, claimer: int) -> I64:
         """The least important first: last in the orders of queues, of gangs and of their tasks."""
+        return self._in_order(victims, claimer, _Keys())
+
+    def _in_order(self, victims: I64, claimer: int, keys: _Keys) -> I64:
         running = self.running
 
         def rank(v: int) -> tuple[object, ...]:
             gang, task = int(running.gang_of[v]), running.tasks[v]
-            key = (*self.victim_order(gang, claimer), task.priority)
+            key = (*self._victim_order(gang, claimer, keys), task.priority)
             turned = (-task.index, -task.created_ms, task.key)
             return (key, -int(self._problem.created_ms[gang]), -gang, turned)
 

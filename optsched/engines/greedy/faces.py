@@ -119,9 +119,8 @@ class Faces:
         return bool(self._starving) and all(asks(gang) for asks in self._starving[0])
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Order of queues that give back: as rules say, then against their own order."""
-        asked = (key(queue, claimer) for key in self._victim_queue_keys)
-        return (*(part for key in asked for part in key), *(-p for p in self.queue_key(queue)))
+        """Order of queues that give back, as rules say; their own order, turned, comes next."""
+        return tuple(part for key in self._victim_queue_keys for part in key(queue, claimer))
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
         """Whether every rule lets a queue claim back room for a task."""

@@ -68,6 +68,8 @@ class GreedyOptions:
         The actions of a user.
     faults
         Takes note of what goes wrong in them.
+    is_late
+        Whether preempt and reclaim stop asking for room; those asked before keep what they got.
 
     """
 
@@ -80,6 +82,7 @@ class GreedyOptions:
     late: Sequence[int] = ()
     proposers: Sequence[Proposer] = ()
     faults: Faults = field(default_factory=Faults)
+    is_late: Callable[[], bool] = lambda: False
 
 
 def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Decisions:
@@ -347,7 +350,11 @@ class _Pipeline:
     @cached_property
     def _evicting(self) -> Evicting:
         return Evicting(
-            self._placing, self._rules, self._gang_key, weighs=self._options.weighs_nodes
+            self._placing,
+            self._rules,
+            self._gang_key,
+            weighs=self._options.weighs_nodes,
+            is_late=self._options.is_late,
         )
 
     # --- actions of a user -----------------------------------------------------------------------
