@@ -287,7 +287,7 @@ class _Builder:
                 merged = {**self._merge(part, key), **merged}
                 continue
             if name in built:
-                self._remark(f"the key {name} comes twice; the last one counts", key)
+                self._remark(f"the key {name} comes twice: write it once", key)
             built[name] = part
         return {**merged, **built} if merged else built
 

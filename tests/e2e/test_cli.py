@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from optsched.cli import legacy
 from optsched.cli.main import main
 from tests.cli.clusters import values
+from tests.cli.test_exit_codes import ACTS, run
 from tests.support.api import until
 from tests.support.live import QUEUES
 from tests.support.pages import ROOT
@@ -280,6 +281,69 @@ def test_a_wrong_file_makes_nothing_and_a_refused_one_is_told(site: Site, shell:
     assert missing.stderr == "Error: namespace no-such-namespace does not exist\n"
     shell("job run -N a")
     assert shell.try_("job run -N a").exit_code == 4
+
+
+def test_a_user_without_rights_is_told_by_every_command(
+    site: Site, tmp_path: Path, control_plane: ControlPlane
+) -> None:
+    account = {"metadata": {"name": "eve"}}
+    site.api.post(f"/api/v1/namespaces/{site.name}/serviceaccounts", account)
+    token = control_plane.kubectl("create", "token", "eve", "-n", site.name).strip()
+    config = json.loads(control_plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    config["contexts"][0]["context"]["namespace"] = site.name
+    path = site.file("eve.conf", json.dumps(config))
+    for name, act in ACTS.items():
+        result = run(act.line, tmp_path, env={"KUBECONFIG": str(path)})
+        assert (result.exit_code, result.stdout) == (5, ""), (name, result.output)
+        (told,) = result.stderr.splitlines()
+        assert told.startswith("Error: "), name
+        assert f'"system:serviceaccount:{site.name}:eve" cannot ' in told, name
+    assert site.api.items(JOBS.format(site.name)) == []
+    config["users"][0]["user"] = {"token": "of.yesterday"}
+    path.write_text(json.dumps(config))
+    for line in ("job list", "queue create new", "snapshot"):
+        stranger = run(line, tmp_path, env={"KUBECONFIG": str(path)})
+        assert stranger.exit_code == 5
+        assert stranger.stderr == "Error: 401 Unauthorized: Unauthorized\n"
+
+
+NOWHERE: Final = {
+    "job run -f {Job} -n nowhere": 3,
+    "job run new -n nowhere": 3,
+    "vsub -n new -N nowhere": 3,
+    "jobflow create -f {JobFlow} -n nowhere": 3,
+    "jobtemplate create -f {JobTemplate} -n nowhere": 3,
+    "job list -n nowhere": 3,
+    "job list -o wide -n nowhere": 3,
+    "job list --position -n nowhere": 3,
+    "vjobs -N nowhere": 3,
+    "jobflow list -n nowhere": 3,
+    "jobtemplate list -n nowhere": 3,
+    "jobflow describe -n nowhere": 3,
+    "pod list -n nowhere": 3,
+    "pod list -q default -n nowhere": 3,
+    "what-if -f {Job} -n nowhere": 9,
+    **{f"job {verb} one -n nowhere": 3 for verb in ("view", "watch", "suspend", "resume")},
+    **{f"job {verb} one -n nowhere": 3 for verb in ("delete", "explain")},
+    **{f"{v} -n one -N nowhere": 3 for v in ("vjobs", "vcancel", "vsuspend", "vresume")},
+    **{f"jobflow {verb} one -n nowhere": 3 for verb in ("get", "describe", "delete")},
+}
+"""Of each command that looks into a namespace, what it ends with where there is none."""
+
+
+def test_a_namespace_that_does_not_exist_is_told_by_every_command(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    for line, code in NOWHERE.items():
+        result = run(line, tmp_path, env={"KUBECONFIG": str(control_plane.kubeconfig)})
+        assert result.exit_code == code, (line, result.output)
+        if code == 3:
+            assert "nowhere" in result.stderr, line
+            assert "does not exist" in result.stderr, line
+            assert (result.stdout, result.stderr.count("\n")) == ("", 1), line
+        else:
+            assert 'namespaces "nowhere" not found' in result.stdout, line
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ def test_what_no_parser_takes_is_told(text: str):
 
 def test_a_key_that_comes_twice_is_remarked():
     found = list(read_yaml("a: 1\nb: {c: 1, c: 2}\n"))
-    assert found[0] == TextError(2, 11, "the key c comes twice; the last one counts")
+    assert found[0] == TextError(2, 11, "the key c comes twice: write it once")
     assert isinstance(found[1], Document)
     assert found[1].value == {"a": 1, "b": {"c": 2}}
 
