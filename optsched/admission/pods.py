@@ -13,7 +13,12 @@ from optsched.admission.queue_access import check_access, has_restricted_queues
 from optsched.admission.review import Action, ObjectQuestion
 from optsched.admission.schedulinggroups import queue_of
 from optsched.admission.submitters import check_record, record_submitter
-from optsched.admission.tenant_rules import check_annotations, check_reserved
+from optsched.admission.tenant_rules import (
+    check_annotations,
+    check_priority,
+    check_reserved,
+    is_system_class,
+)
 from optsched.api.kinds import POD_GROUP, SCHEDULING_POD_GROUPS, Ref
 from optsched.api.schedulinggroup import group_named_by
 from optsched.api.wellknown import (
@@ -104,6 +109,10 @@ def validate(request: Request, world: World, settings: Settings) -> Response:
     if request.action is Action.UPDATE or request.user not in settings.trusted:
         check_annotations(request, settings, findings)
         check_reserved(request, settings, findings)
+    if request.action is Action.CREATE and request.user not in settings.trusted:
+        name = part(request.obj, "spec").get("priorityClassName")
+        if is_system_class(name):
+            check_priority(name, request, settings, findings)
     if has_restricted_queues(world, settings):
         check_record(request, settings, findings)
         _check_queues(annotations, request, (world, settings), findings)

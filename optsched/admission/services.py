@@ -19,7 +19,7 @@ from optsched.admission import (
 from optsched.admission.findings import Findings, ReviewEnded
 from optsched.admission.limits import check_shape
 from optsched.admission.review import Action, Response
-from optsched.admission.tenant_rules import GUARDED, RESERVED, RESERVED_PREFIX
+from optsched.admission.tenant_rules import GUARDED, RESERVED, RESERVED_PREFIX, SYSTEM_CLASSES
 from optsched.api import kinds
 from optsched.api.wellknown import SUBMITTER
 
@@ -52,7 +52,8 @@ _MEANT: Final = (
     "object.metadata.?annotations.orValue({}).exists(key, "
     f"key in {_ANNOTATIONS} || key.startsWith('{RESERVED_PREFIX}')) || "
     f"object.metadata.?labels.orValue({{}}).exists(key, key in {list(GUARDED)}) || "
-    "object.?spec.?schedulingGroup.hasValue()"
+    "object.?spec.?schedulingGroup.hasValue() || "
+    f"object.?spec.?priorityClassName.orValue('').startsWith('{SYSTEM_CLASSES}')"
 )
 _OTHER: Final = (
     f"{_ANNOTATIONS}.exists(key, object.metadata.?annotations[?key].orValue('') "

@@ -51,7 +51,7 @@ RESERVED: Final = (
 
 RESERVED_PREFIX: Final = "hami.io/"
 _NODES: Final = "system:nodes"
-_SYSTEM: Final = "system-"
+SYSTEM_CLASSES: Final = "system-"
 
 
 def check_annotations(
@@ -100,7 +100,7 @@ def check_priority(name: object, request: Request, settings: Settings, findings:
     if not isinstance(name, str) or not name:
         return
     allowed = settings.tenant_classes
-    if name in allowed if allowed is not None else not name.startswith(_SYSTEM):
+    if name in allowed if allowed is not None else not name.startswith(SYSTEM_CLASSES):
         return
     for subject in subjects_of(request, settings):
         if not _is_administrator(subject, request, findings):
@@ -108,6 +108,11 @@ def check_priority(name: object, request: Request, settings: Settings, findings:
                 f"spec.priorityClassName: Forbidden: user {subject.user} may not name {name}: it "
                 f"takes the right to update queues.{QUEUE.group}, or --tenant-priority-class={name}"
             )
+
+
+def is_system_class(name: object) -> bool:
+    """Whether a PriorityClass is of those whose pods come first and are never evicted."""
+    return isinstance(name, str) and name.startswith(SYSTEM_CLASSES)
 
 
 def warn_of_lift(name: object, settings: Settings, findings: Findings) -> None:

@@ -18,7 +18,7 @@ from optsched.rules.fits import Fits
 from optsched.rules.gpu_shares import GpuShares
 from optsched.rules.reservation import Reservation
 from optsched.rules.shards import Shards
-from optsched.rules.victims import Victims
+from optsched.rules.victims import Victims, protected, unwilling
 from optsched.rules.well_formed import WellFormed
 
 if TYPE_CHECKING:
@@ -126,6 +126,17 @@ class RuleSet:
             if mine is not None:
                 spared |= mine
         return spared
+
+    def waivable(self, problem: Problem) -> Bool:
+        """(V,) running tasks that nothing but what they say of themselves keeps from eviction."""
+        waivable = unwilling(problem)
+        if not waivable.any():
+            return waivable
+        for rule in self.guarding:
+            mine = protected(problem) if isinstance(rule, Victims) else rule.spares(problem)
+            if mine is not None:
+                waivable &= ~mine
+        return waivable
 
     def entitling(self, problem: Problem) -> tuple[I64 | None, bool]:
         """(Q, R) what queues may claim back, in base units; None where no rule says it.

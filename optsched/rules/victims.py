@@ -10,20 +10,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.domain.task import TaskStatus
 from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule, Violation
 from optsched.rules.moves import SHUFFLE, left_broken
+from optsched.rules.world import summed, taken_by
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from optsched.domain.cluster import Budget, Snapshot
+    from optsched.domain.cluster import Budget, Gang, Queue, Snapshot
     from optsched.domain.decisions import Evict
     from optsched.domain.task import Task
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
     from optsched.rules.world import World
+
+
+_RECLAIMS = frozenset({"reclaim", "gangreclaim"})
 
 
 class Victims(Rule):
@@ -34,12 +39,13 @@ class Victims(Rule):
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         seen: set[str] = set()
+        claims = _Claims(world)
         for eviction in world.evictions:
             where = f"task {eviction.task}"
             if eviction.task in seen:
                 yield Violation(self.name, where, "evicted more than once")
             seen.add(eviction.task)
-            problem = _problem(world, eviction)
+            problem = _problem(world, eviction) or claims.refusal(eviction)
             if problem:
                 yield Violation(self.name, where, problem)
         gone = [t for key in seen if (t := world.task_by_key.get(key)) is not None]
@@ -51,9 +57,7 @@ class Victims(Rule):
 
     def spares(self, problem: Problem) -> Bool:
         """See `Rule`: who does not allow it, is cooling down, or has a budget of nothing."""
-        spent = [b for b in problem.snapshot.budgets if b.allowed <= 0]
-        kept = [any(covers(b, t) for b in spent) for t in running_tasks(problem).tasks]
-        return unwilling(problem) | np.array(kept, np.bool_)
+        return unwilling(problem) | protected(problem)
 
 
 def unwilling(problem: Problem) -> Bool:
@@ -61,6 +65,14 @@ def unwilling(problem: Problem) -> Bool:
     now_ms = problem.snapshot.taken_ms
     found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
     return np.array(found, np.bool_)
+
+
+def protected(problem: Problem) -> Bool:
+    """(V,) running tasks that a disruption budget with nothing left covers."""
+    spent = [b for b in problem.snapshot.budgets if b.allowed <= 0]
+    return np.array(
+        [any(covers(b, t) for b in spent) for t in running_tasks(problem).tasks], np.bool_
+    )
 
 
 def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
@@ -125,6 +137,10 @@ class _Naming(Greedy):
 
 
 class _Cooldown(_Naming):
+    def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Everybody: who is cooling down is asked about for claims within a guarantee alone."""
+        return victims
+
     def named(self, tasks: Sequence[Task]) -> list[bool]:
         return [not _is_cooling(task, self._snapshot.taken_ms) for task in tasks]
 
@@ -172,6 +188,61 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
     return bool(task.cooldown_ms) and now_ms < task.started_ms + task.cooldown_ms
 
 
+class _Claims:
+    """What victims say of themselves, and the claims against which it does not hold.
+
+    It does not hold against gangs that reclaim within what is guaranteed to their queues.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._now_ms = world.snapshot.taken_ms
+        self._gangs: dict[str, set[str]] = {}  # by queue, gangs that pass over what victims say
+        for eviction in world.evictions:
+            task = world.task_by_key.get(eviction.task)
+            gang = world.snapshot.gang_by_key.get(eviction.preemptor)
+            if task is not None and gang is not None and _refusal(task, self._now_ms):
+                self._gangs.setdefault(gang.queue, set()).add(gang.key)
+
+    def refusal(self, eviction: Evict) -> str:
+        """Why a victim may not be evicted; empty where it may, or says nothing that holds."""
+        world, task = self._world, self._world.task_by_key[eviction.task]
+        refusal = "" if eviction.action == SHUFFLE else _refusal(task, self._now_ms)
+        gang = world.snapshot.gang_by_key.get(eviction.preemptor)
+        lender = world.snapshot.gang_by_key.get(task.gang)
+        if not refusal or gang is None or lender is None or eviction.action not in _RECLAIMS:
+            return refusal
+        queues = world.snapshot.queue_by_name
+        if gang.queue not in queues or lender.queue not in queues:
+            return refusal
+        theirs = {queue.name for queue in world.ancestors(queues[lender.queue])}
+        chain = [q for q in world.ancestors(queues[gang.queue]) if q.name not in theirs]
+        is_covered = any(self._is_covered(queue, gang, task) for queue in chain)
+        return "" if is_covered else refusal
+
+    def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
+        """Whether what a gang claims for a queue is within its guarantee, which a victim holds."""
+        asked, taken = _least(gang), taken_by(task)
+        floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
+        if not any(taken.get(r, 0) > 0 for r in floor):
+            return False
+        below = self._world.below(queue)
+        parts = [self._world.held_by_queue[name] for name in below]
+        claiming = sorted(key for name in below for key in self._gangs.get(name, ()))
+        parts += [_least(self._world.snapshot.gang_by_key[key]) for key in claiming]
+        held = summed(parts)
+        return all(held.get(r, 0) <= amount for r, amount in floor.items())
+
+
+def _least(gang: Gang) -> Mapping[str, int]:
+    """The least that a gang needs of what it waits for: of what all of its tasks request."""
+    waiting = [taken_by(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
+    ready = sum(task.status.counts_as_ready for task in gang.tasks)
+    number = max(gang.min_member - ready, 1)
+    common = set.intersection(*map(set, waiting)) if waiting else set[str]()
+    return {r: number * min(taken[r] for taken in waiting) for r in sorted(common)}
+
+
 def _problem(world: World, eviction: Evict) -> str:
     task = world.task_by_key.get(eviction.task)
     if task is None:
@@ -198,4 +269,4 @@ def _groundless(world: World, eviction: Evict) -> str:
         return f"evicted for {preemptor.key}, which gets no room"
     if not all(t.preempts for t in gains):
         return f"evicted for {preemptor.key}, whose preemptionPolicy is Never"
-    return _refusal(world.task_by_key[eviction.task], world.snapshot.taken_ms)
+    return ""

@@ -383,6 +383,11 @@ def test_a_tenant_names_priority_classes_that_settings_allow(
     worker["spec"] |= {"queue": "other", "priorityClassName": name}
     found = by(EVE, "/jobs/validate", worker, around, settings=settings, answers=TENANT)
     assert found.allowed is may
+    plain = pod(EVE)
+    plain["spec"]["priorityClassName"] = name
+    found = by(EVE, "/pods/validate", plain, OPEN, settings=settings, answers=TENANT)
+    assert found.allowed is not name.startswith("system-")
+    assert by(EVE, "/pods/validate", plain, OPEN, answers=ADMINISTRATOR).allowed
     assert by(EVE, "/podgroups/validate", asked, settings=settings, answers=ADMINISTRATOR).allowed
 
 

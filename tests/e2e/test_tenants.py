@@ -416,6 +416,10 @@ def test_a_tenant_does_not_claim_what_only_others_may_say(stage: Stage) -> None:
         assert f"[{key}]: Forbidden: user eve may not write" in said
         said = denial(stage.eve.post, stage.path(kinds.JOB), job("no", "default", **{key: value}))
         assert f"[{key}]: Forbidden: user eve may not write" in said
+    system = pod("claims")
+    system["spec"]["priorityClassName"] = "system-node-critical"
+    said = denial(stage.eve.post, stage.path(kinds.POD), system)
+    assert "user eve may not name system-node-critical" in said
     stage.eve.post(stage.path(kinds.POD), pod("plain", **{"volcano.sh/preemptable": "true"}))
     for key in ("volcano.sh/gpu-index", "hami.io/npu-devices", "optsched.io/admitted-queue"):
         change = {"metadata": {"annotations": {key: "0"}}}

@@ -45,6 +45,7 @@ class _Draw:
         self.cluster = Cluster()
         self.idle: dict[str, dict[str, int]] = {}
         self.queues = ["default"]
+        self.has_guarantees = False
         self.priorities = PRIORITIES[:1]
         self.shapes: list[Request] = [{"cpu": 1}]
         self.decorate: Callable[[], dict[str, Any]] = dict
@@ -142,7 +143,8 @@ class _Draw:
         gang = self._gang("r", minimum, **spec)
         gang["status"]["phase"] = "Running"
         name = gang["metadata"]["name"]
-        if rng.random() < 0.05:
+        # Against claims within a guarantee it does not hold, of which the oracle knows nothing.
+        if rng.random() < 0.05 and not self.has_guarantees:
             given = {**given, "notes": {"volcano.sh/preemptable": "false"}}
         for i, node in enumerate(where):
             self.cluster.pod(gang, f"{name}-{i}", shape, node, **given)
@@ -188,6 +190,7 @@ class _Draw:
         """Draw queues, below each other where that is asked for; gangs are in leaves."""
         rng = self.rng
         kind = rng.choice(["weights", "deserved", "both", "guarantees"])
+        self.has_guarantees = kind == "guarantees"
         tops = [f"q{i}" for i in range(self.between(self.size.queues))]
         leaves: list[str] = []
         for top in tops:

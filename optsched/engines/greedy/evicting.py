@@ -23,6 +23,7 @@ from optsched.problem.later import once_left, without_gangs
 from optsched.problem.running import running_tasks
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.faces import Face
+from optsched.rules.floors import Floors
 from optsched.rules.shards import preferred_nodes
 from optsched.rules.victims import covers
 from optsched.units import PODS
@@ -98,7 +99,9 @@ class Evicting:
         self.faces = placing.faces
         self._gang_key = gang_key
         self.running = running_tasks(problem)
-        self.free: Bool = ~rules.spared(problem)
+        self._spared = rules.spared(problem)
+        self.free: Bool = ~self._spared
+        self._floors = Floors(problem, rules)
         self._asking = [i for i, name in enumerate(problem.resources) if name != PODS]
         self._idles = ~self.running.request[:, self._asking].any(axis=1)
         self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
@@ -308,8 +311,25 @@ class Evicting:
         """(V,) tasks of other queues that give back, and owe the gang's queue something."""
         queue = self.running.queue_of
         lends = np.append(self._reclaimable & self._owing(gang), False)
-        others: Bool = self.free & lends[queue] & (queue != self._problem.queue_of[gang])
+        free = self.free | self._waived(gang)
+        others: Bool = free & lends[queue] & (queue != self._problem.queue_of[gang])
         return others
+
+    def _waived(self, gang: int) -> Bool:
+        """(V,) tasks whose marks do not hold against a claim within a guarantee."""
+        if not self._floors.waivable.any():
+            return self._floors.waivable
+        shapes, classes = self._problem.classes, self.entries(gang)
+        cursor, ledger = self.placing.cursor(gang), self.placing.ledger
+        request = shapes.request[[self.placing.class_of(gang, entry) for entry in classes]]
+        if not len(request):
+            return np.zeros_like(self.free)
+        least = request.min(axis=0) * max(cursor.need, 1)
+        held = np.array(ledger.subtree_used, np.int64)
+        queue = int(self._problem.queue_of[gang])
+        waived = self._floors.waived(queue, request, least, held)
+        waived[list(self.left)] = False
+        return waived
 
     def _owing(self, gang: int) -> Bool:
         """(Q,) queues that owe something: it is due to the gang's queue, or to one above it alone.
@@ -529,7 +549,7 @@ class Evicting:
     def _count(self, v: int, sign: int) -> None:
         running = self.running
         (self.left.add if sign > 0 else self.left.remove)(v)
-        self.free[v] = sign < 0
+        self.free[v] = sign < 0 and not self._spared[v]
         self.faces.leaves(v, sign)
         self.placing.future.reserve(running.node_of[v : v + 1], -sign * running.request[v])
         self.placing.ledger.evict(int(running.gang_of[v]), running.request[v].tolist(), sign)

@@ -38,7 +38,7 @@ class Candidates(NamedTuple):
         return found
 
 
-def find_candidates(facts: Facts, reach: frozenset[str]) -> Candidates:
+def find_candidates(facts: Facts, reach: frozenset[str], *, waives: bool = True) -> Candidates:
     """Return all running tasks that some plan may evict, whatever else the plan does.
 
     Parameters
@@ -47,6 +47,9 @@ def find_candidates(facts: Facts, reach: frozenset[str]) -> Candidates:
         Running tasks and what is due to queues.
     reach
         Which of preempt and reclaim the policy allows.
+    waives
+        Whether tasks count that leave for claims within a guarantee alone, whatever they say: only
+        a bound may leave open for whom.
 
     """
     problem, running = facts.problem, facts.running
@@ -65,7 +68,8 @@ def find_candidates(facts: Facts, reach: frozenset[str]) -> Candidates:
         pending[problem.queue_of[gangs]] = True
         another = int(pending.sum()) - pending.astype(np.int64) > 0
         lends = facts.reclaimable & another
-        reclaimed = free & np.append(lends, False)[running.queue_of]
+        can_go = free | facts.floors.waivable if waives else free
+        reclaimed = can_go & np.append(lends, False)[running.queue_of]
     return Candidates(preempted, exchanged, reclaimed)
 
 

@@ -128,7 +128,7 @@ def encode_joint(
     if is_exact and is_tied(problem, rules):
         return None
     facts = Facts(problem, rules)
-    candidates = find_candidates(facts, reach)
+    candidates = find_candidates(facts, reach, waives=not is_exact)
     if is_exact:
         candidates = candidates._replace(exchanged=np.zeros_like(candidates.exchanged))
     gang_of = facts.running.gang_of

@@ -242,13 +242,13 @@ class Bidding:
     def _candidates(self, gang: int, state: State, *, grows: bool) -> _Candidates:
         problem, running = self.problem, self.running
         queue = int(problem.queue_of[gang])
-        free = (
-            ~self.facts.spared
-            & ~state.evicted
+        others = (
+            ~state.evicted
             & (running.gang_of != gang)
             & ~np.isin(running.gang_of, list(state.bidders))
             & (running.queue_of >= 0)
         )
+        free = others & ~self.facts.spared
         own = running.queue_of == queue
         found = np.zeros(len(running), np.bool_)
         if "preempt" in self._reach and (self._preempts_for_growth or not grows):
@@ -261,7 +261,7 @@ class Bidding:
             always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0))
             least = self._least(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
-            lent = free & ~own
+            lent = (free | others & self._waived(gang, least, state)) & ~own
             if self.facts.returns_by_use:
                 shared = always[always != problem.index(PODS)]
                 lent &= (running.request[:, shared] > 0).any(axis=1)
@@ -274,6 +274,12 @@ class Bidding:
                     claims |= {(a, r): most for a, r, most in rows}
         rows = [(a, r, most) for (a, r), most in sorted(claims.items())]
         return _Candidates(found | reclaimed, reclaimed, rows)
+
+    def _waived(self, gang: int, least: I64, state: State) -> Bool:
+        """(V,) running tasks whose marks do not hold against a claim within a guarantee."""
+        held = self.problem.queues.summed_up(state.used)
+        queue, request = int(self.problem.queue_of[gang]), self.facts.request_of(gang)
+        return self.facts.floors.waived(queue, request, least, held)
 
     def may_leave(self, gang: int, state: State) -> Bool:
         """(V,) running tasks that may be asked to leave for a gang."""

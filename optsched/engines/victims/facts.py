@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.problem.running import running_tasks
+from optsched.rules.floors import Floors
 from optsched.rules.tolerances import kept_amounts, returns_first
 from optsched.rules.victims import covers
 
@@ -26,7 +27,7 @@ class Facts:
     Attributes
     ----------
     spared
-        (V,) tasks that nobody may evict.
+        (V,) tasks that nobody may evict, but for claims that `floors` lets pass over their marks.
     lost
         (V,) what is lost with each, in steps; see `lost_steps`.
     size
@@ -51,6 +52,7 @@ class Facts:
         self.rules = rules
         self.running: Running = running_tasks(problem)
         self.spared = rules.spared(problem)
+        self.floors = Floors(problem, rules)
         self.lost = lost_steps(problem)
         self.size = sizes(problem)
         self.due, self.returns_by_use = rules.entitling(problem)

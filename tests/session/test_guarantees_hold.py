@@ -1,0 +1,76 @@
+"""A guarantee is honoured whatever the pods that hold it say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.domain.cluster import Queue
+from optsched.domain.decisions import Evict
+from optsched.rules.victims import Victims
+from optsched.rules.world import World
+from optsched.units import CPU
+from tests.session.test_victims import decide, evicted, runs
+from tests.support.small import cluster, gang, node, shape
+
+if TYPE_CHECKING:
+    from optsched.domain.cluster import Snapshot
+
+HOUR_MS = 3_600_000
+SHIELDS: dict[str, dict[str, Any]] = {
+    "preemptable": {"preemptable": False},
+    "cooldown": {"cooldown_ms": HOUR_MS, "started_ms": 1},
+}
+
+
+def cpus(number: int) -> tuple[tuple[str, int], ...]:
+    return ((CPU, number * 1000),)
+
+
+def contest(asked: int, shield: dict[str, Any], least: int = 1, floor: int = 4) -> Snapshot:
+    """A node full of shielded pods of `lab`, and a gang of `team`, to which half is guaranteed."""
+    holder = gang("holds", ("w", 8, shape(1)), least=least, queue="lab")
+    holder = runs(holder, *["n"] * 8)
+    holder = replace(holder, tasks=tuple(replace(t, **shield) for t in holder.tasks))
+    asks = gang("asks", ("w", asked, shape(1)), queue="team")
+    lab = Queue("lab", deserved=cpus(2))
+    team = Queue("team", deserved=cpus(6), guarantee=cpus(floor) if floor else ())
+    return cluster([node("n", 8)], [holder, asks], [lab, team], now_ms=10)
+
+
+@pytest.mark.parametrize("shield", SHIELDS.values(), ids=list(SHIELDS))
+@pytest.mark.parametrize("shares", ["capacity", "proportion"])
+@pytest.mark.parametrize("solver", [True, False])
+def test_what_victims_say_does_not_keep_a_queue_from_its_guarantee(
+    shield: dict[str, Any], shares: str, *, solver: bool
+) -> None:
+    assert len(evicted(decide(contest(2, shield), shares, solver=solver))) == 2
+    assert len(evicted(decide(contest(4, shield), shares, solver=solver))) == 4
+
+
+@pytest.mark.parametrize("shield", SHIELDS.values(), ids=list(SHIELDS))
+@pytest.mark.parametrize("solver", [True, False])
+@pytest.mark.parametrize(("asked", "floor"), [(5, 4), (2, 0), (2, 1)])
+def test_it_holds_against_claims_beyond_a_guarantee(
+    shield: dict[str, Any], asked: int, floor: int, *, solver: bool
+) -> None:
+    assert evicted(decide(contest(asked, shield, floor=floor), solver=solver)) == []
+    assert evicted(decide(contest(asked, {}, floor=floor), solver=solver)) != []
+
+
+def test_the_verifier_tells_claims_within_a_guarantee_from_others() -> None:
+    shield = SHIELDS["preemptable"]
+    placed = [a for a in decide(contest(2, shield)).actions if not isinstance(a, Evict)]
+
+    def found(snapshot: Snapshot, action: str = "reclaim") -> list[str]:
+        victims = [Evict(f"ns/holds-w-{i}", "n", action, "ns/asks") for i in range(2)]
+        world = World(snapshot, (*victims, *placed))
+        return sorted({v.detail for v in Victims().verify_evictions(world)})
+
+    refusal = ["evicted, but says that it may not be"]
+    assert found(contest(2, shield)) == []
+    assert found(contest(2, shield), "preempt") == refusal
+    assert found(contest(2, shield, floor=1)) == refusal
+    assert found(contest(2, shield, floor=0)) == refusal
