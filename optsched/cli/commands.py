@@ -15,6 +15,7 @@ from optsched.cli.cluster import Exit
 from optsched.cli.endings import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.main import main
 from optsched.cli.parameters import current_names
+from optsched.cli.screen import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -240,4 +241,4 @@ def _numbers(codes: tuple[int, ...]) -> str:
 
 
 if __name__ == "__main__":
-    click.echo(commands_page(), nl=False)
+    echo(commands_page(), nl=False)

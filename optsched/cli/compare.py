@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -20,7 +19,7 @@ from optsched.cli.paths import ModelSource, TraceSource, check_folder, check_out
 from optsched.cli.plugins import shelf_of
 from optsched.cli.replaying import replay_options
 from optsched.cli.reporting import check_report, report_option, write_report
-from optsched.cli.screen import output, remarks, say
+from optsched.cli.screen import echo, output, remarks, say
 from optsched.cli.showcomparison import show_comparison
 from optsched.formats.problems import InstanceError
 from optsched.formats.whole import write_whole
@@ -41,6 +40,7 @@ from optsched.study.comparison.table import Comparison
 from optsched.study.reports.comparison import comparison_page
 from optsched.study.simulation.simulator import Options
 from optsched.study.synthetic import SyntheticError
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -308,13 +308,13 @@ def _write(comparison: Comparison, out: Path | None) -> list[str]:
 
 
 def _as_text(comparison: Comparison) -> str:
-    return json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) + "\n"
+    return write_json(comparison.as_json(), indent=2) + "\n"
 
 
 def _show(console: Console, comparison: Comparison, form: str) -> None:
     if form == "json":
-        click.echo(_as_text(comparison), nl=False)
+        echo(_as_text(comparison), nl=False)
     elif form == "csv":
-        click.echo(comparison.as_csv(), nl=False)
+        echo(comparison.as_csv(), nl=False)
     else:
         show_comparison(console, comparison)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from optsched.cli.errors import PlainCommand, plain_errors
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,10 +37,10 @@ def ending() -> Iterator[None]:
         raise click.ClickException(f"{where}: {e.strerror}") from e
 
 
-class EndingCommand(click.Command):
-    """A command outside of the group `optsched`, which ends as those inside do."""
+class EndingCommand(PlainCommand):
+    """A command that ends with its code, whatever stops it."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
         """See `click.Command`."""
-        with ending():
+        with plain_errors(), ending():
             return super().invoke(ctx)

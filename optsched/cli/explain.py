@@ -70,9 +70,9 @@ def explain_job(place: Place, form: str, target: Target) -> None:
         told = Told(UNMADE, refusal)
     facts = document(job, told, found)
     if form in (JSON, YAML):
-        click.echo(written(facts, form), nl=False)
+        echo(written(facts, form), nl=False)
     elif form == NAME:
-        click.echo(typed_name(JOB, obj))
+        echo(typed_name(JOB, obj))
     else:
         for line in sentences(facts, found):
             echo(line)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import click
 
+from optsched.cli.errors import PlainCommand
 from optsched.units import DurationError
 from optsched.units.duration import parse_duration_ms
 
@@ -88,7 +89,7 @@ def _is_true(name: str, value: str) -> bool:
     raise click.BadParameter(f"{value!r} is neither true nor false", param_hint=f"--{name}")
 
 
-class GoCommand(click.Command):
+class GoCommand(PlainCommand):
     """A command that understands flags as Go programs write them."""
 
     grammar: ClassVar[Grammar]

@@ -18,7 +18,7 @@ from optsched.cli.output import (
     show_list,
     show_one,
 )
-from optsched.cli.screen import remarks, say
+from optsched.cli.screen import echo, remarks, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -130,7 +130,7 @@ def _describe(kind: Kind) -> click.Command:
         found = [ask(place, one)] if target.name else ask(place, all_)
         for i, obj in enumerate(found):
             if i:
-                click.echo(SEPARATOR)
+                echo(SEPARATOR)
             show_one(kind, obj, form)
 
     return command

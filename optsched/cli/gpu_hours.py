@@ -13,10 +13,11 @@ from rich.table import Table
 from optsched.cli.endings import BAD_INPUT
 from optsched.cli.options import form_option
 from optsched.cli.output import JSON, TABLE
-from optsched.cli.screen import output, remarks, say
+from optsched.cli.screen import echo, output, remarks, say
 from optsched.formats.problems import InstanceError
 from optsched.study.chargeback import Chargeback, chargeback_of_pictures, hours_text, of_json
 from optsched.study.replay import read_pictures
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,9 +52,9 @@ def gpu_hours(folder: Path, by: str, form: str) -> None:
         say(remarks(), str(e), "red")
         sys.exit(BAD_INPUT)
     if form == "json":
-        click.echo(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        echo(write_json(found.as_json(), indent=2))
     elif form == "csv":
-        click.echo(found.as_csv(), nl=False)
+        echo(found.as_csv(), nl=False)
     else:
         output().print(_table(found, by))
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any, Final
-
-import click
 
 from optsched.api.job import JobPhase, parse_job
 from optsched.api.kinds import COMMAND, EVENT, JOB, POD_GROUP, Ref
@@ -40,6 +37,7 @@ from optsched.cli.output import (
 )
 from optsched.cli.screen import echo, remarks, say
 from optsched.cli.unmade import UNMADE, refused_pods, why_unmade
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -195,9 +193,9 @@ def _show_description(obj: Raw, events: Sequence[Raw], why: str) -> None:
     for line in description(obj, {"waitsBecause": why} if why else {}):
         echo(line)
     if not events:
-        click.echo("Events:  <none>")
+        echo("Events:  <none>")
         return
-    click.echo("Events:")
+    echo("Events:")
     show_rows(EVENT_HEADINGS, event_rows(events, SystemClock().now_ms()))
 
 
@@ -303,9 +301,9 @@ def _show_change(form: str, state: Raw, cells: Sequence[str], *, is_first: bool)
             echo(change_line(_CHANGES, len(cells[0])))
         echo(change_line(cells, len(cells[0])))
     elif form == JSON:
-        click.echo(json.dumps(as_stored(JOB, state), sort_keys=True, ensure_ascii=False))
+        echo(write_json(as_stored(JOB, state), sort_keys=True))
     elif form == YAML:
-        click.echo(f"---\n{written(as_stored(JOB, state), form)}", nl=False)
+        echo(f"---\n{written(as_stored(JOB, state), form)}", nl=False)
 
 
 def change_line(cells: Sequence[str], name_width: int) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
-import click
-
 from optsched.cli.paths import is_standard
-from optsched.cli.screen import say
+from optsched.cli.screen import echo, say
 from optsched.formats.whole import write_whole
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ def keep_text(path: Path, text: str) -> None:
 
     """
     if is_standard(path):
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     try:
         write_whole(path, text)

@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from optsched.cli.parameters import RenamedOption
-from optsched.cli.screen import PlainConsole
+from optsched.cli.screen import PlainConsole, echo
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options
 from optsched.local.files import cache_directory, shipped
@@ -71,10 +71,10 @@ def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, g
             names = [f"node-{i:0{len(str(nodes))}}" for i in range(1, nodes + 1)]
             manifests = [node_manifest(name, cpu=cpu, memory=memory, gpu=gpu) for name in names]
             plane.kubectl.apply(manifest_list(manifests))
-    click.echo(f"ready     {plane.server}")
-    click.echo(f"CRDs      {len(plane.definitions)}")
-    click.echo(f"nodes     {nodes} new")
-    click.echo(f"use it    export KUBECONFIG={plane.kubeconfig}")
+    echo(f"ready     {plane.server}")
+    echo(f"CRDs      {len(plane.definitions)}")
+    echo(f"nodes     {nodes} new")
+    echo(f"use it    export KUBECONFIG={plane.kubeconfig}")
 
 
 @local.command()
@@ -88,7 +88,7 @@ def down(directory: Path, *, wiped: bool) -> None:
             wipe(directory)
         else:
             ControlPlane.attach(directory).stop()
-    click.echo(f"stopped {', '.join(running)}" if running else "nothing was running")
+    echo(f"stopped {', '.join(running)}" if running else "nothing was running")
 
 
 @local.command()
@@ -98,7 +98,7 @@ def kubeconfig(directory: Path, *, raw: bool) -> None:
     """Print where its kubeconfig is."""
     with _reported_errors():
         path = ControlPlane.attach(directory).kubeconfig
-    click.echo(path.read_text() if raw else path, nl=not raw)
+    echo(path.read_text() if raw else str(path), nl=not raw)
 
 
 @local.command()
@@ -109,11 +109,9 @@ def status(directory: Path) -> None:
         plane = ControlPlane.attach(directory)
     pids = plane.pids
     for name in plane.components:
-        click.echo(f"{name:24} {pids.get(name, 'not running')}")
+        echo(f"{name:24} {pids.get(name, 'not running')}")
     ready = plane.is_ready()
-    click.echo(
-        f"{'ready at' if ready else 'not ready:'} {plane.server}, logs in {plane.layout.logs}"
-    )
+    echo(f"{'ready at' if ready else 'not ready:'} {plane.server}, logs in {plane.layout.logs}")
     raise SystemExit(0 if ready else 1)
 
 

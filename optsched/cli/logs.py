@@ -71,6 +71,9 @@ def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     log.addHandler(handler)
+    if logging.lastResort is not None:
+        # Libraries, among them asyncio on exceptions that no code has caught.
+        logging.lastResort.setFormatter(formatter)
     log.setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from optsched import __version__
-from optsched.cli.endings import ending
+from optsched.cli.endings import EndingCommand
 
 COMMANDS: Final = {
     "compare": "optsched.cli.compare",
@@ -34,7 +34,7 @@ COMMANDS: Final = {
 """The module of each command, which has it under its own name, `_` for `-`."""
 
 
-class Commands(click.Group):
+class Commands(EndingCommand, click.Group):
     """Loads a command when it is asked for: the solver takes a second, a queue does not."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,11 +51,6 @@ class Commands(click.Group):
             hint = f" Did you mean {close[0]}?" if close else ""
             ctx.fail(f"There is no command {name!r}.{hint}")
         return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
-        """See `click.Group`."""
-        with ending():
-            return super().invoke(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """One of them."""

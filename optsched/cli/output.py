@@ -6,7 +6,6 @@ keys in order; one object is the object itself. `name` is what `kubectl get -o n
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -16,6 +15,7 @@ from optsched.cli.columns import TABLES, Column, Table, name_of, namespace_of
 from optsched.cli.parameters import RenamedOption
 from optsched.cli.screen import echo, output, remarks, say
 from optsched.formats.text import write_yaml
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +69,7 @@ def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None
     stored = [as_stored(kind, obj) for obj in objects]
     if form in (JSON, YAML):
         whole = {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": stored}
-        click.echo(written(whole, form), nl=False)
+        echo(written(whole, form), nl=False)
     elif form == NAME:
         for obj in stored:
             echo(typed_name(kind, obj))
@@ -99,7 +99,7 @@ def show_stored(kind: Kind, obj: Raw, form: str) -> None:
     """Print an object for programs; form: json, yaml or name."""
     stored = as_stored(kind, obj)
     is_name = form == NAME
-    click.echo(typed_name(kind, stored) if is_name else written(stored, form), nl=is_name)
+    echo(typed_name(kind, stored) if is_name else written(stored, form), nl=is_name)
 
 
 def as_stored(kind: Kind, obj: Raw) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def typed_name(kind: Kind, obj: Raw) -> str:
 def written(value: object, form: str) -> str:
     """A value in JSON or YAML, keys in order, with the end of its last line."""
     if form == JSON:
-        return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        return write_json(value, indent=2, sort_keys=True) + "\n"
     return write_yaml(value)
 
 

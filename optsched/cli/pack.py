@@ -17,7 +17,7 @@ from optsched.cli.endings import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.keeping import has_kept
 from optsched.cli.output import JSON, TABLE, show_rows, written
 from optsched.cli.paths import check_no_url, check_outputs, is_standard
-from optsched.cli.screen import remarks, say
+from optsched.cli.screen import echo, remarks, say
 from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.engines.packing.work import PackingWork, packings
 from optsched.formats.packings import packing_document, packing_list
@@ -139,7 +139,7 @@ class _Packing:
             rows = [_row(packed) for packed in self._packed]
             show_rows(HEADINGS, rows, self._screen if is_standard(out) else None)
         else:
-            click.echo(written(whole, form), nl=False)
+            echo(written(whole, form), nl=False)
         if out is not None:
             text = written(whole, form_of(out) or JSON)
             if not has_kept(self._screen, out, text):

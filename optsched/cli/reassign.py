@@ -17,7 +17,7 @@ from optsched.cli.endings import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.keeping import has_kept
 from optsched.cli.output import TABLE, show_rows, written
 from optsched.cli.paths import Source, check_outputs, is_standard
-from optsched.cli.screen import remarks, say
+from optsched.cli.screen import echo, remarks, say
 from optsched.domain.reassignment import ReassignmentCost, cost_of
 from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.engines.reassignment.solve import Effort
@@ -142,7 +142,7 @@ def _solved(screen: Console, problem: Reassignment, asked: Asked) -> tuple[Reass
 
 def _show(model: Path, problem: Reassignment, result: ReassignmentResult, asked: Asked) -> None:
     if asked.form != TABLE:
-        click.echo(written(_document(model, problem, result, asked), asked.form), nl=False)
+        echo(written(_document(model, problem, result, asked), asked.form), nl=False)
         return
     before = cost_of(problem, problem.initial)
     after = cost_of(problem, result.machine_of)
@@ -154,7 +154,7 @@ def _show(model: Path, problem: Reassignment, result: ReassignmentResult, asked:
     show_rows(HEADINGS, rows, remarks() if is_piped else None)
     moved = sum(a != b for a, b in zip(result.machine_of, problem.initial, strict=True))
     seconds = result.history[-1][0]
-    click.echo(
+    echo(
         f"{moved} of {len(problem.initial)} processes move; "
         f"found by {result.found_by} after {seconds:.1f} s; {result.stopped}",
         err=is_piped,

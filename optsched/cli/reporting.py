@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.cli.paths import is_standard
-from optsched.cli.screen import say
+from optsched.cli.screen import echo, say
 from optsched.policy.load import load_policy
 from optsched.study.definitions import definition
 from optsched.study.reports.page import render, write_page
@@ -44,7 +44,7 @@ def base_definition() -> dict[str, Any]:
 def write_report(screen: Console, page: Page, target: Path) -> None:
     """Write a page and say so; a ClickException where it can not be written."""
     if is_standard(target):
-        click.echo(render(page))
+        echo(render(page))
         return
     try:
         write_page(page, target)

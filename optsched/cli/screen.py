@@ -101,6 +101,10 @@ def _wide_enough(console: Console) -> Console:
     return console
 
 
-def echo(text: str) -> None:
-    """Print a line to the standard output, without what a terminal would act on."""
-    click.echo(printable(text, keep="\n\t"))
+def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print a text without what a terminal would act on.
+
+    JSON and YAML come with escapes of their own from `write_json` and `write_yaml`. nl: whether a
+    line break follows. err: to the standard error.
+    """
+    click.echo(printable(text, keep="\n\t"), nl=nl, err=err)

@@ -21,7 +21,7 @@ from optsched.cli.output import JSON, TABLE
 from optsched.cli.paths import ModelSource, TraceSource, check_folder, check_outputs, is_standard
 from optsched.cli.replaying import replay_options
 from optsched.cli.reporting import base_definition, check_report, report_option, write_report
-from optsched.cli.screen import output, remarks, say
+from optsched.cli.screen import echo, output, remarks, say
 from optsched.cli.showsimulation import show_result
 from optsched.formats.problems import InstanceError
 from optsched.formats.whole import keep_whole_lines, write_whole
@@ -37,6 +37,7 @@ from optsched.study.simulation.state import VERSION
 from optsched.study.story import Telling
 from optsched.study.synthetic import SyntheticError
 from optsched.units import format_duration_ms
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -141,7 +142,7 @@ def _simulate(trace: str, asked: Asked) -> None:
     for fault, number in sorted(run.faults.items()):
         say(screen, f"{fault} ({number} times)", "red")
     if asked.form == "json":
-        click.echo(json.dumps(result, indent=2, ensure_ascii=False))
+        echo(write_json(result, indent=2))
     else:
         show_result(screen if is_standard(asked.report) else output(), result)
     if asked.report is not None and run.telling is not None:
@@ -342,7 +343,7 @@ class _Run:
         asked = self.asked
         result = as_result(self.given, self.policy, self.options, asked.warm_up, played)
         if asked.out is not None:
-            text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
+            text = write_json(result, indent=2) + "\n"
             write_whole(asked.out / GPU_HOURS, played.charges.as_csv())
             write_whole(asked.out / RESULT, text)
         return result

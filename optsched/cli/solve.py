@@ -25,7 +25,7 @@ from optsched.cli.output import JSON, TABLE
 from optsched.cli.paths import ModelSource, Source, check_folder, check_outputs
 from optsched.cli.reading import instance_of, news
 from optsched.cli.reporting import base_definition, check_report, report_option, write_report
-from optsched.cli.screen import output, remarks, say
+from optsched.cli.screen import echo, output, remarks, say
 from optsched.cli.show import MOST_ROWS, show_plan
 from optsched.cli.showmodels import show_models
 from optsched.cli.solving import Gap, Places, Solved, solve_one
@@ -213,7 +213,7 @@ def _conclude(solved: Sequence[Solved], read: Instance, options: Options) -> Non
     if options.form == JSON:
         results = tuple(each.result for each in solved)
         alone = len(options.models) == 1 and len(results) == 1
-        click.echo(write_result(results[0]) if alone else write_results(results), nl=False)
+        echo(write_result(results[0]) if alone else write_results(results), nl=False)
     elif len(solved) > 1:
         measured = [(s.policy.name, _measured(read, s)) for s in solved]
         show_models(remarks() if options.prints_a_file else output(), measured)

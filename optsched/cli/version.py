@@ -8,7 +8,9 @@ import click
 
 from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE
+from optsched.cli.errors import PlainCommand
 from optsched.cli.output import JSON, NAME, YAML, output_option, written
+from optsched.cli.screen import echo
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -18,12 +20,12 @@ SHELLS = ("bash", "zsh", "fish")
 def version(form: str) -> None:
     """Say which version this is, and which versions of the API it speaks."""
     if form == NAME:
-        click.echo(__version__)
+        echo(__version__)
     elif form in (JSON, YAML):
-        click.echo(written({words[0]: words[2] for words in _facts()}, form), nl=False)
+        echo(written({words[0]: words[2] for words in _facts()}, form), nl=False)
     else:
         for _, title, value in _facts():
-            click.echo(f"{title + ':':17}{value}")
+            echo(f"{title + ':':17}{value}")
 
 
 def _facts() -> list[tuple[str, str, str]]:
@@ -53,10 +55,12 @@ def completion(context: click.Context, shell: str) -> None:
     made = get_completion_class(shell)
     assert made is not None, "click knows these three"  # noqa: S101
     variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
-    click.echo(made(root.command, {}, program, variable).source())
+    echo(made(root.command, {}, program, variable).source())
 
 
-@click.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.command(
+    cls=PlainCommand, context_settings={"ignore_unknown_options": True}, add_help_option=False
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def kubectl_complete(words: tuple[str, ...]) -> None:
     """Complete `kubectl vc`; kubectl calls it with what has been typed so far.
@@ -70,5 +74,5 @@ def kubectl_complete(words: tuple[str, ...]) -> None:
     *before, begun = words or ("",)
     complete = ShellComplete(main, {}, "kubectl-vc", "_KUBECTL_VC_COMPLETE")
     for item in complete.get_completions(before, begun):
-        click.echo(item.value)
-    click.echo(":4")
+        echo(item.value)
+    echo(":4")

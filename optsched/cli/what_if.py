@@ -123,7 +123,7 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
     later = {job.gang: job.later for job in asked.jobs}
     found = _decided(cluster.objects, asked, policy, options)
     if form in (JSON, YAML):
-        click.echo(written(document(found, policy.name, later), form), nl=False)
+        echo(written(document(found, policy.name, later), form), nl=False)
     else:
         _show(found, later, wide=form == WIDE)
     starts = {answer.start for answer in found.asked}
@@ -324,7 +324,7 @@ def _show(found: Answers, later: Mapping[str, Sequence[str]], *, wide: bool) -> 
         if keys:
             echo(f"would start {what}: {', '.join(keys)}")
     if not (found.asked or found.starts_no_more or found.starts_too):
-        click.echo("nothing would change")
+        echo("nothing would change")
 
 
 def _row(answer: Answer, *, wide: bool) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from optsched.domain.numa import NumaPart
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.formats.marks import API_VERSION
 from optsched.units import FieldError
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -294,7 +295,7 @@ def write_plan(plan: Plan) -> str:
 def written(document: PlanDocument) -> str:
     """The same from what the file says."""
     found = encode_plan(document)
-    return f"{json.dumps(found, indent=2, sort_keys=True, ensure_ascii=False)}\n"
+    return f"{write_json(found, indent=2, sort_keys=True)}\n"
 
 
 def _encode_reasons(reasons: Mapping[str, Reason]) -> dict[str, Any]:

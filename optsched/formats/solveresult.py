@@ -28,6 +28,7 @@ from optsched.formats.plan import (
 )
 from optsched.formats.plan import SCHEMA as PLAN
 from optsched.units import FieldError
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -294,7 +295,7 @@ def write_results(results: tuple[SolveResult, ...]) -> str:
 
 
 def _text(obj: object) -> str:
-    return f"{json.dumps(obj, indent=2, sort_keys=True, ensure_ascii=False)}\n"
+    return f"{write_json(obj, indent=2, sort_keys=True)}\n"
 
 
 def encode_result(result: SolveResult) -> dict[str, Any]:

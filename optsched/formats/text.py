@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import yaml
 
+from optsched.units import plaintext
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -64,6 +66,9 @@ class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
     def represent_text(self, text: str) -> yaml.Node:
         is_plain = isinstance(scalar(text), str) and text not in _LETTERS
         style = None if is_plain else "'"
+        if not plaintext.is_plain(text):
+            # Double quotes alone have escapes.
+            style = '"'
         node: yaml.Node = self.represent_scalar(f"{_CORE}str", text, style=style)
         return node
 
@@ -166,9 +171,9 @@ def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
 
 
 def write_yaml(value: object) -> str:
-    """A value as YAML, keys in order, no anchors."""
+    """A value as YAML, keys in order, no anchors; control characters are escapes."""
     text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, width=100)
-    return text
+    return plaintext.printable(text, keep="\n\t")
 
 
 # --- parts ---------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
+from optsched.units.plaintext import write_json
+
 _SHOWN: Final = 60
 
 
@@ -37,11 +39,11 @@ def said_of(path: str, value: object, message: str) -> str:
 def shown(value: object) -> str:
     """The value as a message quotes it, cut where it would run off the line."""
     if isinstance(value, str):
-        text = json.dumps(value[: _SHOWN + 1], ensure_ascii=False)
+        text = write_json(value[: _SHOWN + 1])
     elif isinstance(value, dict | list | tuple):
         text = _start(value)
     else:
-        text = json.dumps(value, ensure_ascii=False, default=str)
+        text = write_json(value, default=str)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

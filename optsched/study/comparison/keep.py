@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.formats.whole import write_whole
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,7 @@ class Keep:
             return
         path = self._path(self.folder, cell)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(result, ensure_ascii=False, indent=1))
+        write_whole(path, write_json(result, indent=1))
 
     @staticmethod
     def _path(folder: Path, cell: Cell) -> Path:

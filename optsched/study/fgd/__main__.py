@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.formats.problems import InstanceError
 from optsched.study.fgd.figures import BATCHES, offline, online, scene, with_moves
 from optsched.study.fgd.workload import read_workload
+from optsched.units.plaintext import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +48,7 @@ def lines(asked: Asked) -> Iterator[str]:
     yield _row(_HEAD, width)
     for path in asked.lists:
         workload, problems = read_workload(path, asked.nodes)
-        sys.stderr.writelines(f"{problem}\n" for problem in problems)
+        sys.stderr.writelines(f"{printable(str(problem))}\n" for problem in problems)
         here = scene(workload, asked.seed)
         runs = [offline(here, time.process_time, asked.seconds, run) for run in range(asked.runs)]
         reached = median(run.reached for run in runs)
@@ -73,10 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = Asked(tuple(said.lists), said.nodes, said.seed, said.seconds, max(said.runs, 1))
     try:
         for line in lines(asked):
-            sys.stdout.write(f"{line}\n")
+            sys.stdout.write(f"{printable(line)}\n")
             sys.stdout.flush()
     except InstanceError as e:
-        sys.stderr.write(f"{e}\n")
+        message = printable(str(e), keep="\n")
+        sys.stderr.write(f"{message}\n")
         return 2
     return 0
 

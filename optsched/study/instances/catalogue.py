@@ -6,7 +6,6 @@ programs.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from optsched.formats.problems import InstanceError
 from optsched.formats.single import read_single, unknown_paths
 from optsched.formats.text import line_of
 from optsched.study.instances.families import LICENCE, Recipe, RecipeError
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -180,7 +180,7 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
 
 
 def _flow(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return write_json(value)
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ by `optsched.study.reports.svg`. The same values give the same bytes.
 from __future__ import annotations
 
 import hashlib
-import json
 from base64 import b64encode
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +18,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from optsched.formats.whole import write_whole
+from optsched.units.plaintext import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,8 +162,8 @@ def render(page: Page) -> str:
 
 def as_data(value: object) -> Markup:
     """A value as JSON that no HTML parser takes for markup."""
-    told = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for char in "<>&\u2028\u2029":
+    told = write_json(value, separators=(",", ":"), allow_nan=False)
+    for char in "<>&":
         told = told.replace(char, f"\\u{ord(char):04x}")
     return Markup(told)  # noqa: S704  nothing of markup is left in it
 

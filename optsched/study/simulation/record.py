@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from optsched.units.plaintext import write_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -162,11 +164,7 @@ def line_of(event: Event) -> str:
     """An event as one line of JSON, without the line break."""
     kind = type(event)
     rest = {name: getattr(event, name) for name in _FIELDS[kind]}
-    return json.dumps(
-        {"at": event.at_ms, "event": _NAMES[kind], **rest},
-        separators=(",", ":"),
-        ensure_ascii=False,
-    )
+    return write_json({"at": event.at_ms, "event": _NAMES[kind], **rest}, separators=(",", ":"))
 
 
 def event_of(line: str) -> Event:
