@@ -111,18 +111,24 @@ class DeviceClaims(Rule):
                 chosen &= problem.columns.selects(allocation.nodes)
         asked = pools.asks.open(shape)
         if asked:
+            known: dict[int, bool] = {}
             for n in np.flatnonzero(chosen).tolist():
-                options = pools.options(n, asked)
-                free = set(range(pools.number(n)))
-                chosen[n] = deal_out(options, free, pools.steps) is not None
+                like = pools.like[n]
+                if like not in known:
+                    options, free = pools.options(like, asked), set(range(pools.number(like)))
+                    known[like] = deal_out(options, free, pools.steps) is not None
+                chosen[n] = known[like]
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         shape = problem.classes.shapes[task_class]
-        asked = problem.derived(_Pools).asks.open(shape)
+        pools = problem.derived(_Pools)
+        asked = pools.asks.open(shape)
         if asked:
             left = _left_to_others(problem.snapshot.devices, asked)
+            if pools.steps.left <= 0 and any(_leaves_choices(ask) for ask in asked):
+                left += "; the searches of this session have ended, a later one goes on"
             return f"had too few devices free: {' and '.join(_in_words(asked))}{left}"
         return f"can not reach the devices of {', '.join(shape.device_claims)}"
 
@@ -209,6 +215,11 @@ def _in_words(asked: Iterable[DeviceAsk]) -> Iterator[str]:
         )
     yield from (f"{n} of class {name}" for name, n in sorted(number.items()))
     yield from dict.fromkeys(more)
+
+
+def _leaves_choices(ask: DeviceAsk) -> bool:
+    """Whether devices for a claim are searched for, and not only matched."""
+    return bool(ask.constraints) or any(need.alternatives for need in ask.needs)
 
 
 def _left_to_others(devices: Devices, asked: Iterable[DeviceAsk]) -> str:
@@ -348,7 +359,22 @@ class _Pools:
         """What claims ask for in terms of the devices of a node; the very same for the same."""
         return [self._options_of(node, ask) for ask in asked]
 
+    @cached_property
+    def like(self) -> list[int]:
+        """(N,) the first node whose devices are alike, as far as claims can tell."""
+        first: dict[tuple[object, ...], int] = {}
+        found: list[int] = []
+        for n, name in enumerate(self._names):
+            here = self.devices.on_node.get(name, ())
+            looks = tuple((d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in here)
+            # Numbers of different types are equal for Python, and not for claims.
+            types = tuple(type(value) for d in here for _, value in d.attributes)
+            in_flux = name if self.devices.in_flux & {name, ""} else ""
+            found.append(first.setdefault((looks, types, in_flux), n))
+        return found
+
     def _options_of(self, node: int, ask: DeviceAsk) -> tuple[Option, ...]:
+        node = self.like[node]
         key = (node, ask)
         if key not in self._options:
             self._options[key] = options_of(self.devices, self._names[node], ask)

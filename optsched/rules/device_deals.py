@@ -207,7 +207,7 @@ class _Search:
         self._wants: dict[int, tuple[Want, ...]] = {
             a: options[0].wants for a, options in enumerate(asks) if not _is_open(options)
         }
-        self._ways: dict[int, list[tuple[Want, ...]]] = {}
+        self._ways: dict[int, _Kept] = {}
         self._at: dict[int, int] = {}
 
     def result(self) -> list[Got] | None:
@@ -219,12 +219,11 @@ class _Search:
         if first == len(self._open):
             return first > 0 or self._dealt() is not None
         ask = self._open[first]
-        ways = self._ways_of(ask)
         # Of claims that ask for the same, it does not matter which gets what.
         before = self._open[first - 1] if first else -1
         alike = first > 0 and self._asks[before] is self._asks[ask]
-        for i in range(self._at[before] if alike else 0, len(ways)):
-            self._wants[ask], self._at[ask] = ways[i], i
+        for i, way in self._ways_of(ask).since(self._at[before] if alike else 0):
+            self._wants[ask], self._at[ask] = way, i
             if self._dealt() is not None and self.succeeds(first + 1):
                 return True
         self._wants.pop(ask, None)
@@ -246,13 +245,33 @@ class _Search:
             self._steps.spend(1 + len(wants))
         return deal(wants, self._free)
 
-    def _ways_of(self, ask: int) -> list[tuple[Want, ...]]:
+    def _ways_of(self, ask: int) -> _Kept:
         key = id(self._asks[ask])
         if key not in self._ways:
             options = self._asks[ask]
             found = (w for option in options for w in _ways(option, self._free, self._steps))
-            self._ways[key] = list(found)
+            self._ways[key] = _Kept(found)
         return self._ways[key]
+
+
+class _Kept:
+    """Ways to serve a claim, each worked out once it is asked for."""
+
+    def __init__(self, source: Iterator[tuple[Want, ...]]) -> None:
+        self._source = source
+        self._found: list[tuple[Want, ...]] = []
+
+    def since(self, first: int) -> Iterator[tuple[int, tuple[Want, ...]]]:
+        """Number and way, from one on."""
+        at = first
+        while True:
+            while at >= len(self._found):
+                way = next(self._source, None)
+                if way is None:
+                    return
+                self._found.append(way)
+            yield at, self._found[at]
+            at += 1
 
 
 def _is_open(options: Sequence[Option]) -> bool:
@@ -290,16 +309,36 @@ def _apart(
     if not tied:
         yield tuple(wants)
         return
-    for sets in product(*(combinations(wants[i].places, wants[i].number) for i in tied)):
-        steps.spend()
-        taken = dict(zip(tied, sets, strict=True))
-        if all(_is_apart(bond, taken) for bond in bonds):
-            yield tuple(
-                want._replace(places=taken[i]) if i in taken else want
-                for i, want in enumerate(wants)
-            )
+    steps.spend(len(bonds))
+    if not all(_has_values(bond, wants) for bond in bonds):
+        return
+    taken: dict[int, tuple[int, ...]] = {}
+
+    def choose(at: int) -> Iterator[tuple[Want, ...]]:
+        if at == len(tied):
+            yield tuple(w._replace(places=taken.get(i, w.places)) for i, w in enumerate(wants))
+            return
+        want = tied[at]
+        mine = [bond for bond in bonds if want in bond.wants]
+        for places in combinations(wants[want].places, wants[want].number):
+            steps.spend()
+            taken[want] = places
+            if all(_is_apart(bond, taken) for bond in mine):
+                yield from choose(at + 1)
+        taken.pop(want, None)
+
+    yield from choose(0)
+
+
+def _has_values(bond: Bond, wants: Sequence[Want]) -> bool:
+    """Whether there are enough different values for all that a bond keeps apart."""
+    values = [
+        Want(tuple(sorted({bond.value_of[p] for p in wants[i].places})), wants[i].number)
+        for i in bond.wants
+    ]
+    return deal(values, {value for want in values for value in want.places}) is not None
 
 
 def _is_apart(bond: Bond, taken: Mapping[int, Sequence[int]]) -> bool:
-    values = [bond.value_of[place] for i in bond.wants for place in taken[i]]
+    values = [bond.value_of[place] for i in bond.wants for place in taken.get(i, ())]
     return len(set(values)) == len(values)

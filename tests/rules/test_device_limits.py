@@ -21,8 +21,18 @@ from optsched.domain.devices import (
     evaluate_selectors,
 )
 from optsched.formats.snapshot import assemble
-from optsched.rules import device_deals
-from optsched.rules.device_deals import STEPS_OF_SEARCH, Bond, Option, Steps, Want, deal_out
+from optsched.problem.compile import compile_problem
+from optsched.rules import device_claims, device_deals
+from optsched.rules.device_claims import DeviceClaims
+from optsched.rules.device_deals import (
+    STEPS_OF_SEARCH,
+    Bond,
+    Option,
+    Steps,
+    Want,
+    deal_out,
+    options_of,
+)
 from optsched.session.session import Surroundings, run_session
 from tests.conformance.play import solving
 from tests.formats.objects import (
@@ -40,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.domain.cel import Selector
+    from optsched.domain.devices import DeviceAsk
 
 NUM_NODES, OF_NODE = 10, 8
 MODEL = f"device.attributes['{DRIVER}'].model"
@@ -148,13 +159,49 @@ def tied(num_wants: int, num_places: int, values: Sequence[int]) -> list[tuple[O
 
 
 def test_a_search_ends_and_its_result_is_kept() -> None:
-    values = [place % 5 for place in range(16)]
-    asks, free = tied(6, 16, values), set(range(16))
+    # Six devices of different colours and sizes: two colours have one size.
+    colours = tuple(place % 6 for place in range(18))
+    sizes = tuple(0 if p % 6 < 2 else 1 + (p // 6 + p) % 5 for p in range(18))
+    wants = (Want(tuple(range(18)), 1, "r"),) * 6
+    bonds = tuple(Bond(True, tuple(range(6)), values) for values in (colours, sizes))
+    asks, free = [(Option(wants, bonds),)], set(range(18))
     steps = Steps(10 * STEPS_OF_SEARCH)
     assert deal_out(asks, free, steps) is None
     assert steps.left == 9 * STEPS_OF_SEARCH
     assert deal_out(asks, free, steps) is None
     assert steps.left == 9 * STEPS_OF_SEARCH
+
+
+@pytest.mark.parametrize(("num_wants", "is_served"), [(5, True), (6, False)])
+def test_a_constraint_costs_as_many_steps_as_it_has_requests(
+    num_wants: int, *, is_served: bool
+) -> None:
+    asks, free = tied(num_wants, 16, [place % 5 for place in range(16)]), set(range(16))
+    steps = Steps(STEPS_OF_SEARCH)
+    assert (deal_out(asks, free, steps) is not None) is is_served
+    assert STEPS_OF_SEARCH - steps.left < 30
+
+
+def test_nodes_with_the_same_devices_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def noted(devices: Devices, node: str, ask: DeviceAsk) -> tuple[Option, ...]:
+        looked.append(node)
+        return options_of(devices, node, ask)
+
+    monkeypatch.setattr(device_claims, "options_of", noted)
+    claim = device_claim("c")
+    claim["spec"]["devices"]["requests"] = requests(2)
+    claim["spec"]["devices"]["constraints"] = [{"distinctAttribute": f"{DRIVER}/model"}]
+    other = {"name": "d0", "attributes": {"model": {"string": "a"}}}
+    more = [node("odd"), device_slice("odd", other)]
+    found = assemble([*cluster(), *more, claim, pod("p", claiming("c"))]).snapshot
+    problem = compile_problem(found)
+    mask = DeviceClaims().mask(problem, 0)
+    assert mask is not None
+    names = [n.name for n in found.nodes]
+    assert [name for name, fits in zip(names, mask, strict=True) if not fits] == ["odd"]
+    assert sorted(looked) == ["n0", "odd"]
 
 
 def test_searches_of_a_session_end_together() -> None:
@@ -200,9 +247,9 @@ def many_alternatives() -> dict[str, Any]:
     return claim
 
 
-def many_bonds() -> dict[str, Any]:
+def many_bonds(number: int = 4) -> dict[str, Any]:
     claim = device_claim("dear")
-    claim["spec"]["devices"]["requests"] = requests(4)
+    claim["spec"]["devices"]["requests"] = requests(number)
     bond = {"distinctAttribute": f"{DRIVER}/model"}
     claim["spec"]["devices"]["constraints"] = [bond]
     return claim
@@ -217,6 +264,17 @@ def many_selectors() -> dict[str, Any]:
         for k in range(16)
     ]
     return claim
+
+
+def test_a_claim_says_that_searches_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_claims, "STEPS_OF_SESSION", 0)
+    monkeypatch.setattr(device_deals, "_known", {})
+    snapshot = assemble([*cluster(), many_bonds(2), pod("dear", claiming("dear"))]).snapshot
+    report = run_session(snapshot, POLICY, Surroundings())
+    said = str(report.plan.pending["ns/pod:dear"])
+    assert "the searches of this session have ended, a later one goes on" in said
+    monkeypatch.undo()
+    assert set(run_session(snapshot, POLICY, Surroundings()).plan.binds) == {"ns/dear"}
 
 
 @pytest.mark.parametrize(
