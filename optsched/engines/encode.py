@@ -15,7 +15,7 @@ from optsched.engines.masks import allowed_nodes, open_classes, rooms, spare_roo
 from optsched.problem.arrays import ranges, row_groups
 from optsched.problem.formulation import Formulation, gang_classes
 from optsched.problem.linear import Expression
-from optsched.rules.base import DomainLevel, NodeLevel
+from optsched.rules.base import is_domain_level, is_node_level
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -184,9 +184,9 @@ def _beside_promises(problem: Problem, rules: RuleSet, incumbent: Decisions) -> 
 
 
 def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression:
-    if isinstance(level, DomainLevel):
+    if is_domain_level(level):
         return level.encode_places(form, supplied)
-    if isinstance(level, NodeLevel):
+    if is_node_level(level):
         task_class, node = np.nonzero(supplied >= 0)
         values = level.node_values(form.problem)
         return Expression.of(supplied[task_class, node], values[task_class, node])
@@ -259,7 +259,7 @@ def encode_configurations(
     chosen: list[int] = []
     objectives: list[Objective] = []
     for i, level in enumerate(goal.levels):
-        if not isinstance(level, NodeLevel | DomainLevel):
+        if not is_node_level(level) and not is_domain_level(level):
             chosen.append(i)
             objectives.append(goal.objective(i, level.encode(form)))
     nodes = Configurations(

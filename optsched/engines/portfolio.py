@@ -21,7 +21,7 @@ from optsched.engines.masks import open_classes, rooms
 from optsched.engines.sound import solve_soundly
 from optsched.problem.arrays import UNPLACED, frozen
 from optsched.problem.relations import TermKind, count_coming
-from optsched.rules.base import DomainLevel
+from optsched.rules.base import is_domain_level
 from optsched.rules.gang import excess_resources
 from optsched.rules.outcome import Outcome
 
@@ -147,7 +147,7 @@ def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answe
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
     if (answer.decisions.node_of < 0).any():
         return not missed
-    apart = any(isinstance(level, DomainLevel) for level in missed)
+    apart = any(is_domain_level(level) for level in missed)
     return not apart or num_pairs(problem, rules) > MOST_DIRECT
 
 
@@ -350,7 +350,7 @@ def _engines(part: _Open) -> tuple[str, ...]:
     pairs = num_pairs(part.problem, part.rules)
     if part.tied[0].any():
         return (DIRECT,) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
-    near = any(isinstance(level, DomainLevel) for level in part.goal.levels)
+    near = any(is_domain_level(level) for level in part.goal.levels)
     if pairs <= (MOST_DIRECT if near else BEST_DIRECT):
         return DIRECT, CONFIGURATIONS
     if pairs <= MOST_RELAXED and not _has_few_rooms(part.problem):

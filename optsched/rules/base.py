@@ -10,13 +10,14 @@ from typing import (
     NamedTuple,
     Protocol,
     TypeAlias,
-    runtime_checkable,
 )
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from typing_extensions import TypeIs
 
     from optsched.domain.decisions import Sense
     from optsched.domain.reasons import Reason
@@ -159,7 +160,6 @@ class GangLevel(Level, Protocol):
         """The level as a linear form of the aggregated model, with rows where it needs any."""
 
 
-@runtime_checkable
 class NodeLevel(Level, Protocol):
     """A level that sums a value over the nodes that tasks are put on."""
 
@@ -167,7 +167,6 @@ class NodeLevel(Level, Protocol):
         """(C, N) what one task of a class adds on a node."""
 
 
-@runtime_checkable
 class DomainLevel(Level, Protocol):
     """A level over where in the network gangs and their parts go."""
 
@@ -183,6 +182,16 @@ Scorer: TypeAlias = "Callable[[I64, I64], F64]"
 LiveScorer: TypeAlias = "Callable[[Bool], F64]"
 
 AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
+
+
+def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
+    """Whether a level sums a value over nodes; far cheaper than `isinstance` of a protocol."""
+    return hasattr(level, "node_values")
+
+
+def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
+    """Whether a level is over domains of the network."""
+    return hasattr(level, "encode_places")
 
 
 class KeyReach(IntEnum):

@@ -9,7 +9,7 @@ import numpy as np
 
 from optsched.domain.decisions import Sense
 from optsched.rules.admission import admission_levels, task_levels
-from optsched.rules.base import NodeLevel, Rule
+from optsched.rules.base import Rule, is_node_level
 from optsched.rules.over_time import OverTime
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import AnyLevel
+    from optsched.rules.base import AnyLevel, NodeLevel
     from optsched.rules.outcome import Outcome
     from optsched.rules.ruleset import RuleSet
 
@@ -227,6 +227,6 @@ def build_levels(
     always = [level for rule in rules.always for level in rule.levels(problem, tiers)]
     if not always:
         return named
-    first = (i for i, level in enumerate(named) if isinstance(level, NodeLevel))
+    first = (i for i, level in enumerate(named) if is_node_level(level))
     at = next(first, len(named))
     return [*named[:at], *always, *named[at:]]

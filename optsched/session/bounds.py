@@ -15,7 +15,7 @@ from optsched.domain.decisions import LevelStatus, Sense
 from optsched.engines.preemption.candidates import find_candidates
 from optsched.engines.victims.encode import ENDED, VICTIMS
 from optsched.engines.victims.facts import Facts
-from optsched.rules.base import NodeLevel
+from optsched.rules.base import is_node_level
 from optsched.rules.consolidation import CONSOLIDATE
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class EvictionScope:
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
         for level in self.first.levels:
-            value = 0 if isinstance(level, NodeLevel) else reached.get(level.name)
+            value = 0 if is_node_level(level) else reached.get(level.name)
             if value is None:
                 return None
             values.append(value)
@@ -143,7 +143,7 @@ def _ideals(own: Round, first: Round) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in (own, first):
         for level in each.levels:
-            if isinstance(level, NodeLevel):
+            if is_node_level(level):
                 continue
             ideal = level.ideal(each.problem)
             looser = max if level.sense is Sense.MAX else min

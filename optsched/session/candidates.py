@@ -12,7 +12,7 @@ from functools import cached_property, cmp_to_key
 from typing import TYPE_CHECKING
 
 from optsched.domain.decisions import Allocate, Evict, Nominate, Sense
-from optsched.rules.base import NodeLevel
+from optsched.rules.base import is_node_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +79,7 @@ class Candidate:
         over_gangs: list[LevelResult] = []
         over_nodes: list[LevelResult] = []
         for level, result in zip(self.round.levels, self.answer.results, strict=False):
-            (over_nodes if isinstance(level, NodeLevel) else over_gangs).append(result)
+            (over_nodes if is_node_level(level) else over_gangs).append(result)
         return tuple(over_gangs), self.round.clearing.results, tuple(over_nodes)
 
 

@@ -54,7 +54,7 @@ from optsched.problem.running import running_tasks
 from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
 from optsched.rules.admission import Started
-from optsched.rules.base import NodeLevel
+from optsched.rules.base import is_node_level
 from optsched.rules.conformance import SYSTEM_PRIORITY, system_first
 from optsched.rules.consolidation import CONSOLIDATE, Consolidation
 from optsched.rules.contained import Fault, Faults, PluginFailure
@@ -447,7 +447,7 @@ class _Session:
         return all(
             result.status is LevelStatus.OPTIMAL
             for level, result in pairs
-            if not isinstance(level, NodeLevel)
+            if not is_node_level(level)
         )
 
     @property
@@ -991,7 +991,7 @@ def _signed_values(each: Round) -> dict[str, int]:
     return {
         level.name: result.value if level.sense is Sense.MAX else -result.value
         for level, result in pairs
-        if not isinstance(level, NodeLevel)
+        if not is_node_level(level)
     }
 
 

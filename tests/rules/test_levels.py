@@ -11,7 +11,7 @@ from optsched.domain.cluster import Queue
 from optsched.domain.decisions import Sense
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers, weighted_tier
-from optsched.rules.base import NodeLevel
+from optsched.rules.base import is_node_level
 from optsched.rules.binpack import Binpack
 from optsched.rules.capability import Capability
 from optsched.rules.capacity import Capacity
@@ -114,7 +114,7 @@ def test_values_and_units_are_told(level: AnyLevel) -> None:
 
 
 def test_a_level_over_nodes_is_told_from_one_over_gangs() -> None:
-    assert [type(level) for level in ALL if isinstance(level, NodeLevel)] == [NodeScore]
+    assert [type(level) for level in ALL if is_node_level(level)] == [NodeScore]
 
 
 def test_priority_weighs_where_admission_is_by_weight() -> None:

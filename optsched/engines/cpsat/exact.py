@@ -220,8 +220,15 @@ class _Built:
         return round(told) + self.constant
 
 
+class _Model(cp_model.CpModel):  # type: ignore[misc]  # OR-Tools has no types
+    """A model without the deprecated names of methods, which take a millisecond a model to make."""
+
+    def _add_pre_pep8_methods(self) -> None:
+        pass
+
+
 def _build(task: Task, gap: float | None = None) -> _Built:
-    model = cp_model.CpModel()
+    model = _Model()
     is_free = task.lower < task.upper
     free = np.flatnonzero(is_free).tolist()
     low, high = task.lower.tolist(), task.upper.tolist()

@@ -21,7 +21,7 @@ from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
 from optsched.problem.linear import Expression
 from optsched.rules.admission import Placed, Started
-from optsched.rules.base import NodeLevel
+from optsched.rules.base import is_node_level
 from optsched.rules.consolidation import CONSOLIDATE
 from optsched.rules.entitled import PREEMPT, RECLAIM
 from optsched.rules.shortfall import Shortfall
@@ -138,7 +138,7 @@ def _level_model(joint: Joint, levels: Sequence[AnyLevel], decisions: Decisions)
     for level in levels:
         if isinstance(level, Placed):
             objectives.append(Objective(level.encode(form), level.sense))
-        elif isinstance(level, NodeLevel):
+        elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
     lower, upper = form.model.bounds
