@@ -212,6 +212,13 @@ class Greedy:
     """
 
     queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
+    orders_by_class: ClassVar[bool] = False
+    """Whether `gang_key` is the same for all gangs of a class that hold nothing.
+
+    See `engines.greedy.alike`. Keys that read age, name or estimates are not.
+    """
+    reads_labels: ClassVar[bool] = False
+    """Whether labels of pods that task classes do not tell apart decide where a gang goes."""
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         """Order of queues."""
@@ -306,6 +313,14 @@ class Greedy:
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
         """The same for a gang of another queue."""
         raise NotImplementedError
+
+    def preempt_reach(self, gang: int) -> Bool | None:
+        """(V,) running tasks that `preemptable` may name for a gang now, or more; None for all."""
+        return None
+
+    def reclaim_reach(self, gang: int) -> Bool | None:
+        """(V,) the same for `reclaimable`."""
+        return None
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
         """The same as `preemptable` for a whole gang at once, where that is not the same."""

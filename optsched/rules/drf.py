@@ -74,6 +74,8 @@ def _contested(problem: Problem) -> Bool | None:
 class DrfOrder(Greedy):
     """Share ascending (Volcano `drf.go`, JobOrder)."""
 
+    orders_by_class = True
+
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._problem = problem
         self._ledger = ledger

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Gang as GangObject
     from optsched.domain.task import Task
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
@@ -208,12 +208,15 @@ class _Order(Greedy):
     nobody until the rest has come.
     """
 
+    orders_by_class = True
+
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
         self._need: list[int] = (problem.min_member - problem.num_ready).tolist()
         self._least_of: list[int] = problem.min_member.tolist()
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
+        self._spare: I64 = problem.num_ready - problem.min_member
 
     def is_starving(self, gang: int) -> bool:
         return self._ledger.gang_placed[gang] < self._need[gang]
@@ -223,6 +226,18 @@ class _Order(Greedy):
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         return self._surplus(victims)
+
+    def preempt_reach(self, gang: int) -> Bool:
+        """See `Greedy`: tasks of gangs that have more than their minimum."""
+        ledger, spare = self._ledger, self._spare.copy()
+        for other in ledger.touched:
+            spare[other] += ledger.gang_placed[other] - ledger.gang_evicted[other]
+        reach: Bool = (spare > 0)[running_tasks(self._problem).gang_of]
+        return reach
+
+    def reclaim_reach(self, gang: int) -> Bool:
+        """See `Greedy`."""
+        return self.preempt_reach(gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Everybody: the action itself sees that gangs stay whole or leave."""

@@ -35,6 +35,8 @@ class Ledger:
         (G,) running tasks that leave.
     gang_waiting
         (G,) those of them whose room is yet to be freed.
+    touched
+        Gangs of which tasks have been placed, or running tasks leave.
     idle_total
         (R,) free on all nodes together; below zero while somebody counts on what is leaving.
     leaving_total
@@ -53,6 +55,7 @@ class Ledger:
         self.gang_placed: list[int] = [0] * problem.num_gangs
         self.gang_evicted: list[int] = [0] * problem.num_gangs
         self.gang_waiting: list[int] = [0] * problem.num_gangs
+        self.touched: set[int] = set()
         idle = problem.idle.sum(axis=0)
         later = np.maximum(problem.allocatable - problem.used + problem.releasing, 0).sum(axis=0)
         self.idle_total: list[int] = idle.tolist()
@@ -77,6 +80,7 @@ class Ledger:
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
         """Record that a running task of a gang leaves; with sign -1 that it stays after all."""
         self.gang_evicted[gang] += sign
+        self._note_touch(gang)
         of_gang = self.gang_used(gang)
         asked = [(r, sign * amount) for r, amount in enumerate(request) if amount]
         for r, amount in asked:
@@ -99,6 +103,7 @@ class Ledger:
     def place(self, gang: int, task_class: int, number: int) -> None:
         """Record tasks of a class placed for a gang; a negative number takes them back."""
         self.gang_placed[gang] += number
+        self._note_touch(gang)
         of_gang = self.gang_used(gang)
         asked = self._asked.get(task_class)
         if asked is None:
@@ -109,6 +114,10 @@ class Ledger:
             of_gang[r] += amount
             self.idle_total[r] -= amount
         self._add_to_queue(self.queue_of[gang], taken)
+
+    def _note_touch(self, gang: int) -> None:
+        is_touched = self.gang_placed[gang] or self.gang_evicted[gang]
+        (self.touched.add if is_touched else self.touched.discard)(gang)
 
     def _add_to_queue(self, queue: int, amounts: Sequence[tuple[int, int]]) -> None:
         """Add (resource, amount) to what a queue holds, and to all queues above it."""

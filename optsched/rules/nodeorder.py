@@ -145,6 +145,8 @@ class NodeOrder(Rule):
 class _AsPlaced(Greedy):
     """Wishes once tasks have been placed: what they change in the score of the class."""
 
+    reads_labels = True
+
     def __init__(self, rule: NodeOrder, wishes: Wishes) -> None:
         self._rule = rule
         self._wishes = wishes

@@ -14,7 +14,7 @@ from optsched.problem.running import running_tasks
 from optsched.rules.base import Greedy, Rule
 
 if TYPE_CHECKING:
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
     from optsched.rules.ledger import Ledger
 
@@ -61,12 +61,21 @@ class _Standing(Greedy):
             np.int64,
         )
 
+    def preempt_reach(self, gang: int) -> Bool:
+        """See `Greedy`: tasks of less important gangs, and all of the same gang."""
+        problem, gang_of = self._problem, running_tasks(self._problem).gang_of
+        reach: Bool = problem.priority[gang_of] < problem.priority[gang]
+        reach |= gang_of == gang
+        return reach
+
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Everybody: between queues priorities do not count."""
         return victims
 
 
 class _Order(_Standing):
+    orders_by_class = True
+
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)
         self._priority: list[int] = problem.priority.tolist()

@@ -29,7 +29,7 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.problem.arrays import I64
+    from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
@@ -200,6 +200,16 @@ class _Shares(Greedy):
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """Queues whose overuse has a limit give back first."""
         return (-float(self._returns_first[queue]),)
+
+    def reclaim_reach(self, gang: int) -> Bool:
+        """See `Greedy`: tasks of queues that hold more than they deserve of anything."""
+        pods = self._problem.index(PODS)
+        above = [
+            any(u > k for r, (u, k) in enumerate(zip(used, kept, strict=True)) if r != pods)
+            for used, kept in zip(self._ledger.queue_used, self._kept, strict=True)
+        ]
+        reach: Bool = np.array([*above, False], np.bool_)[running_tasks(self._problem).queue_of]
+        return reach
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         """Tasks of queues that hold more than they deserve of anything, as long as they do."""

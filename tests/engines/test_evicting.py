@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.task import Task, TaskStatus
+from optsched.engines.greedy.alike import ALONE, Alike
 from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.engines.greedy.placing import Placing
 from optsched.policy.load import load_policy, parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.rules.verify import verify_actions
@@ -306,7 +308,8 @@ def test_gangs_that_are_alike_fare_as_if_each_were_tried(snapshot: Snapshot) -> 
     snapshot = copied(snapshot)
     skipped = plan_of(snapshot)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Evicting, "_asked_by", lambda *_: None)
+        patch.setattr(Alike, "class_now", lambda *_: ALONE)
+        patch.setattr(Alike, "has_failed", lambda *_: False)
         assert plan_of(snapshot) == skipped
 
 
@@ -324,3 +327,22 @@ def test_a_gang_is_not_tried_where_one_like_it_has_found_no_victims(
     waiting = [gang(f"w{i}", ("w", 1, shape(4))) for i in range(9)]
     plan_of(cluster([node("n0", 4)], [running_gang("held", 4, 1, least=1), *waiting]))
     assert len({number for number, action in tried if action == "preempt"}) == 1
+
+
+def test_a_gang_is_not_tried_where_one_like_it_has_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+    could_start = Placing.could_start
+
+    def counted(self: Placing, number: int) -> bool:
+        tried.append(number)
+        return could_start(self, number)
+
+    monkeypatch.setattr(Placing, "could_start", counted)
+    waiting = [gang(f"w{i}", ("w", 1, shape(1 + i % 2 * 3))) for i in range(9)]
+    held = running_gang("held", 2, 1, least=1)
+    actions = plan_of(cluster([node("n0", 4)], [held, *waiting]))
+    assert seated(actions) == {"ns/w0-w-0", "ns/w2-w-0"}
+    # The second and the fourth ask for 4 CPUs: one is tried before each start, and none after.
+    assert tried == [1, 2, 3, 4, 5]

@@ -11,13 +11,14 @@ import heapq
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.api.wellknown import RUNNING_ESTIMATE, USER
 from optsched.domain.decisions import Evict
+from optsched.engines.greedy.alike import ALONE
 from optsched.engines.greedy.book import NOWHERE
+from optsched.engines.greedy.lines import Line
 from optsched.engines.greedy.wholeness import Wholeness
 from optsched.problem.later import once_left, without_gangs
 from optsched.problem.running import running_tasks
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Budget
     from optsched.domain.task import Task
-    from optsched.engines.greedy.lines import Key
+    from optsched.engines.greedy.alike import Alike
+    from optsched.engines.greedy.order import GangOrder, Key
     from optsched.engines.greedy.placing import Placing
     from optsched.problem.arrays import I64, Bool
     from optsched.rules.base import Bar
@@ -44,11 +46,6 @@ _Asking = tuple[int, int]
 
 _LOWEST = 2**31
 """What makes every priority count as more than nobody."""
-
-
-EXTENDER: Final = "extender"
-_OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
-"""Annotations that no rule on victims reads."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,8 @@ class Evicting:
         self,
         placing: Placing,
         rules: RuleSet,
-        gang_key: Callable[[int], Key],
+        order: GangOrder,
+        alike: Alike,
         *,
         weighs: bool = False,
         is_late: Callable[[], bool] = lambda: False,
@@ -97,7 +95,8 @@ class Evicting:
         self.placing = placing
         self._problem = problem = placing.problem
         self.faces = placing.faces
-        self._gang_key = gang_key
+        self._order = order
+        self._alike = alike
         self.running = running_tasks(problem)
         self._spared = rules.spared(problem)
         self.free: Bool = ~self._spared
@@ -115,12 +114,9 @@ class Evicting:
         self.taken: list[int] = []
         self.left: set[int] = set()
         self._budgets = {b: b.allowed for b in problem.snapshot.budgets}
-        self._holding: set[int] = set(np.unique(self.running.gang_of).tolist())
-        # What a custom rule or an extender looks at is not known: each gang is tried for itself.
-        self._repeats = self._whole and not any(
-            a.origin or a.rule.name == EXTENDER for a in rules.active
-        )
-        self._refused: set[tuple[object, ...]] = set()
+        self._holding: set[int] = set(self.running.gang_of.tolist())
+        self._refused: set[int] = set()
+        self._commits = 0
         self._keys = _Keys()
 
     # --- actions ---------------------------------------------------------------------------------
@@ -146,13 +142,16 @@ class Evicting:
     def _preempt(self, gangs: Iterable[int]) -> None:
         self._refused.clear()
         bounds, shape = self._problem.topology.bounds, self._problem.shape_of
-        starving = self.starving(g for g in gangs if not bounds[int(shape[g])].all)
-        line = [(self.order(g), g) for g in starving]
-        heapq.heapify(line)
+        is_bound = [bool(bound.all) for bound in bounds]
+        starving = self.starving(
+            gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
+        )
+        line = Line(self._order)
+        line.fill(self._order.sorted(starving))
         while line and not self.is_late():
-            gang = heapq.heappop(line)[1]
-            if self._try(gang, PREEMPT, self.of_others):
-                heapq.heappush(line, (self.order(gang), gang))
+            gang = line.pop()
+            if not self._is_refused(gang) and self._try(gang, PREEMPT, self.of_others):
+                line.rejoin(gang)
         # A gang that holds nothing has no victims of its own.
         for gang in sorted((g for g in starving if g in self._holding), key=self.order):
             while self.faces.is_starving(gang) and self._try_one(gang, PREEMPT, self._of_its_own):
@@ -162,33 +161,58 @@ class Evicting:
         """Evict tasks of other queues for gangs of queues that are due more."""
         self._refused.clear()
         with self.looking_past():
-            self.by_queue(gangs, is_overused, lambda g: self._try(g, RECLAIM, self.of_other_queues))
+            self.by_queue(
+                gangs,
+                is_overused,
+                lambda g: self._try(g, RECLAIM, self.of_other_queues),
+                self._is_refused,
+            )
 
     def by_queue(
         self,
         gangs: Iterable[int],
         is_overused: Callable[[int], bool],
         attempt: Callable[[int], bool],
+        is_refused: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Let gangs try in the order of queues; who gets something comes again."""
-        lines: dict[int, list[tuple[tuple[Key, int, int], int]]] = {}
-        for gang in self.starving(gangs):
-            queue = int(self._problem.queue_of[gang])
-            heapq.heappush(lines.setdefault(queue, []), (self.order(gang), gang))
-        queues = [(self.queue_order(q), q) for q in lines]
+        """Let gangs try in the order of queues; who gets something comes again.
+
+        Gangs that are refused when their turn comes lose it, and change the order of no queue.
+        """
+        queue_of = self._problem.queue_of.tolist()
+        in_line: dict[int, list[int]] = {}
+        for gang in self._order.sorted(self.starving(gangs)):
+            in_line.setdefault(queue_of[gang], []).append(gang)
+        lines: dict[int, Line] = {}
+        for queue, mine in in_line.items():
+            lines[queue] = Line(self._order)
+            lines[queue].fill(mine)
+        queues = [(self.queue_order(q), q, self._commits) for q in lines]
         heapq.heapify(queues)
         while queues and not self.is_late():
-            queue = heapq.heappop(queues)[1]
-            if is_overused(queue) or not lines[queue]:
+            _, queue, read = heapq.heappop(queues)
+            line = lines[queue]
+            if is_overused(queue) or not line:
                 continue
-            gang = heapq.heappop(lines[queue])[1]
+            gang = line.pop()
+            while read == self._commits and line and is_refused(gang):
+                gang = line.pop()
             if attempt(gang):
-                heapq.heappush(lines[queue], (self.order(gang), gang))
-            heapq.heappush(queues, (self.queue_order(queue), queue))
+                line.rejoin(gang)
+            heapq.heappush(queues, (self.queue_order(queue), queue, self._commits))
+
+    def _is_refused(self, gang: int) -> bool:
+        """Whether no room could be made for a gang of the class, and nothing has changed since."""
+        return self._whole and self._alike.class_now(gang) in self._refused
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
         """Gangs that others may be evicted for."""
-        return [g for g in gangs if self.faces.is_starving(g) and self.entries(g)]
+        return list(
+            filter(
+                self._alike.memoised(lambda g: self.faces.is_starving(g) and bool(self.entries(g))),
+                gangs,
+            )
+        )
 
     def has_lost(self, gang: int) -> bool:
         """Whether tasks of a gang leave: it gets nothing while they do."""
@@ -196,7 +220,7 @@ class Evicting:
 
     def order(self, gang: int) -> tuple[Key, int, int]:
         """Order of gangs that ask for room."""
-        return (self._gang_key(gang), int(self._problem.created_ms[gang]), gang)
+        return self._order.entry(gang)
 
     def queue_order(self, queue: int) -> tuple[Key, int, int]:
         """Order of queues."""
@@ -209,8 +233,8 @@ class Evicting:
         """Make room for tasks of a gang while it starves; all is undone where it stays short."""
         if self.has_lost(gang):
             return False
-        asked = self._asked_by(gang, action)
-        if asked in self._refused:
+        number = self._asked_by(gang)
+        if number in self._refused:
             return False
         seated = False
         for entry in self.entries(gang):
@@ -221,34 +245,20 @@ class Evicting:
                 seated = True
         if self._whole and not self.placing.cursor(gang).is_ready:
             self.take_back(gang)
-            if asked is not None:
-                self._refused.add(asked)
+            if number != ALONE:
+                self._refused.add(number)
             return False
         self._refused.clear()
         return self.commit(gang, action) and seated
 
-    def _asked_by(self, gang: int, action: str) -> tuple[object, ...] | None:
-        """What decides whether room can be made for a gang that holds nothing.
+    def _asked_by(self, gang: int) -> int:
+        """The class of a gang that holds nothing: while nothing changes, all of it fare the same.
 
-        While nothing is placed or evicted, two gangs with the same key fare the same. None for
-        gangs that hold something, whose own tasks count.
+        ALONE for gangs that hold something, whose own tasks count.
         """
-        cursor = self.placing.cursor(gang)
-        if not self._repeats or gang in self._holding or any(cursor.done) or cursor.failed:
-            return None
-        problem, of = self._problem, self._problem.snapshot.gangs[gang]
-        notes = (item for item in of.annotations.items() if item[0] not in _OF_ONE_GANG)
-        return (
-            action,
-            of.namespace,
-            int(problem.queue_of[gang]),
-            int(problem.priority[gang]),
-            int(problem.shape_of[gang]),
-            cursor.need,
-            tuple(sorted(cursor.need_role.items())),
-            tuple((self.placing.class_of(gang, entry), left) for entry, left in cursor.runs),
-            tuple(sorted(notes)),
-        )
+        if not self._whole or gang in self._holding or self.placing.is_tried(gang):
+            return ALONE
+        return self._alike.class_now(gang)
 
     def _try_one(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """The same for one task, whether or not that is enough."""
@@ -290,6 +300,7 @@ class Evicting:
             self.evictions.append(Evict(task.key, task.node, action, key))
             self.placing.frees(int(self.running.node_of[v]), self.running.request[v])
         self.taken.clear()
+        self._commits += 1
         self.placing.hold(self.placing.future)
         self._keys = _Keys()
         return True
@@ -382,13 +393,22 @@ class Evicting:
             victims = votes(gang, task_class, self._in_order(here, queue, self._keys))
             return (takes_room or len(victims) > 0) and self._clear(asking, node, victims)
 
-        nodes: Iterable[int] = self._nodes(task_class, action, candidates, takes_room=takes_room)
+        nodes: Iterable[int] = self._nodes(
+            task_class, action, candidates & self._reach(gang, action), takes_room=takes_room
+        )
         if action == PREEMPT and self._weighs:
             nodes = self._by_cost(asking, nodes, clears)
         has_room = any(map(clears, nodes))
-        if has_room or not self._repeats:
+        if has_room or not (self._whole and self._alike.is_known):
             self._keys = _Keys()
         return has_room
+
+    def _reach(self, gang: int, action: str) -> Bool | np.bool_:
+        """(V,) running tasks that votes may name: no other makes room on any node."""
+        faces = self.faces
+        reach = faces.preempt_reach if action == PREEMPT else faces.reclaim_reach
+        found = reach(gang) if self._alike.is_known else None
+        return np.True_ if found is None else found
 
     def _by_cost(
         self, asking: _Asking, nodes: Iterable[int], clears: Callable[[int], bool]
@@ -452,7 +472,7 @@ class Evicting:
     def _victim_order(self, gang: int, claimer: int, keys: _Keys) -> tuple[object, ...]:
         lender = int(self._problem.queue_of[gang])
         if gang not in keys.of_gang:
-            keys.of_gang[gang] = tuple(-part for part in self._gang_key(gang))
+            keys.of_gang[gang] = tuple(-part for part in self._order.key(gang))
         if lender == claimer:
             return ((), keys.of_gang[gang])
         if lender not in keys.of_queue:

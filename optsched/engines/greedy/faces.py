@@ -77,6 +77,12 @@ class Faces:
         self._reclaimable = self._tiers("reclaimable", Face.RECLAIMABLE)
         self._gang_preemptable = self._tiers("gang_preemptable", Face.PREEMPTABLE, "preemptable")
         self._gang_reclaimable = self._tiers("gang_reclaimable", Face.RECLAIMABLE, "reclaimable")
+        self.orders_by_class = all(
+            greedy.orders_by_class
+            for active, greedy in self._open
+            if _has(greedy, "gang_key") and Face.JOB_ORDER in active.faces
+        )
+        self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
         self._movable: list[Callable[[I64], I64]] = self._having("movable")
         self._may_reclaim: list[Callable[[int, int], bool]] = self._having("may_reclaim")
 
@@ -134,6 +140,14 @@ class Faces:
         """Which running tasks may go for a gang of another queue."""
         return _first_answer(self._reclaimable, gang, task_class, victims)
 
+    def preempt_reach(self, gang: int) -> Bool | None:
+        """(V,) running tasks that `preemptable` may name for a gang now; None for all."""
+        return _reach(self._preemptable, "preempt_reach", gang)
+
+    def reclaim_reach(self, gang: int) -> Bool | None:
+        """(V,) running tasks that `reclaimable` may name for a gang now; None for all."""
+        return _reach(self._reclaimable, "reclaim_reach", gang)
+
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
         """The same as `preemptable` where room is made for a whole gang."""
         return _first_answer(self._gang_preemptable, gang, task_class, victims)
@@ -166,10 +180,12 @@ class Faces:
 
     def waves(self, gangs: Iterable[int]) -> Iterator[list[int]]:
         """Gangs that are served before all others, then the others."""
-        first: list[int] = []
-        rest: list[int] = []
-        for gang in gangs:
-            (first if any(asks(gang) for asks in self._firsts) else rest).append(gang)
+        rest = list(gangs)
+        first = [gang for asks in self._firsts for gang in filter(asks, rest)]
+        if first:
+            leads = set(first)
+            first = [gang for gang in rest if gang in leads]
+            rest = [gang for gang in rest if gang not in leads]
         yield from (wave for wave in (first, rest) if wave)
 
     def is_overused(self, queue: int) -> bool:
@@ -271,6 +287,17 @@ def _those_in(named: I64, found: I64) -> I64:
     """Victims of both, in the order of the first; sets beat sorting for the few of a node."""
     kept = set(found.tolist())
     return np.array([v for v in named.tolist() if v in kept], np.int64)
+
+
+def _reach(tiers: list[list[Any]], method: str, gang: int) -> Bool | None:
+    """(V,) what the rules of any one tier may all name; None where a tier may name everything."""
+    reach: Bool | None = None
+    for tier in tiers:
+        found = _all_of(getattr(asks.__self__, method)(gang) for asks in tier)
+        if found is None:
+            return None
+        reach = found if reach is None else reach | found
+    return reach
 
 
 def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:

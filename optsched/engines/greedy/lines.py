@@ -10,9 +10,45 @@ from optsched.rules.base import KeyReach
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from optsched.engines.greedy.order import GangOrder, Key
     from optsched.problem.problem import Problem
 
-Key = tuple[float, ...]
+
+class Line:
+    """Gangs in their order, of which some come again.
+
+    A key is read when a gang enters the line.
+    """
+
+    def __init__(self, order: GangOrder) -> None:
+        self._order = order
+        self._rest: list[int] = []  # the next one last
+        self._again: list[tuple[Key, int, int]] = []
+        self._head: tuple[Key, int, int] | None = None
+
+    def fill(self, gangs: list[int]) -> None:
+        """Let gangs line up that are in order."""
+        self._rest = gangs[::-1]
+
+    def __bool__(self) -> bool:
+        return bool(self._rest or self._again)
+
+    def pop(self) -> int:
+        """Take out the gang whose turn it is."""
+        if not self._again:
+            self._head = None
+            return self._rest.pop()
+        if self._rest:
+            if self._head is None:
+                self._head = self._order.entry_in_line(self._rest[-1])
+            if self._head < self._again[0]:
+                self._head = None
+                return self._rest.pop()
+        return heapq.heappop(self._again)[2]
+
+    def rejoin(self, gang: int) -> None:
+        """Let a gang line up again."""
+        heapq.heappush(self._again, self._order.entry(gang))
 
 
 class Lines:
@@ -26,42 +62,51 @@ class Lines:
         self,
         problem: Problem,
         queue_key: Callable[[int], Key],
-        gang_key: Callable[[int], Key],
+        order: GangOrder,
         reach: KeyReach = KeyReach.OWN,
     ) -> None:
         self._reach = reach
         self._queue_key = queue_key
-        self._gang_key = gang_key
+        self._order = order
         self._queue_of: list[int] = problem.queue_of.tolist()
         self._queue_born: list[int] = problem.queues.created_ms.tolist()
-        self._gang_born: list[int] = problem.created_ms.tolist()
-        self._line: dict[int, list[tuple[Key, int, int]]] = {}
+        self._line: dict[int, Line] = {}
         self._queues: list[tuple[Key, int, int]] = []
 
     def fill(self, gangs: Iterable[int]) -> None:
         """Let gangs line up."""
-        for gang in gangs:
-            entry = (self._gang_key(gang), self._gang_born[gang], gang)
-            self._line.setdefault(self._queue_of[gang], []).append(entry)
-        for line in self._line.values():
-            heapq.heapify(line)
+        by_queue: dict[int, list[int]] = {}
+        for gang in self._order.sorted(list(gangs)):
+            by_queue.setdefault(self._queue_of[gang], []).append(gang)
+        for queue, mine in by_queue.items():
+            self._line[queue] = Line(self._order)
+            self._line[queue].fill(mine)
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)
 
     def _entry(self, queue: int) -> tuple[Key, int, int]:
         return (self._queue_key(queue), self._queue_born[queue], queue)
 
-    def turns(self, is_closed: Callable[[int], bool]) -> Iterator[int]:
+    def turns(
+        self, is_closed: Callable[[int], bool], is_hopeless: Callable[[int], bool] | None = None
+    ) -> Iterator[int]:
         """Gangs in the order of their turns; closed queues leave for good.
 
-        While a turn is taken, `rejoin` puts the gang back into its line.
+        While a turn is taken, `rejoin` puts the gang back into its line. Gangs that are hopeless
+        when their turn comes lose it: that changes no key, so that their queue has the next turn.
         """
         while self._queues:
             queue = self._next()
             line = self._line[queue]
             if is_closed(queue):
                 continue
-            yield heapq.heappop(line)[2]
+            gang = line.pop()
+            while is_hopeless is not None and is_hopeless(gang):
+                if not line:
+                    break
+                gang = line.pop()
+            else:
+                yield gang
             if line:
                 heapq.heappush(self._queues, self._entry(queue))
 
@@ -80,8 +125,7 @@ class Lines:
 
     def rejoin(self, gang: int) -> None:
         """Line up again."""
-        entry = (self._gang_key(gang), self._gang_born[gang], gang)
-        heapq.heappush(self._line[self._queue_of[gang]], entry)
+        self._line[self._queue_of[gang]].rejoin(gang)
 
     def is_last(self, gang: int) -> bool:
         """Whether nobody else is in any line."""

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.cluster import GangPhase
+from optsched.engines.greedy.alike import Alike
 from optsched.engines.greedy.bundles import Bundles, ByGang
 from optsched.engines.greedy.domains import Domains
 from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.lines import Lines
+from optsched.engines.greedy.order import GangOrder
 from optsched.engines.greedy.placing import Placing
 from optsched.engines.greedy.proposing import Proposing
 from optsched.problem.decisions import Decisions
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.engines.greedy.book import Book
-    from optsched.engines.greedy.lines import Key
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.seats import Seats
@@ -141,15 +142,12 @@ class _Pipeline:
         self._shut: set[int] = set()
         self._promised: set[int] = set()
         self._lines_in_order = FifoLines(problem, lambda g: self._placing.ledger.gang_placed[g] > 0)
-        self._tier = None if options.tier_of is None else options.tier_of.tolist()
-
-    def _gang_key(self, gang: int) -> Key:
-        key = self._faces.gang_key(gang)
-        return key if self._tier is None else (self._tier[gang], *key)
+        self._alike = Alike(self._placing, rules)
+        self._order = GangOrder(problem, self._faces, self._alike, options.tier_of)
 
     def _lines(self) -> Lines:
-        keys = (self._faces.queue_key, self._gang_key)
-        return Lines(self._problem, *keys, self._faces.queue_key_reach)
+        reach = self._faces.queue_key_reach
+        return Lines(self._problem, self._faces.queue_key, self._order, reach)
 
     def turns(self, gangs: Iterable[int]) -> Iterator[int]:
         """Gangs in the order of their turns, each once."""
@@ -163,7 +161,7 @@ class _Pipeline:
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
-            for gang in lines.turns(is_closed):
+            for gang in lines.turns(is_closed, self._alike.has_failed):
                 if self._take_turn(gang, lines) and self._placing.cursor(gang).has_more:
                     lines.rejoin(gang)
 
@@ -244,17 +242,25 @@ class _Pipeline:
         gangs = self._problem.open_gangs
         if self._options.gated and ENQUEUE in self._options.actions:
             waits = self._pending & ~self._enqueued
-            implicit = [self._problem.snapshot.gangs[g].is_implicit for g in gangs.tolist()]
-            gangs = gangs[~waits[gangs] | np.array(implicit, np.bool_)]
-        lost = self._placing.ledger.gang_evicted
-        return [int(g) for g in gangs if int(g) not in self._promised and not lost[int(g)]]
+            if waits[gangs].any():
+                listed = self._problem.snapshot.gangs
+                implicit = [listed[g].is_implicit for g in gangs.tolist()]
+                gangs = gangs[~waits[gangs] | np.array(implicit, np.bool_)]
+        ledger = self._placing.ledger
+        away = {g for g in ledger.touched if ledger.gang_evicted[g]} | self._promised
+        found: list[int] = gangs.tolist()
+        return [g for g in found if g not in away] if away else found
 
     def _take_turn(self, gang: int, lines: Lines) -> bool:
         """Place what a gang may place now; False when it gets nothing."""
         if self._is_held(gang):
             return False
         if not self._placing.cursor(gang).is_ready or not self._domains.has_groups(gang):
-            return self._start(gang)
+            before = self._placing.changes
+            has_started = self._start(gang)
+            if not has_started and self._placing.changes == before:
+                self._alike.note_failure(gang)
+            return has_started
         return self._grow(gang, len(self._problem.tasks) if lines.is_last(gang) else 1)
 
     def _is_held(self, gang: int) -> bool:
@@ -344,15 +350,16 @@ class _Pipeline:
         return Bundles(self._evicting, self._domains, self._rules)
 
     def _short(self) -> list[int]:
-        short = [g for g in self._candidates() if self._placing.cursor(g).has_more]
-        return [g for g in short if not self._is_held(g)]
+        has_more = self._placing.has_more
+        return [g for g in self._candidates() if has_more(g) and not self._is_held(g)]
 
     @cached_property
     def _evicting(self) -> Evicting:
         return Evicting(
             self._placing,
             self._rules,
-            self._gang_key,
+            self._order,
+            self._alike,
             weighs=self._options.weighs_nodes,
             is_late=self._options.is_late,
         )
@@ -368,12 +375,10 @@ class _Pipeline:
             self._may_get,
             lambda what: proposer.object(what, faults),
         )
-        gangs = list(self.turns(g for g in self._candidates() if self._has_more(g)))
+        has_more = self._placing.has_more
+        gangs = list(self.turns(g for g in self._candidates() if has_more(g)))
         proposals = proposer.ask(proposing.view(gangs), faults)
         proposing.carry_out(proposer.name, gangs, proposals)
-
-    def _has_more(self, gang: int) -> bool:
-        return self._placing.cursor(gang).has_more
 
     def _may_get(self, gang: int) -> bool:
         """Whether it is a gang's turn, and worth trying."""
@@ -392,7 +397,7 @@ class _Pipeline:
         asked = problem.classes.request[:, but_pods].sum(axis=1)
         asking = np.unique(problem.gang_of[asked[problem.task_class] > 0])
         empty = np.setdiff1d(self._candidates(), asking).tolist()
-        left = (gang for gang in empty if self._placing.cursor(gang).has_more)
+        left = filter(self._placing.has_more, empty)
         self._serve(left, lambda _: False)
 
     def decisions(self) -> Decisions:

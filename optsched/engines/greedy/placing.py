@@ -84,6 +84,8 @@ class Placing:
         Nodes as they are now.
     later
         Nodes once everything that is leaving has left; None when nothing is.
+    changes
+        How often something was placed or promised for good.
 
     """
 
@@ -102,6 +104,7 @@ class Placing:
         self.node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
         self.nominated = self.node_of.copy()
         self._rules = rules
+        self.changes = 0
         self._cursors: dict[int, Cursor] = {}
         self._steps: list[_Step] = []
         self._class_of: list[int] = problem.shapes.class_of.tolist()
@@ -123,6 +126,16 @@ class Placing:
                 need_role=dict(shape.need_role),
             )
         return self._cursors[gang]
+
+    def has_more(self, gang: int) -> bool:
+        """Whether any task of a gang is left that may still be tried."""
+        cursor = self._cursors.get(gang)
+        return cursor is None or cursor.has_more
+
+    def is_tried(self, gang: int) -> bool:
+        """Whether an entry of a gang has found no room, and that was not undone."""
+        cursor = self._cursors.get(gang)
+        return cursor is not None and bool(cursor.failed)
 
     def class_of(self, gang: int, entry: int) -> int:
         """Task class of an entry of a gang."""
@@ -286,6 +299,7 @@ class Placing:
 
     def keep(self) -> None:
         """What has been placed stays."""
+        self.changes += bool(self._steps)
         self._steps.clear()
 
     @property
