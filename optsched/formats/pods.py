@@ -51,7 +51,7 @@ _NOT_TEXT: Final = "is not a text: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
 _MAX_DIGITS: Final = 9
-_SHAPES_KEPT: Final = 2048
+_SHAPES_KEPT: Final = 1024
 """Shapes that are remembered without a pod: pods of one job come one after the other."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}

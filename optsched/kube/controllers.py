@@ -173,17 +173,20 @@ class Controllers:
                 task.cancel()
 
     async def _watch_leadership(self, group: asyncio.TaskGroup) -> None:
-        was_leading = False
+        known_term = 0
         while True:
-            leads = self._parts.leadership.is_leading
-            if leads and not was_leading and self.store.is_synced and self._parts.reads_again:
+            term = self._parts.leadership.term
+            if term != known_term and self._leads:
+                # Also where it leads again by now: what was to be written meanwhile was not.
+                self._stop_leading()
+            if term not in (0, known_term) and self.store.is_synced and self._parts.reads_again:
                 self._refresh(group)
-            was_leading = leads
-            leads = leads and self.store.is_synced and not self._stale
-            if leads != self._leads:
-                self._leads = leads
-                self._parts.metrics.leading.set(leads)
-                self._begin() if leads else self._end()
+            known_term = term
+            leads = term != 0 and self.store.is_synced and not self._stale
+            if leads and not self._leads:
+                self._leads = True
+                self._parts.metrics.leading.set(True)
+                self._begin()
             await self._parts.waiting.sleep(LOOK_S)
 
     def _refresh(self, group: asyncio.TaskGroup) -> None:
@@ -202,7 +205,9 @@ class Controllers:
             for obj in self.store.listed(kind):
                 self._wake(kind, (obj,))
 
-    def _end(self) -> None:
+    def _stop_leading(self) -> None:
+        self._leads = False
+        self._parts.metrics.leading.set(False)
         log.warning("another process may work from now on")
         self._queue.clear()
 

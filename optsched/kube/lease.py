@@ -76,6 +76,7 @@ class Elector:
         self._times = times
         self._clock, self._waiting = around
         self._leads_until = _NEVER
+        self._num_terms = 0
         self._lease: Raw = {}
         self._seen_version = ""
         self._seen_at = 0.0
@@ -84,6 +85,14 @@ class Elector:
     def is_leading(self) -> bool:
         """Whether nobody else can be leading right now."""
         return self._clock.monotonic() < self._leads_until
+
+    @property
+    def term(self) -> int:
+        """How often this process has begun to lead; 0 while it does not.
+
+        A renewal that comes late begins another term: others may have led in between.
+        """
+        return self._num_terms if self.is_leading else 0
 
     @property
     def holder(self) -> str:
@@ -122,6 +131,8 @@ class Elector:
             # What is known of the lease may be old; the next attempt reads it again.
             self._lease = {}
             raise
+        if leads and not self.is_leading:
+            self._num_terms += 1
         self._leads_until = began + self._times.renew_s if leads else _NEVER
 
     async def release(self) -> None:

@@ -79,6 +79,10 @@ class Leadership(Protocol):
     def is_leading(self) -> bool:
         """Asked before everything that changes the cluster."""
 
+    @property
+    def term(self) -> int:
+        """0 while it does not lead; another number each time that it begins to."""
+
 
 class Freshness(Protocol):
     """Whether what is known of the cluster is known to be new."""
@@ -95,6 +99,7 @@ class AlwaysLeading:
     """Without leader election."""
 
     is_leading = True
+    term = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +162,7 @@ class Scheduler:
         self._version = -1
         self._number = 0
         self._beat_s = parts.clock.monotonic()
-        self._was_leading = False
+        self._term = 0
         self._lacks_shard = False
         self._is_advised = False
         self._usage = UsageKeeper()
@@ -212,25 +217,26 @@ class Scheduler:
 
     def _leads(self) -> bool:
         """Whether this process schedules; what only a leader may do ends with that."""
-        parts, leads = self._parts, self._parts.leadership.is_leading
-        parts.metrics.leading.set(leads)
-        if leads == self._was_leading:
-            return leads
-        self._was_leading = leads
-        self._answer, self._book, self._usage = None, StatusBook(), UsageKeeper()
-        if leads:
-            log.info("this process schedules")
-            if parts.follower is not None and parts.cache.is_synced:
-                # Whatever the leader before did last may not have come through our watches.
-                parts.follower.refresh()
-        else:
+        parts, term = self._parts, self._parts.leadership.term
+        parts.metrics.leading.set(term != 0)
+        if term == self._term:
+            return term != 0
+        if self._term:
+            # Also where it leads again by now: what was to be written meanwhile was not.
             log.warning("another process may schedule from now on")
             parts.binder.withdraw()
             parts.evictor.withdraw()
             parts.writes.clear()
             parts.events.clear()
             parts.metrics.stood_down()
-        return leads
+        self._term = term
+        self._answer, self._book, self._usage = None, StatusBook(), UsageKeeper()
+        if term:
+            log.info("this process schedules")
+            if parts.follower is not None and parts.cache.is_synced:
+                # Whatever the leader before did last may not have come through our watches.
+                parts.follower.refresh()
+        return term != 0
 
     def _is_known(self) -> bool:
         """Whether the cluster has been read, also since this process leads."""

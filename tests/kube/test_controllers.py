@@ -47,6 +47,11 @@ pytestmark = pytest.mark.asyncio
 
 class Leader:
     is_leading = True
+    num_terms = 1
+
+    @property
+    def term(self) -> int:
+        return self.num_terms if self.is_leading else 0
 
 
 class Recorder:
@@ -238,6 +243,24 @@ async def test_watches_that_lag_behind_our_own_writes_make_nothing_twice() -> No
         await server.catch_up()
         await process.until_idle()
         assert server.num_writes == done
+
+
+async def test_all_is_looked_at_again_after_a_lapse_that_went_unnoticed() -> None:
+    """What was to be written while the lease had lapsed was not, and nothing else changes."""
+    server = play()
+    process = Process(server, *both())
+    async with process.running():
+        await process.until(lambda: len(server.world.listed(POD_GROUP)) == 3)
+        await process.until_idle()
+        process.leader.is_leading = False
+        server.world.put(QUEUE, {"metadata": {"name": "late"}})
+        await server.news()
+        await process.until(lambda: process.shell.store.get(QUEUE, "", "late") is not None)
+        looks = process.looks("queue", "done")
+        process.leader.num_terms += 1
+        process.leader.is_leading = True
+        await process.until(lambda: process.looks("queue", "done") > looks)
+        await process.until(lambda: "status" in server.world.get(QUEUE, "", "late"))
 
 
 def lonely(decide: Any, kind: Any = QUEUE) -> Controller:

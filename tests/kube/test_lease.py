@@ -119,6 +119,22 @@ async def test_without_a_renewal_a_leader_stops_before_the_next_one_begins() -> 
 
 
 @pytest.mark.asyncio
+async def test_a_renewal_that_comes_late_begins_another_term() -> None:
+    town = Town()
+    a = town.elector("a")
+    assert a.term == 0
+    await leads(a)
+    assert a.term == 1
+    town.clock.seconds += 9
+    await leads(a)
+    assert a.term == 1
+    town.clock.seconds += 10
+    assert a.term == 0
+    await leads(a)
+    assert a.term == 2
+
+
+@pytest.mark.asyncio
 async def test_a_leader_that_released_is_followed_at_once() -> None:
     town = Town()
     a, b = town.elector("a"), town.elector("b")

@@ -72,12 +72,15 @@ class Plant:
         self.cache = ClusterCache()
         self.metrics = Metrics()
         self.is_leading = True
+        self.num_terms = 1
+        self.has_lapsed = False
+        """Whether the lease is not held at the moment, without the loop having seen that."""
         self.faults: list[str] = []
         self.advice: list[str] = []
         self.plugin = ""
         self.policy = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}]}]\n"
         ways = waiting(FakeClock())
-        leads: Callable[[], bool] = lambda: self.is_leading  # noqa: E731
+        leads: Callable[[], bool] = lambda: self.is_leading and not self.has_lapsed  # noqa: E731
         around = Surroundings(self.clock, self, leads, ways)
         self.binder = LiveBinder(self.api, self.cache, around)
         self.writes = Outbox(writer(self.api, leads), ways, on_failure=lambda *_: None)
@@ -103,6 +106,11 @@ class Plant:
         )
         self._parts = parts
         self.scheduler = Scheduler(parts)
+
+    @property
+    def term(self) -> int:
+        """See `Leadership`."""
+        return self.num_terms if self.is_leading else 0
 
     def follow(self, reading: Reading) -> None:
         """Have the cluster read by somebody who says when it is known."""
@@ -332,6 +340,40 @@ async def test_who_does_not_lead_changes_nothing(tmp_path: Path) -> None:
         plant.is_leading = False
         await until(lambda: plant.count("optsched_leading") == 0)
         assert plant.count("volcano_queue_weight") == 0
+
+
+@pytest.mark.asyncio
+async def test_a_status_is_written_although_leading_lapsed_unnoticed(tmp_path: Path) -> None:
+    """Writes are dropped while the lease has lapsed; the loop sees only that it leads again."""
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") == "n1")
+        plant.tell()
+        await until(lambda: plant.group().get("phase") == "Running")
+        await plant.writes.until_idle()
+        plant.has_lapsed = True
+        mark = {"scheduling.k8s.io/group-name": "g"}
+        ended = pod("a", {"nodeName": "n1"}, {"phase": "Succeeded"}, annotations=mark)
+        plant.tell(ended)
+        await plant.skip()
+        await plant.writes.until_idle()
+        plant.has_lapsed = False
+        await plant.skip()
+        assert plant.group().get("phase") == "Running"
+        plant.num_terms += 1
+        await until(lambda: plant.group().get("phase") == "Completed")
+
+
+@pytest.mark.asyncio
+async def test_all_is_read_again_after_a_lapse_that_went_unnoticed(tmp_path: Path) -> None:
+    plant, reading = Plant(tmp_path, node(), group("g"), *members("a")), Reading()
+    plant.follow(reading)
+    async with plant.at_work():
+        await until(lambda: not reading.is_fresh)
+        reading.is_fresh = True
+        await until(lambda: plant.node_of("a") == "n1")
+        plant.num_terms += 1
+        await until(lambda: not reading.is_fresh)
 
 
 class Reading:
