@@ -117,12 +117,22 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
             return rebound(same, bound)
         return gang_row(gang, queue=queue, bound=bound)
 
-    return tuple(row(g) for g in snapshot.gangs)
+    if narrow or bookings:
+        return tuple(map(row, snapshot.gangs))
+    return tuple(
+        [
+            same
+            if (same := known.get(id(gang))) is not None and not (same.queue or same.bound)
+            else row(gang)
+            for gang in snapshot.gangs
+        ]
+    )
 
 
 def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
-    shapes = dict.fromkeys(r.shape for r in rows if r.shape is not None)
-    return list(dict.fromkeys(e.shape for s in shapes for e in s.entries if e.shape.looks_at_pods))
+    shapes = dict.fromkeys([r.shape for r in rows])
+    entries = chain.from_iterable(s.entries for s in shapes if s is not None)
+    return list(dict.fromkeys(e.shape for e in entries if e.shape.looks_at_pods))
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
@@ -211,7 +221,11 @@ def _blocked(
 ) -> dict[int, Reason]:
     """Why gangs can not be decided on, by index: the queue's fault before the gang's own."""
     found: dict[int, Reason] = {}
-    for i, (row, queue) in enumerate(zip(rows, queue_of.tolist(), strict=True)):
+    suspects = {i for i, row in enumerate(rows) if row.blocked is not None}
+    shut = (queue_of < 0) | np.isin(queue_of, list(queues.closed))
+    suspects.update(np.flatnonzero(shut).tolist())
+    for i in sorted(suspects):
+        row, queue = rows[i], int(queue_of[i])
         if row.shape is None and row.blocked is None:
             continue
         reason = row.gang.problem

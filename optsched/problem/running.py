@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.domain.cluster import derived_of
 from optsched.problem.arrays import frozen
 from optsched.problem.relations import TermMatcher
 from optsched.units import PODS
@@ -17,6 +18,7 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from optsched.domain.cluster import Gang
     from optsched.domain.task import Task
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -84,11 +86,13 @@ def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
 def _running_tasks(problem: Problem) -> Running:
     nodes = problem.snapshot.nodes
     index_of = {n.name: i for i, n in enumerate(nodes) if n.ready}
+    gangs = problem.snapshot.gangs
     found = [
         (task, g, index_of[task.node])
-        for g, gang in enumerate(problem.snapshot.gangs)
-        for task in gang.tasks
-        if task.status.is_standing and task.node in index_of
+        for g, standing in enumerate(derived_of(gangs, _standing_tasks))
+        if standing
+        for task in standing
+        if task.node in index_of
     ]
     tasks = tuple(task for task, _, _ in found)
     gang_of = np.array([g for _, g, _ in found], np.int64)
@@ -99,6 +103,10 @@ def _running_tasks(problem: Problem) -> Running:
         queue_of=problem.queue_of[gang_of],
         request=_requests(problem, tasks),
     )
+
+
+def _standing_tasks(gang: Gang) -> tuple[Task, ...]:
+    return tuple(task for task in gang.tasks if task.status.is_standing)
 
 
 def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:

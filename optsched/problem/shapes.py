@@ -124,6 +124,12 @@ class Stake:
 _stake = lru_cache(maxsize=65_536)(Stake)
 
 
+@lru_cache(maxsize=65_536)
+def _shared(shape: GangShape) -> GangShape:
+    """Return one object for equal shapes: sessions compare them gang by gang."""
+    return shape
+
+
 @dataclass(frozen=True, slots=True)
 class GangRow:
     """One gang as the problem sees it; kept from session to session while the gang is the same.
@@ -223,6 +229,7 @@ def gang_row(
         topology=gang.topology,
         held=standing_on(ready) if gang.topology is not None else (),
     )
+    shape = _shared(shape)
     is_gated = any(t.gate is not QueueGate.NONE for t in pending)
     return GangRow(gang, shape, pending, len(ready), *amounts, None, queue, bound, is_gated)
 

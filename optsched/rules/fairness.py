@@ -117,15 +117,17 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
     index_of = {name: r for r, name in enumerate(problem.resources)}
     largest = problem.allocatable[problem.ready].max(axis=0, initial=0)
     exceeding: dict[tuple[int, int], bool] = {}
-    for g, gang in enumerate(problem.snapshot.gangs):
-        if gang.key not in suspects or problem.queue_of[g] < 0:
+    keys = (gang.key for gang in problem.snapshot.gangs)
+    kinds = zip(problem.shape_of.tolist(), problem.queue_of.tolist(), strict=True)
+    for g, (key, kind) in enumerate(zip(keys, kinds, strict=True)):
+        code, queue = suspects.get(key), kind[1]
+        if code is None or queue < 0:
             continue
-        queue, row = int(problem.queue_of[g]), problem.rows[g]
-        kind = (int(problem.shape_of[g]), queue)
-        never = suspects[gang.key] in NEVER
+        never = code in NEVER
         if not never and kind not in exceeding:
             exceeding[kind] = _exceeds_all(problem, g, largest)
         if never or exceeding[kind]:
+            row = problem.rows[g]
             for name in row.requested:
                 waiting = row.requested[name] - row.claimed.get(name, 0)
                 asked[queue, index_of[name]] -= waiting

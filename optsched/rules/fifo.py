@@ -140,6 +140,11 @@ class FifoLines:
         self._next = [0] * len(order.lines)
         self._is_served = is_served
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no gang waits behind another."""
+        return not self._place
+
     def ahead(self, gang: int) -> int:
         """The gang that has to be served first; NOBODY where none has to."""
         if gang not in self._place:

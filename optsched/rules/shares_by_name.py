@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched.domain.cluster import ROOT_QUEUE
-from optsched.rules.world import add_into, summed, taken_by, wanted_by
+from optsched.rules.world import add_into, summed, taken_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,16 +165,16 @@ def _capped(some: Mapping[str, int], queue: Queue) -> dict[str, int]:
 
 def _own_stakes(world: World) -> dict[str, _Stake]:
     """What the gangs of each queue itself claim, and since when the oldest of them waits."""
-    oldest: dict[str, int] = {}
     claimed: dict[str, dict[str, int]] = {}
     for stake, number in world.stakes.items():
         wanted = () if world.shut(stake.queue) else stake.wanted
         if stake.claimed or wanted:
             part = {r: amount * number for r, amount in stake.claimed}
             add_into(claimed.setdefault(stake.queue, {}), part)
-    for gang in world.snapshot.gangs:
-        if gang.derived(wanted_by) and not world.shut(gang.queue):
-            oldest[gang.queue] = min(gang.created_ms, oldest.get(gang.queue, _NEVER_MS))
+    oldest: dict[str, int] = {}
+    for stake, created_ms in world.oldest_ms.items():
+        if stake.wanted and not world.shut(stake.queue):
+            oldest[stake.queue] = min(created_ms, oldest.get(stake.queue, _NEVER_MS))
     return {
         name: _Stake(part, has_gangs=True, oldest_ms=oldest.get(name, _NEVER_MS))
         for name, part in claimed.items()

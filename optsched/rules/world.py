@@ -182,6 +182,16 @@ class World:
         return Counter(derived_of(self.snapshot.gangs, _stake_of))
 
     @cached_property
+    def oldest_ms(self) -> Mapping[Stake, int]:
+        """When the oldest of the gangs was made that hold and ask for just that."""
+        found: dict[Stake, int] = {}
+        gangs = self.snapshot.gangs
+        for stake, gang in zip(derived_of(gangs, _stake_of), gangs, strict=True):
+            if gang.created_ms < found.get(stake, gang.created_ms + 1):
+                found[stake] = gang.created_ms
+        return found
+
+    @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
         """What each queue's own bound, running and expected tasks take before the plan."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}

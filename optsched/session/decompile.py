@@ -90,18 +90,24 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     lines = held_behind(outcome)
     known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
+    partly = set(problem.gang_of[outcome.placed].tolist())
+    shape_of, queue_of = problem.shape_of.tolist(), problem.queue_of.tolist()
     for g in np.flatnonzero(left).tolist():
-        placed = outcome.placed[problem.task_start[g] : problem.task_start[g + 1]]
-        held = lines.ahead(g)
-        kind = (int(problem.shape_of[g]), int(problem.queue_of[g]), _end_ms(problem, g))
-        alike = (*kind, held, placed.tobytes())
         if waits[g]:
             reasons[gangs[g].key] = explainer.waiting(g)
             continue
+        placed = _placed(outcome, g) if g in partly else b""
+        alike = (shape_of[g], queue_of[g], _end_ms(problem, g), lines.ahead(g), placed)
         if alike not in known:
             known[alike] = explainer.reason(g)
         reasons[gangs[g].key] = known[alike]
     return dict(sorted(reasons.items()))
+
+
+def _placed(outcome: Outcome, gang: int) -> bytes:
+    """Which tasks of a gang get a node, in a form that can be compared."""
+    start, end = outcome.problem.task_start[gang : gang + 2].tolist()
+    return outcome.placed[start:end].tobytes()
 
 
 def _end_ms(problem: Problem, gang: int) -> int | None:

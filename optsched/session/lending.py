@@ -252,10 +252,12 @@ def _can_exceed(problem: Problem) -> Bool:
 def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
     """(m,) whether some task of a gang asks for no more than the most that is idle on any node."""
     fits = _fitting_classes(problem, idle)
-    shapes, shape_of = problem.shapes, problem.shape_of[gangs]
-    pairs = zip(shapes.start[shape_of].tolist(), shapes.start[shape_of + 1].tolist(), strict=True)
-    found = [bool(fits[shapes.class_of[start:end]].any()) for start, end in pairs]
-    return np.array(found, np.bool_)
+    shapes = problem.shapes
+    number = np.unique(problem.shape_of[gangs])
+    pairs = zip(shapes.start[number].tolist(), shapes.start[number + 1].tolist(), strict=True)
+    found = np.zeros(len(shapes.shapes), np.bool_)
+    found[number] = [bool(fits[shapes.class_of[start:end]].any()) for start, end in pairs]
+    return found[problem.shape_of[gangs]]
 
 
 def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:

@@ -351,7 +351,10 @@ class _Pipeline:
 
     def _short(self) -> list[int]:
         has_more = self._placing.has_more
-        return [g for g in self._candidates() if has_more(g) and not self._is_held(g)]
+        short = filter(has_more, self._candidates())
+        if self._lines_in_order.is_empty:
+            return list(short)
+        return [g for g in short if not self._is_held(g)]
 
     @cached_property
     def _evicting(self) -> Evicting:
