@@ -138,7 +138,7 @@ MEANINGS: Final = (
 )
 CHOICES: Final = "/"
 _BENCHMARK_NAMES: Final = ("solve FILE.vbp", "solve model_*.txt")
-_HEAD: Final = """# Which commands, options and exit codes are there?
+_HEAD: Final = """# Commands, options and exit codes
 
 Every command says more with `--help`. [The command line](cli.md) has examples for a cluster,
 [solve](solve.md), [simulate](simulate.md) and [compare](compare.md) those for files.
