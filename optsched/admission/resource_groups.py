@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api.fields import Fields
 from optsched.api.schema import listing, mapping, plain, record, text, texts
 from optsched.formats.text import TextError, read_yaml
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,7 +133,7 @@ def _affinity(group: Fields) -> dict[str, Any]:
     try:
         found = json.loads(written)
     except (ValueError, RecursionError) as e:
-        group.reject("affinity", written, f"is not JSON: {e}")
+        group.reject("affinity", written, f"is not JSON: {why_unreadable(e)}")
         return {}
     if not isinstance(found, dict):
         group.reject("affinity", written, "is not an affinity: write a JSON object")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.cli.errors import PlainCommand, plain_errors
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,15 @@ NOT_KEPT: Final = 4
 """What was to be kept could not be written."""
 
 STOPPED: Final = 130
+
+
+def said_of(error: Exception) -> str:
+    """Return what ended a process, in a sentence; of the system's errors file and reason."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    said = why_unreadable(error)
+    return f"{error.filename}: {said}" if error.filename else said
+
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 

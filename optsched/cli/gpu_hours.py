@@ -18,6 +18,7 @@ from optsched.formats.problems import InstanceError
 from optsched.study.chargeback import Chargeback, chargeback_of_pictures, hours_text, of_json
 from optsched.study.replay import read_pictures
 from optsched.units.plaintext import write_json
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,8 +70,8 @@ def _found(folder: Path, screen: Console) -> Chargeback:
     try:
         given = json.loads(result.read_text(encoding="utf-8"))
         found = of_json(given["gpu_hours"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InstanceError(f"{result}: is no result of a replay: {e}") from e
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise InstanceError(f"{result}: is no result of a replay: {why_unreadable(e)}") from e
     if given.get("complete") is not True:
         say(screen, f"{result}: the replay did not come to its end", "yellow")
     return found

@@ -75,7 +75,7 @@ def _from_flags(flags: JobFlags, namespace: str) -> dict[str, Any]:
     try:
         return job_manifest(flags, namespace)
     except ValueError as e:
-        raise click.UsageError(f"--command: {flags.command!r}: {e}") from e
+        raise click.UsageError(f"--command: {flags.command!r}: a quote has no end") from e
 
 
 def _from_file(path: str, name: str, namespace: str) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa
     try:
         job = job_manifest(JobFlags(name=_needed(target).name, **flags), namespace)
     except ValueError as e:
-        raise click.UsageError(f"--command: {flags['command']!r}: {e}") from e
+        raise click.UsageError(f"--command: {flags['command']!r}: a quote has no end") from e
     submit(place, form, [job], namespace)
 
 

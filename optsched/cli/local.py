@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from optsched.cli.parameters import RenamedOption
+from optsched.cli.parameters import Amount, RenamedOption
 from optsched.cli.screen import PlainConsole, echo
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options
@@ -55,8 +55,14 @@ def local() -> None:
     help="Run kube-scheduler as well.",
 )
 @click.option("--nodes", type=click.IntRange(min=0), default=0, help="How many nodes to make.")
-@click.option("--cpu", default="4", show_default=True, help="CPU of each node.")
-@click.option("--memory", default="16Gi", show_default=True, help="Memory of each node.")
+@click.option("--cpu", type=Amount("cpu"), default="4", show_default=True, help="CPU of each node.")
+@click.option(
+    "--memory",
+    type=Amount("memory"),
+    default="16Gi",
+    show_default=True,
+    help="Memory of each node.",
+)
 @click.option("--gpu", type=click.IntRange(min=0), default=0, help="GPUs of each node.")
 def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, gpu: int) -> None:
     """Start it, and leave it running until `optsched local down`."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from optsched.kube.kubeconfig import is_http_address
+from optsched.units import QuantityError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,27 @@ class ServerAddress(click.ParamType[str]):
         if text and not is_http_address(text):
             self.fail(f"{text!r} is no address of an API server: write https://HOST:PORT", param)
         return text
+
+
+class Amount(click.ParamType[str]):
+    """The amount of a resource of a node, kept as it is written; more than zero."""
+
+    name = "text"
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        try:
+            is_more = parse_amount(self._resource, str(value)) > 0
+        except QuantityError as e:
+            self.fail(str(e), param, ctx)
+        if not is_more:
+            self.fail(f"{value}: write an amount above zero, such as 4 or 16Gi", param, ctx)
+        return str(value)
 
 
 class RenamedOption(click.Option):

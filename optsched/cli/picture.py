@@ -14,6 +14,7 @@ from optsched.formats.instances import read_objects
 from optsched.formats.pods import DEFAULT_NAMESPACE
 from optsched.formats.problems import InstanceError
 from optsched.policy.load import parse_policy
+from optsched.units.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +29,7 @@ CONFIGURATION: Final = Ref(CONFIG_MAP, "volcano-system", "volcano-scheduler-conf
 """Where installed schedulers have their policy."""
 CONFIGURATION_FILE: Final = "volcano-scheduler.conf"
 MODEL: Final = "volcano-default"
+_NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,17 @@ def from_file(path: Path) -> Cluster:
         raise Failure(str(e), Exit.USAGE) from e
     for problem in problems:
         say(remarks(), str(problem), "yellow")
+    strange = next((obj for obj in objects if not _is_object(obj)), None)
+    if strange is not None or not objects:
+        what = "there is no object in it" if strange is None else f"{shown(strange)} {_NO_OBJECT}"
+        raise Failure(f"{path}: {what}", Exit.USAGE)
     return Cluster([dict(obj) for obj in objects])
+
+
+def _is_object(obj: object) -> bool:
+    if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
+        return False
+    return all(isinstance(obj.get(field), str) for field in ("apiVersion", "kind"))
 
 
 def live(place: Place) -> Cluster:

@@ -17,6 +17,7 @@ import click
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
 from optsched.cli.collecting import collect_less
+from optsched.cli.endings import said_of
 from optsched.cli.flags import (
     METRICS_AUTH,
     Duration,
@@ -209,7 +210,7 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  cli
     try:
         asyncio.run(run(_settings(given)))
     except (ConfigError, PolicyError, OSError) as e:
-        raise click.ClickException(str(e)) from e
+        raise click.ClickException(said_of(e)) from e
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:

@@ -38,6 +38,7 @@ from optsched.study.story import Telling
 from optsched.study.synthetic import SyntheticError
 from optsched.units import format_duration_ms
 from optsched.units.plaintext import write_json
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -291,11 +292,11 @@ class _Run:
         path = out / CHECKPOINT
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            of, size, state = kept["of"], int(kept["record_bytes"]), kept["state"]
+            of, size, state = dict(kept["of"]), int(kept["record_bytes"]), dict(kept["state"])
         except FileNotFoundError as e:
             raise click.ClickException(f"{path}: there is no checkpoint to go on from") from e
-        except (ValueError, KeyError, TypeError) as e:
-            raise click.ClickException(f"{path}: is no checkpoint: {e}") from e
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+            raise click.ClickException(f"{path}: is no checkpoint: {why_unreadable(e)}") from e
         differs = [name for name, value in self._belongs_to.items() if of.get(name) != value]
         if differs:
             told = ", ".join(differs)
@@ -312,7 +313,10 @@ class _Run:
             if len(data) < size:
                 raise click.ClickException(f"{record}: ends before its checkpoint")
             file.truncate(size)
-        text = data.decode()
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as e:
+            raise click.ClickException(f"{record}: {why_unreadable(e)}") from e
         for number, line in enumerate(text.splitlines(), 1):
             try:
                 self._measure([event_of(line)])

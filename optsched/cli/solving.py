@@ -104,7 +104,9 @@ def earlier_result(
         _refuse(screen, [f"{path}: can not be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
-        _refuse(screen, [f"{path}: {error}" for error in errors])
+        # Of a file of another kind nothing else is worth a line.
+        told = [error for error in errors if error.path == "kind"] or errors
+        _refuse(screen, [f"{path}: {error}" for error in told])
     try:
         check_resumable(found, assignment)
     except ResumeError as e:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from optsched import __version__
+from optsched.cli.endings import said_of
 from optsched.cli.flags import (
     METRICS_AUTH,
     Duration,
@@ -28,6 +29,7 @@ from optsched.cli.flags import (
 )
 from optsched.cli.logs import logging_options, set_up_logging
 from optsched.formats.pods import SCHEDULER_NAMES
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -199,7 +201,7 @@ def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click
     try:
         asyncio.run(run(settings))
     except (ConfigError, OSError, ValueError) as e:
-        raise click.ClickException(str(e)) from e
+        raise click.ClickException(said_of(e)) from e
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:
@@ -291,7 +293,8 @@ def _config(path: Path | None) -> Path | None:
     except GroupsError as e:
         raise click.BadParameter(f"{path}: {e}", param_hint="--admission-conf") from e
     except (OSError, UnicodeDecodeError) as e:
-        raise click.BadParameter(str(e), param_hint="--admission-conf") from e
+        text = f"{path}: can not be read: {why_unreadable(e)}"
+        raise click.BadParameter(text, param_hint="--admission-conf") from e
     return path
 
 

@@ -18,6 +18,7 @@ from optsched.api.hypernode import MemberType
 from optsched.api.kinds import HYPER_NODE
 from optsched.api.schema import NAME_PATTERN
 from optsched.controllers.manifests import name_of, part, records, spec_of
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,7 +49,7 @@ def read_links(body: bytes) -> tuple[Link, ...]:
     try:
         ports = json.loads(body)
     except (ValueError, RecursionError) as e:
-        raise UfmError(f"the answer is not JSON: {e}") from e
+        raise UfmError(f"the answer is not JSON: {why_unreadable(e)}") from e
     if not isinstance(ports, list):
         raise UfmError("the answer is no list of ports")
     found = {

@@ -15,6 +15,7 @@ from optsched.formats.encode_pods import pod_manifest
 from optsched.formats.marks import time_text
 from optsched.rules.outside import Verb
 from optsched.units import CPU, MEMORY, PODS, format_resource_list
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -258,7 +259,7 @@ def _object(raw: bytes) -> Body:
     try:
         found = json.loads(raw)
     except ValueError as e:
-        raise ValueError(f"answered no JSON: {e}") from e
+        raise ValueError(f"answered no JSON: {why_unreadable(e)}") from e
     except RecursionError as e:
         raise ValueError("answered JSON that is nested too deep") from e
     if not isinstance(found, dict):

@@ -22,6 +22,7 @@ from optsched.formats.nodes import GPU_MODEL_LABEL
 from optsched.formats.pods import DEFAULT_NAMESPACE, IMPLICIT_PREFIX
 from optsched.formats.problems import InstanceError, ObjectProblem
 from optsched.units import CPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -168,7 +169,9 @@ def _read(
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
-        raise InstanceError(f"{file}: this {kind.lower()} list can not be read: {e}") from e
+        raise InstanceError(
+            f"{file}: this {kind.lower()} list can not be read: {why_unreadable(e)}"
+        ) from e
     reader = csv.DictReader(text.splitlines())
     missing = [c for c in columns if c not in (reader.fieldnames or ())]
     if missing:

@@ -32,6 +32,7 @@ from optsched.domain.reasons import Reason, ReasonCode
 from optsched.formats.marks import API_VERSION
 from optsched.units import FieldError
 from optsched.units.plaintext import write_json
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -338,7 +339,7 @@ def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]
     try:
         obj = json.loads(source)
     except (ValueError, RecursionError) as e:
-        return None, (FieldError("plan", source, f"is not JSON: {e}"),)
+        return None, (FieldError("plan", source, f"is not JSON: {why_unreadable(e)}"),)
     return parse_plan(obj)
 
 

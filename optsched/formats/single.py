@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from optsched.formats.marks import API_VERSION
 from optsched.formats.problems import InstanceError
 from optsched.formats.text import Document, TextError, read_json, read_yaml
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ def read_single(path: Path, kind: str) -> tuple[str, Document]:
     try:
         source = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
-        raise InstanceError(f"{path}: this {what} can not be read: {e}") from e
+        raise InstanceError(f"{path}: this {what} can not be read: {why_unreadable(e)}") from e
     parts = list((read_json if path.suffix.lower() == ".json" else read_yaml)(source))
     broken = [p for p in parts if isinstance(p, TextError)]
     if broken:

@@ -29,6 +29,7 @@ from optsched.formats.plan import (
 from optsched.formats.plan import SCHEMA as PLAN
 from optsched.units import FieldError
 from optsched.units.plaintext import write_json
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -377,7 +378,7 @@ def read_result(source: str) -> tuple[SolveResult | None, tuple[FieldError, ...]
     try:
         obj = json.loads(source)
     except (ValueError, RecursionError) as e:
-        return None, (FieldError("result", source, f"is not JSON: {e}"),)
+        return None, (FieldError("result", source, f"is not JSON: {why_unreadable(e)}"),)
     return parse_result(obj)
 
 

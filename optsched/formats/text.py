@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 import yaml
 
 from optsched.units import plaintext
+from optsched.units.unreadable import json_words, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,9 +126,9 @@ def read_json(text: str) -> Iterator[Document | TextError]:
     try:
         yield Document(json.loads(text), 1, (), len(text))
     except json.JSONDecodeError as e:
-        yield TextError(e.lineno, e.colno, f"is not JSON: {e.msg}")
+        yield TextError(e.lineno, e.colno, f"is not JSON: {json_words(e)}")
     except (RecursionError, ValueError) as e:
-        yield TextError(1, 1, f"is not JSON that can be read: {e}")
+        yield TextError(1, 1, f"is not JSON that can be read: {why_unreadable(e)}")
 
 
 def line_of(text: str, document: Document, path: str) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.domain.packing import ItemKind, VectorPacking
 from optsched.formats.numbers import Numbers, text_of
 from optsched.formats.problems import InstanceError
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,7 +192,7 @@ def _members(archive: Path, wanted: str) -> Iterator[str]:
         with tarfile.open(archive) as opened:
             names = [m.name for m in opened if m.isfile() and m.name.endswith(SUFFIX)]
     except (OSError, tarfile.TarError, EOFError) as e:
-        raise InstanceError(f"{archive}: this file can not be read: {e}") from e
+        raise InstanceError(f"{archive}: this file can not be read: {why_unreadable(e)}") from e
     for name in names:
         path = PurePosixPath(name)
         if any(fnmatch(each, wanted) for each in (name, path.name, path.stem)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import ssl
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,7 @@ from optsched.admission.registration import configuration_ref
 from optsched.kube.admission_file import AdmissionFile
 from optsched.kube.admission_world import LiveWorld
 from optsched.kube.certificates import load_credentials, server_context
-from optsched.kube.client import connect
+from optsched.kube.client import ConfigError, connect
 from optsched.kube.clock import SystemClock
 from optsched.kube.errors import KubeError
 from optsched.kube.metrics_server import Listening, serve_process
@@ -45,6 +46,8 @@ CONFIG_LOOK_S: Final = 5.0
 RETRY_S: Final = 1.0
 ENDING_S: Final = 5.0
 """How long requests may take that are being answered when the server ends."""
+
+_NO_PAIR: Final = "are no certificate and its key in PEM"
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +154,7 @@ class _Process:
     async def run(self) -> None:
         """Run until told to stop."""
         stop = self._stopping.set
+        await self._check_files()
         with on_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
             async with asyncio.TaskGroup() as group:
                 watches = self._world.watches(self._client, self._waiting)
@@ -184,6 +188,16 @@ class _Process:
         async with serve_reviews(app, self._settings.place, self._tls, ENDING_S) as place:
             log.info("reviews on %s:%d: %s", place.host, place.port, paths)
             yield
+
+    async def _check_files(self) -> None:
+        """Raise ConfigError where files hold no certificate to begin with."""
+        files = self._settings.files
+        if files is None:
+            return
+        try:
+            self._show(await self._signer.credentials())
+        except (ssl.SSLError, ValueError) as e:
+            raise ConfigError(f"{files.certificate} and {files.key}: {_NO_PAIR}") from e
 
     async def _first_credentials(self) -> None:
         while self._shown is None:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from optsched.local.files import shipped
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,8 +181,8 @@ class State:
                 ports=dict(content["ports"]),
                 commands={name: tuple(args) for name, args in content["commands"].items()},
             )
-        except (AttributeError, KeyError, TypeError) as e:
-            raise ValueError(f"not the state of a control plane: {e!r}") from e
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as e:
+            raise ValueError(f"is no state of a control plane: {why_unreadable(e)}") from e
 
     @property
     def server(self) -> str:

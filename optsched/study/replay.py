@@ -79,6 +79,11 @@ def read_given(source: str, trace_format: str | None = None, nodes: Path | None 
         There is no such trace, or nothing of it can be played.
 
     """
+    if nodes is not None and trace_format is None:
+        raise InstanceError(
+            f"{nodes}: only a published trace is played on other nodes: name its format, or give "
+            "no nodes"
+        )
     if source.startswith(SYNTHETIC):
         return Given(synthetic(source), source, hashlib.sha256(source.encode()).hexdigest())
     path = Path(source)

@@ -33,7 +33,9 @@ class FieldError:
 def said_of(path: str, value: object, message: str) -> str:
     """The field and its value, before a message; of a field that is missing its path alone."""
     is_missing = value is None and message.startswith("is missing")
-    return path if is_missing else f"{path}: {shown(value)}"
+    if is_missing:
+        return path
+    return f"{path}: {shown(value)}" if path else shown(value)
 
 
 def shown(value: object) -> str:

@@ -202,7 +202,7 @@ def test_a_misspelt_field_is_a_warning(cluster: FakeCluster, tmp_path: Path) -> 
     [
         ((), "a name is missing: write it behind the command, or give -f FILE"),
         (("a", "-N", "b"), "two names are given: a and b"),
-        (("a", "-c", "sh 'x"), '--command: "sh \'x": No closing quotation'),
+        (("a", "-c", "sh 'x"), '--command: "sh \'x": a quote has no end'),
         (("a", "-R", "cpu=much"), 'cpu: "much" is not a quantity'),
         (("a", "-r", "-1"), "-1 is not in the range x>=0"),
         (("-f", "missing.yaml"), "missing.yaml: there is no such file"),

@@ -228,13 +228,18 @@ def test_a_broken_policy_is_told_with_line_and_column(command: Command, tmp_path
 
 
 @pytest.mark.parametrize(
-    "error", [ConfigError("kubeconfig can not be used: x"), OSError(98, "address already in use")]
+    ("error", "sentence"),
+    [
+        (ConfigError("kubeconfig can not be used: x"), "kubeconfig can not be used: x"),
+        (OSError(98, "address already in use"), "address already in use"),
+        (OSError(2, "No such file or directory", "a.py"), "a.py: No such file or directory"),
+    ],
 )
-def test_what_can_not_be_had_ends_it(command: Command, error: Exception) -> None:
+def test_what_can_not_be_had_ends_it(command: Command, error: Exception, sentence: str) -> None:
     command.error = error
     result = command.invoke()
     assert result.exit_code == 1
-    assert result.stderr == f"Error: {error}\n"
+    assert result.stderr == f"Error: {sentence}\n"
 
 
 def test_help_does_not_wait_for_the_client() -> None:

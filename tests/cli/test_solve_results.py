@@ -201,8 +201,9 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str, says: str) -> N
     kept.write_text(text)
     result = solve(PACKING, "--resume", kept)
     assert result.exit_code == 2
-    assert f"{kept}: " in result.stderr
+    assert result.stderr.startswith(f"{kept}: ")
     assert says in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 # --- files that can not be written ---------------------------------------------------------------

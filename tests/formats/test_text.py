@@ -144,7 +144,7 @@ def test_a_key_that_comes_twice_is_remarked():
 def test_json():
     assert list(read_json('{"a": [1, 0.5]}')) == [Document({"a": [1, 0.5]}, 1, (), 15)]
     assert list(read_json('{"a": 1,\n  b}')) == [
-        TextError(2, 3, "is not JSON: Expecting property name enclosed in double quotes")
+        TextError(2, 3, "is not JSON: a name in double quotes is expected")
     ]
     deep = list(read_json("[" * 100_000))
     assert isinstance(deep[0], TextError)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.formats.problems import InstanceError
 from optsched.formats.traces.jobs import GPU, MOST_TASKS, Part, TracedJob, played
 from optsched.formats.traces.rows import Table
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +84,9 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
         *(OSError, ValueError, TypeError, AttributeError, SyntaxError),
         *(MemoryError, OverflowError, RecursionError),
     ) as e:
-        raise InstanceError(f"{file}: these throughputs can not be read: {e}") from e
+        raise InstanceError(
+            f"{file}: these throughputs can not be read: {why_unreadable(e)}"
+        ) from e
     return Throughputs(found)
 
 

@@ -24,6 +24,7 @@ from optsched.formats.traces.jobs import (
 )
 from optsched.formats.traces.rows import Table
 from optsched.units import CPU, MEMORY
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +130,7 @@ def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, 
         message = (
             f"{file}: the GPUs of each virtual cluster can not be read, and no nodes are given"
         )
-        raise InstanceError(f"{message}: {e}") from e
+        raise InstanceError(f"{message}: {why_unreadable(e)}") from e
     names = tuple(name for name in header if name not in ("date", "total", ""))
     row = next(Table("Day", ("date", *names), "date").read(file, problems), None)
     if row is None:

@@ -17,6 +17,7 @@ from optsched.formats.problems import InstanceError
 from optsched.formats.traces.jobs import GPU, Part, TracedJob, listed_nodes, played
 from optsched.formats.traces.rows import NOTHING, Table, instant_ms
 from optsched.units import MAX_GPUS_ON_NODE
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +82,7 @@ def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
     try:
         listed = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as e:
-        raise InstanceError(f"{file}: this job log can not be read: {e}") from e
+        raise InstanceError(f"{file}: this job log can not be read: {why_unreadable(e)}") from e
     if not isinstance(listed, list):
         raise InstanceError(f"{file}: no job log: a list of jobs belongs here")
     for number, entry in enumerate(listed):

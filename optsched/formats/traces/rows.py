@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.domain.trace import TraceProblem
 from optsched.formats.problems import InstanceError
+from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -162,7 +163,8 @@ class Table:
             with file.open(encoding="utf-8-sig") as lines:
                 yield from self._rows(lines, file, problems)
         except (OSError, UnicodeDecodeError) as e:
-            message = f"{file}: this list of {self.kind.lower()}s can not be read: {e}"
+            what = f"this list of {self.kind.lower()}s"
+            message = f"{file}: {what} can not be read: {why_unreadable(e)}"
             raise InstanceError(message) from e
 
     def _rows(

@@ -1,0 +1,47 @@
+"""Why something could not be read, in the words of its author and not in those of Python."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+_JSON: Final = {
+    "Expecting value": "a value is expected",
+    "Expecting property name enclosed in double quotes": "a name in double quotes is expected",
+    "Expecting ':' delimiter": "a colon is expected",
+    "Expecting ',' delimiter": "a comma or the end is expected",
+    "Illegal trailing comma before end of object": "nothing comes after this comma",
+    "Illegal trailing comma before end of array": "nothing comes after this comma",
+    "Extra data": "it has ended before",
+    "Unterminated string starting at": "this text has no end",
+    "Invalid control character at": "control characters are not allowed in a text",
+    "Unexpected UTF-8 BOM (decode using utf-8-sig)": "a byte order mark is not allowed",
+}
+_KINDS: Final[tuple[tuple[tuple[type[BaseException], ...], str], ...]] = (
+    ((UnicodeDecodeError,), "is not a text in UTF-8"),
+    ((RecursionError,), "it goes too deep"),
+    ((TypeError, AttributeError), "a value is not of the kind that belongs there"),
+)
+_BIND: Final = re.compile(r"error while attempting to bind on address \('([^']*)', (\d+)[^)]*\)")
+
+
+def why_unreadable(error: BaseException) -> str:
+    """Return why a file or text could not be read, or an address not be listened at.
+
+    error: what was raised while its bytes were read, decoded, or taken apart.
+    """
+    if isinstance(error, OSError):
+        said = _BIND.sub(r"\1:\2", error.strerror or str(error))
+        return said or type(error).__name__
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno}, column {error.colno}: {json_words(error)}"
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing" if error.args else "a field is missing"
+    said = " ".join(str(error).split()) or type(error).__name__
+    return next((text for kinds, text in _KINDS if isinstance(error, kinds)), said)
+
+
+def json_words(error: json.JSONDecodeError) -> str:
+    """Return what is wrong at the place of an error, in plain words."""
+    return _JSON.get(error.msg, error.msg[:1].lower() + error.msg[1:])
