@@ -132,7 +132,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @report_option
 @form_option((TABLE, "json", "csv"))
 def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
-    """Play TRACES under several models, and tell what differs.
+    """Compare models on TRACES.
 
     Every model plays every trace with every seed; a synthetic trace is made anew for each seed.
     Differences to the first model are paired by trace and seed. With --out, what has been played

@@ -129,7 +129,7 @@ GRAMMAR: Final = Grammar(
 @logging_options
 @click.pass_context
 def controllers(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
-    """Look after queues, jobs and PodGroups of a cluster."""
+    """Run the controllers of queues, jobs and PodGroups."""
     set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
     settings = _settings(given)

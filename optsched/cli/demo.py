@@ -42,7 +42,7 @@ NUM_CPUS = sum(int(node["status"]["allocatable"]["cpu"]) for node in NODES)
 @click.command()
 @click.option("--emulated", is_flag=True, help="Play on the emulated cluster in any case.")
 def demo(*, emulated: bool) -> None:
-    """Play the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes of 4 CPU."""
+    """Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes of 4 CPU."""
     console = PlainConsole()
     with _stage(console, emulated=emulated) as stage:
         results = [

@@ -179,5 +179,5 @@ def _meant(kind: Kind, path: str, target: Target) -> list[Target]:
     return [Target(m.name, namespace or m.namespace) for m in manifests]
 
 
-jobflow: Final = group_of(JOB_FLOW, "Jobs that follow one another.")
-jobtemplate: Final = group_of(JOB_TEMPLATE, "Patterns of the jobs of flows.")
+jobflow: Final = group_of(JOB_FLOW, "Manage JobFlows: jobs that follow one another.")
+jobtemplate: Final = group_of(JOB_TEMPLATE, "Manage JobTemplates, the jobs of JobFlows.")

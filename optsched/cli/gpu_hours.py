@@ -42,7 +42,7 @@ _NOBODY: Final = "—"
 )
 @form_option((TABLE, "csv", JSON))
 def gpu_hours(folder: Path, by: str, form: str) -> None:
-    """GPU-hours of FOLDER, to be charged to queues and users.
+    """Report the GPU hours of FOLDER by queue and user.
 
     FOLDER holds pictures of a live cluster, as `optsched snapshot --record` takes them, or a
     replay, as `optsched simulate --out` writes it.

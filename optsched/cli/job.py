@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def job() -> None:
-    """Batch jobs: run, list, view, watch, suspend, resume, delete."""
+    """Run, list, view, watch, suspend, resume and delete batch jobs."""
 
 
 # --- run -----------------------------------------------------------------------------------------

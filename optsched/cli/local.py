@@ -40,7 +40,7 @@ directory_option = click.option(
 
 @click.group()
 def local() -> None:
-    """A real Kubernetes control plane on this machine, with nodes made of nothing."""
+    """Run a Kubernetes control plane on this machine, with emulated nodes."""
 
 
 @local.command()

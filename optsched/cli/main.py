@@ -4,34 +4,96 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 
 from optsched import __version__
 from optsched.cli.endings import EndingCommand
 
+
+class Entry(NamedTuple):
+    """The module of a command, and the first sentence of its help, which needs no import."""
+
+    module: str
+    summary: str
+
+
 COMMANDS: Final = {
-    "compare": "optsched.cli.compare",
-    "completion": "optsched.cli.version",
-    "controllers": "optsched.cli.controllers",
-    "demo": "optsched.cli.demo",
-    "gpu-hours": "optsched.cli.gpu_hours",
-    "job": "optsched.cli.job",
-    "jobflow": "optsched.cli.flows",
-    "jobtemplate": "optsched.cli.flows",
-    "local": "optsched.cli.local",
-    "pod": "optsched.cli.pod",
-    "queue": "optsched.cli.queue",
-    "scheduler": "optsched.cli.scheduler",
-    "simulate": "optsched.cli.simulate",
-    "snapshot": "optsched.cli.snapshot",
-    "solve": "optsched.cli.solve",
-    "version": "optsched.cli.version",
-    "webhook": "optsched.cli.webhook",
-    "what-if": "optsched.cli.what_if",
+    "compare": Entry(
+        "optsched.cli.compare",
+        "Compare models on TRACES.",
+    ),
+    "completion": Entry(
+        "optsched.cli.version",
+        "Print a shell completion script.",
+    ),
+    "controllers": Entry(
+        "optsched.cli.controllers",
+        "Run the controllers of queues, jobs and PodGroups.",
+    ),
+    "demo": Entry(
+        "optsched.cli.demo",
+        "Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes of 4 CPU.",
+    ),
+    "gpu-hours": Entry(
+        "optsched.cli.gpu_hours",
+        "Report the GPU hours of FOLDER by queue and user.",
+    ),
+    "job": Entry(
+        "optsched.cli.job",
+        "Run, list, view, watch, suspend, resume and delete batch jobs.",
+    ),
+    "jobflow": Entry(
+        "optsched.cli.flows",
+        "Manage JobFlows: jobs that follow one another.",
+    ),
+    "jobtemplate": Entry(
+        "optsched.cli.flows",
+        "Manage JobTemplates, the jobs of JobFlows.",
+    ),
+    "local": Entry(
+        "optsched.cli.local",
+        "Run a Kubernetes control plane on this machine, with emulated nodes.",
+    ),
+    "pod": Entry(
+        "optsched.cli.pod",
+        "List the pods of jobs and queues.",
+    ),
+    "queue": Entry(
+        "optsched.cli.queue",
+        "List, show, create, open, close, change and delete queues.",
+    ),
+    "scheduler": Entry(
+        "optsched.cli.scheduler",
+        "Run the scheduler for the pods that name it, next to kube-scheduler.",
+    ),
+    "simulate": Entry(
+        "optsched.cli.simulate",
+        "Replay TRACE in virtual time with the sessions of the live scheduler.",
+    ),
+    "snapshot": Entry(
+        "optsched.cli.snapshot",
+        "Write the objects of a cluster that decide about its pods.",
+    ),
+    "solve": Entry(
+        "optsched.cli.solve",
+        "Decide the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.",
+    ),
+    "version": Entry(
+        "optsched.cli.version",
+        "Print the version, and the versions of the API that it reads.",
+    ),
+    "webhook": Entry(
+        "optsched.cli.webhook",
+        "Run the admission webhook, which reviews objects before they are stored.",
+    ),
+    "what-if": Entry(
+        "optsched.cli.what_if",
+        "Predict whether a job would start now, where, and which pods it would evict.",
+    ),
 }
-"""The module of each command, which has it under its own name, `_` for `-`."""
+"""Commands by name; the module has each under its own name, `_` for `-`."""
 
 
 class Commands(EndingCommand, click.Group):
@@ -56,10 +118,14 @@ class Commands(EndingCommand, click.Group):
         """One of them."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(
-            import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_")
-        )
+        module = import_module(COMMANDS[cmd_name].module)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write names and summaries, and import no command for that."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def pod() -> None:
-    """Pods of jobs and of queues."""
+    """List the pods of jobs and queues."""
 
 
 @pod.command("list")

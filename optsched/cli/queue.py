@@ -89,7 +89,7 @@ def spec_options(command: Command) -> Command:
 
 @click.group()
 def queue() -> None:
-    """Shares of the cluster: list, show, create, open, close, change, delete."""
+    """List, show, create, open, close, change and delete queues."""
 
 
 @queue.command("list")

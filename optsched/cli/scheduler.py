@@ -199,7 +199,7 @@ def state_folder() -> Path:
 @logging_options
 @click.pass_context
 def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
-    """Schedule the pods of a cluster that ask for us, next to its own scheduler."""
+    """Run the scheduler for the pods that name it, next to kube-scheduler."""
     set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
     collect_less()

@@ -103,7 +103,7 @@ class Asked:
 @report_option
 @form_option((TABLE, JSON))
 def simulate(trace: str, **asked: Any) -> None:  # noqa: ANN401  click checks them
-    """Play TRACE on virtual time: arrivals, failures, and the sessions of the live scheduler.
+    """Replay TRACE in virtual time with the sessions of the live scheduler.
 
     TRACE is a file of kind Trace, manifests as `optsched snapshot` writes them (everything arrives
     at once and runs for ever), a published trace with --format, or `gavel:jobs=1000,nodes=100` for

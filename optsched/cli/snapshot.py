@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def snapshot(
     place: Place, out: Path | None, folder: Path | None, every: float, times: int | None
 ) -> None:
-    """Write a cluster's nodes, pods, PodGroups, queues and whatever else decides about pods.
+    """Write the objects of a cluster that decide about its pods.
 
     Nothing is changed. Secrets are not read, and what containers run is left out. With --record
     a picture is taken again and again, until it is interrupted.

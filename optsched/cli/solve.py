@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     help="Python files in this folder are plugins that the model may name.",
 )
 def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
-    """Decide what to do with the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.
+    """Decide the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.
 
     Prints placements by gang, the certificate, and what stays pending and why. Ends with 0 when a
     verified plan was made, 2 for bad input, 3 when there is no plan, 4 when a file could not be

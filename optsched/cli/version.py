@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @output_option(help_text="How to print; name: the number alone.")
 def version(form: str) -> None:
-    """Say which version this is, and which versions of the API it speaks."""
+    """Print the version, and the versions of the API that it reads."""
     if form == NAME:
         echo(__version__)
     elif form in (JSON, YAML):
@@ -43,7 +43,7 @@ def _facts() -> list[tuple[str, str, str]]:
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a script that completes commands, flags and names of objects.
+    """Print a shell completion script.
 
     bash: source <(optsched completion bash). zsh: the same, after compinit. fish: optsched
     completion fish | source.

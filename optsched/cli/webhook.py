@@ -190,7 +190,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @logging_options
 @click.pass_context
 def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
-    """Review jobs, queues and what else is given to a cluster before it is stored."""
+    """Run the admission webhook, which reviews objects before they are stored."""
     set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
     settings = _settings({**given, "gates": _gates(given["features"])})

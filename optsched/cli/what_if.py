@@ -108,7 +108,7 @@ class Options:
 )
 @form_option((TABLE, WIDE, JSON, YAML))
 def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  click checks them
-    """Say whether a job would start now, where, at whose cost, and if not, why and when.
+    """Predict whether a job would start now, where, and which pods it would evict.
 
     Nothing is made: the cluster is read once, and a session is held on a copy that has what the
     files say. Ends with 0 if all would start, 8 if some would wait, 9 if one could never start.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
@@ -76,6 +78,24 @@ def test_kubectl_asks_for_completions_of_its_plugin(cluster: FakeCluster) -> Non
 def test_a_cluster_that_is_away_completes_nothing(cluster: FakeCluster) -> None:
     cluster.refuse("list", Unreachable("GET /: refused"))
     assert completions("queue", "get", "") == []
+
+
+def test_summaries_begin_the_help_of_their_commands() -> None:
+    context = click.Context(main)
+    for name, entry in COMMANDS.items():
+        command = main.get_command(context, name)
+        assert command is not None
+        assert " ".join((command.help or "").split("\n\n")[0].split()) == entry.summary
+
+
+def test_help_imports_no_command() -> None:
+    """The solver takes a second to load, and help needs a tenth of that."""
+    code = (
+        "import sys; from click.testing import CliRunner; from optsched.cli.main import main; "
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0; "
+        "assert not {'numpy', 'ortools', 'kubernetes', 'optsched.cli.solve'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_help_tells_every_command() -> None:
