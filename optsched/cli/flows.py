@@ -10,6 +10,7 @@ from optsched.api.kinds import JOB_FLOW, JOB_TEMPLATE, Ref
 from optsched.cli.cluster import Exit, Failure, ask, cluster_options, create, listed_in, read
 from optsched.cli.columns import name_of, namespace_of
 from optsched.cli.files import check_manifests, file_option, read_manifests
+from optsched.cli.groups import Group
 from optsched.cli.names import Target, namespace_option, only, target_options
 from optsched.cli.output import (
     YAML,
@@ -35,7 +36,7 @@ SEPARATOR: Final = "---------------------------------"
 
 def group_of(kind: Kind, help_text: str) -> click.Group:
     """The commands for a kind of which objects come from files."""
-    group = click.Group(kind.singular, help=help_text)
+    group = Group(kind.singular, help=help_text)
     for command in (_create(kind), _list(kind), _get(kind), _delete(kind), _describe(kind)):
         group.add_command(command)
     return group

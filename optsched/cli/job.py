@@ -10,6 +10,7 @@ from optsched.api.kinds import JOB
 from optsched.cli.cluster import cluster_options
 from optsched.cli.files import check_manifests, file_option, read_manifests
 from optsched.cli.flags import Duration
+from optsched.cli.groups import Group
 from optsched.cli.jobs import (
     ABORT,
     RESUME,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.cli.cluster import Place
 
 
-@click.group()
+@click.group(cls=Group)
 def job() -> None:
     """Run, list, view, watch, suspend, resume and delete batch jobs."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
+from optsched.cli.groups import Group
 from optsched.cli.parameters import Amount, RenamedOption
 from optsched.cli.screen import PlainConsole, echo
 from optsched.local.assets import AssetsError, require
@@ -38,7 +39,7 @@ directory_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def local() -> None:
     """Run a Kubernetes control plane on this machine, with emulated nodes."""
 

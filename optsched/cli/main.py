@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Final, NamedTuple
 
@@ -10,6 +9,7 @@ import click
 
 from optsched import __version__
 from optsched.cli.endings import EndingCommand
+from optsched.cli.groups import Group
 
 
 class Entry(NamedTuple):
@@ -96,23 +96,12 @@ COMMANDS: Final = {
 """Commands by name; the module has each under its own name, `_` for `-`."""
 
 
-class Commands(EndingCommand, click.Group):
+class Commands(EndingCommand, Group):
     """Loads a command when it is asked for: the solver takes a second, a queue does not."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
         return sorted({*COMMANDS, *super().list_commands(ctx)})
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See click; a name that is close to that of a command is in the message."""
-        name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
-            close = get_close_matches(name, self.list_commands(ctx), n=1)
-            hint = f" Did you mean {close[0]}?" if close else ""
-            ctx.fail(f"There is no command {name!r}.{hint}")
-        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """One of them."""

@@ -63,6 +63,10 @@ class RenamedOption(click.Option):
         super().__init__(*arguments, **options)
         self.former = frozenset(former)
 
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """See `click.Option`."""
+        return " / ".join(f"'{name}'" for name in current_names(self))
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """See `click.Option`."""
         opts, secondary = self.opts, self.secondary_opts

@@ -10,6 +10,7 @@ from optsched.api.kinds import JOB, POD, QUEUE
 from optsched.api.wellknown import JOB_NAME
 from optsched.cli.cluster import Exit, Failure, ask, cluster_options, listed_in
 from optsched.cli.columns import PODS, queue_of_pod
+from optsched.cli.groups import Group
 from optsched.cli.names import names_of, namespace_option
 from optsched.cli.output import output_option, show_list, with_namespace
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]
 
 
-@click.group()
+@click.group(cls=Group)
 def pod() -> None:
     """List the pods of jobs and queues."""
 

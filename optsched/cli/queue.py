@@ -12,6 +12,7 @@ from optsched.api.kinds import COMMAND, QUEUE, Ref
 from optsched.api.wellknown import CLOSED_BY_PARENT, DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.cli.cluster import Exit, Failure, ask, cluster_options, create, listed, read
 from optsched.cli.columns import QUEUES, Column, Table, amounts, in_tree, name_of, parent_of
+from optsched.cli.groups import Group
 from optsched.cli.manifests import (
     AMOUNTS,
     QueueFlags,
@@ -87,7 +88,7 @@ def spec_options(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]  # with seven flags instead of one argument
 
 
-@click.group()
+@click.group(cls=Group)
 def queue() -> None:
     """List, show, create, open, close, change and delete queues."""
 

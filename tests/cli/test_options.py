@@ -102,6 +102,37 @@ def test_every_program_that_is_installed_is_on_the_page() -> None:
     assert old == {name for name in COMMANDS if name in old}
 
 
+# --- mistyped words -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("jobs list", "There is no command 'jobs'. Did you mean job?"),
+        ("Queue list", "There is no command 'Queue'. Did you mean queue?"),
+        ("job lst", "There is no command 'lst'. Did you mean list?"),
+        ("job get one", "There is no command 'get'. Did you mean view?"),
+        ("job submit", "There is no command 'submit'. Did you mean run?"),
+        ("job cancel one", "There is no command 'cancel'. Did you mean delete?"),
+        ("queue describe one", "There is no command 'describe'. Did you mean get?"),
+        ("queue opperate", "There is no command 'opperate'. Did you mean operate?"),
+        ("queue frob", "There is no command 'frob'. There are create, delete, get, list, operate."),
+        ("jobflow crate", "There is no command 'crate'. Did you mean create?"),
+        ("pod ls", "There is no command 'ls'. Did you mean list?"),
+        ("local upp", "There is no command 'upp'. Did you mean up?"),
+        ("job list --namespce x", "'--namespace'"),
+        ("solve x --modle y", "'--model'"),
+        ("solve a.vbp --time-limt 3", "Did you mean '--time-limit'?"),
+        ("local up --kube-schduler", "'--kube-scheduler'"),
+        ("job list -o jsn", "'-o' / '--output': 'jsn' is not one of 'table', 'wide'"),
+    ],
+)
+def test_what_was_meant_is_named_at_every_level(cluster: FakeCluster, line: str, hint: str) -> None:
+    result = optsched(*line.split())
+    assert (result.exit_code, cluster.calls) == (2, [])
+    assert hint in result.stderr
+
+
 # --- -n, -N and --namespace ----------------------------------------------------------------------
 
 

@@ -1,0 +1,39 @@
+"""Groups of commands, which say what was meant where there is no such command."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Final
+
+import click
+
+KUBECTL_WORDS: Final = {
+    "apply": ("run", "create"),
+    "cancel": ("delete",),
+    "create": ("run",),
+    "describe": ("view", "get"),
+    "get": ("view", "list"),
+    "ls": ("list",),
+    "rm": ("delete",),
+    "show": ("view", "get"),
+    "submit": ("run", "create"),
+    "update": ("operate",),
+}
+"""Words of other tools, and what the command may be called here."""
+
+
+class Group(click.Group):
+    """A group whose message about a mistyped command names the one that was meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See `click.Group`."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            known = self.list_commands(ctx)
+            meant = [word for word in KUBECTL_WORDS.get(name.lower(), ()) if word in known]
+            close = meant or get_close_matches(name.lower(), known)
+            hint = f" Did you mean {close[0]}?" if close else f" There are {', '.join(known)}."
+            ctx.fail(f"There is no command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
