@@ -171,3 +171,49 @@ def test_a_claim_gets_two_devices_of_one_kind_by_the_first_alternative_that_ther
     site.pod("q", resourceClaims=names("rest"))
     events = until(lambda: site.events("q"), "not all are free any more")
     assert any(f"all of class {driver(site)}" in e["message"] for e in events)
+
+
+def test_dear_claims_of_one_user_stop_no_session(site: Site) -> None:
+    """Long selectors, ways that do not end, and constraints that nothing meets: others start."""
+    nodes = site.nodes(4)
+    colour = f"{driver(site)}/colour"
+    made = [
+        {"name": f"gpu-{i}", "attributes": {"colour": {"string": "abcdefg"[i % 7]}}}
+        for i in range(16)
+    ]
+    serve(site, *((node, tuple(made)) for node in nodes))
+    model = f"device.attributes['{driver(site)}'].colour"
+    long = " || ".join(f"{model} == 'x{i}'" for i in range(120))
+    exactly = {"deviceClassName": driver(site), "count": 1}
+    for number in range(8):
+        texts = [f"{long} || {model} == '{number}-{i}'" for i in range(8)]
+        selectors = [{"cel": {"expression": text}} for text in texts]
+        dear = [
+            {"name": f"r{i}", "exactly": {**exactly, "selectors": selectors[i:]}} for i in range(8)
+        ]
+        tied = [{"name": f"r{i}", "exactly": exactly} for i in range(8)]
+        constraints = [{"distinctAttribute": colour}]
+        for name, spec in (
+            (f"dear-{number}", {"devices": {"requests": dear}}),
+            (f"tied-{number}", {"devices": {"requests": tied, "constraints": constraints}}),
+        ):
+            body = {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name},
+                "spec": spec,
+            }
+            site.api.post(claims(site), body)
+            site.pod(name, resourceClaims=names(name))
+    scheduler = site.scheduler()
+    claim(site, "plain")
+    site.pod("plain", resourceClaims=names("plain"))
+    site.pod("bare")
+    for name in ("plain", "bare"):
+        until(lambda name=name: node_of(site, name), "pods of others start")
+    # Nothing serves these: each says why in its own words.
+    for name, why in (("tied-0", "too few devices free"), ("dear-0", "r0")):
+        events = until(lambda name=name: site.events(name), "it is told why it waits")
+        assert any(why in e["message"] for e in events), events
+    assert scheduler.ask("/healthz")[0] == 200
+    assert scheduler.num_broken() == 0
