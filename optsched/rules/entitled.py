@@ -15,6 +15,7 @@ from optsched.rules.base import Rule, Violation
 from optsched.rules.consolidation import CONSOLIDATE
 from optsched.rules.intact import find_losses, lacks_role
 from optsched.rules.needless import find_needless
+from optsched.rules.victims import Claims
 from optsched.rules.wording import amount_text
 from optsched.rules.world import add_into, summed, taken_by
 from optsched.units import PODS
@@ -108,13 +109,17 @@ class Entitled(Rule):
             yield Violation(self.name, "reclaim", "no rule of the policy says what queues deserve")
             return
         shares = _Shares(world, due, by_use=by_use)
+        claims = Claims(world)
         for (preemptor, lender), reclaim in sorted(reclaims.items(), key=lambda e: e[1].last):
             asked = sorted(summed(taken_by(t) for t in world.placed_of.get(preemptor, [])))
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
+            gang = world.snapshot.gang_by_key[preemptor]
+            # What is guaranteed does not depend on how large the gangs are that hold it.
+            returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
             for where, detail in (
                 *shares.overclaims(borrower, lender, asked),
-                *shares.overreturns(lender, borrower, asked, reclaim.tasks),
+                *shares.overreturns(lender, borrower, asked, returned),
                 *shares.sunk(lender, borrower, reclaim.tasks),
             ):
                 found = f"{detail}, reclaim for {preemptor}"

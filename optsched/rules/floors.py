@@ -6,6 +6,7 @@ one, it gets that back whatever their pods say of themselves.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,9 +57,17 @@ class Floors:
             (V,) True for each.
 
         """
-        found = np.zeros_like(self.waivable)
         if not self.waivable.any():
-            return found
+            return np.zeros_like(self.waivable)
+        waived: Bool = self.covered(queue, request, least, held) & self.waivable
+        return waived
+
+    def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
+        """Return the tasks of other queues that a gang may reclaim within a guarantee.
+
+        Parameters and shape as in `waived`, whatever the tasks say of themselves.
+        """
+        found = np.zeros_like(self.waivable)
         asked, queues, running = (request > 0).all(axis=0), self._queues, self._running
         for a in np.flatnonzero(queues.subtree[:, queue]).tolist():
             floor = queues.guarantee[a]
@@ -67,5 +76,12 @@ class Floors:
                 continue
             elsewhere = ~np.append(queues.subtree[a], False)[running.queue_of]
             found |= elsewhere & (running.request[:, named] > 0).any(axis=1)
-        waived: Bool = found & self.waivable
-        return waived
+        return found
+
+    @cached_property
+    def owed(self) -> Bool:
+        """(Q,) queues that hold less of something than is guaranteed to them."""
+        queues = self._queues
+        lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
+        owed: Bool = np.logical_or.reduce(lacks, axis=1)
+        return owed

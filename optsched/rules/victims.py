@@ -39,7 +39,7 @@ class Victims(Rule):
     def verify_evictions(self, world: World) -> Iterator[Violation]:
         """See `Rule`."""
         seen: set[str] = set()
-        claims = _Claims(world)
+        claims = Claims(world)
         for eviction in world.evictions:
             where = f"task {eviction.task}"
             if eviction.task in seen:
@@ -188,7 +188,7 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
     return bool(task.cooldown_ms) and now_ms < task.started_ms + task.cooldown_ms
 
 
-class _Claims:
+class Claims:
     """What victims say of themselves, and the claims against which it does not hold.
 
     It does not hold against gangs that reclaim within what is guaranteed to their queues.
@@ -209,16 +209,19 @@ class _Claims:
         world, task = self._world, self._world.task_by_key[eviction.task]
         refusal = "" if eviction.action == SHUFFLE else _refusal(task, self._now_ms)
         gang = world.snapshot.gang_by_key.get(eviction.preemptor)
+        if not refusal or gang is None or eviction.action not in _RECLAIMS:
+            return refusal
+        return "" if self.covers(gang, task) else refusal
+
+    def covers(self, gang: Gang, task: Task) -> bool:
+        """Whether a gang reclaims a task within what is guaranteed to its queue, or above it."""
+        world, queues = self._world, self._world.snapshot.queue_by_name
         lender = world.snapshot.gang_by_key.get(task.gang)
-        if not refusal or gang is None or lender is None or eviction.action not in _RECLAIMS:
-            return refusal
-        queues = world.snapshot.queue_by_name
-        if gang.queue not in queues or lender.queue not in queues:
-            return refusal
+        if lender is None or gang.queue not in queues or lender.queue not in queues:
+            return False
         theirs = {queue.name for queue in world.ancestors(queues[lender.queue])}
         chain = [q for q in world.ancestors(queues[gang.queue]) if q.name not in theirs]
-        is_covered = any(self._is_covered(queue, gang, task) for queue in chain)
-        return "" if is_covered else refusal
+        return any(self._is_covered(queue, gang, task) for queue in chain)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
         """Whether what a gang claims for a queue is within its guarantee, which a victim holds."""
@@ -228,8 +231,8 @@ class _Claims:
             return False
         below = self._world.below(queue)
         parts = [self._world.held_by_queue[name] for name in below]
-        claiming = sorted(key for name in below for key in self._gangs.get(name, ()))
-        parts += [_least(self._world.snapshot.gang_by_key[key]) for key in claiming]
+        claiming = {gang.key, *(key for name in below for key in self._gangs.get(name, ()))}
+        parts += [_least(self._world.snapshot.gang_by_key[key]) for key in sorted(claiming)]
         held = summed(parts)
         return all(held.get(r, 0) <= amount for r, amount in floor.items())
 

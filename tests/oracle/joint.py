@@ -733,7 +733,22 @@ class Joint:
                 model.add(one <= on)
             asked = sorted({r for p in gang.waiting for r in p.request} - {"pods"})
             self._claim(gang.queue, lender, asked, on)
-            self._lend(lender, gang.queue, asked, on, ways)
+            kept = [(p, one) for p, one in ways if not self._is_guaranteed(gang, lender, p)]
+            self._lend(lender, gang.queue, asked, on, (ways, kept))
+
+    def _is_guaranteed(self, gang: _Gang, lender: str, pod: _Pod) -> bool:
+        """Whether a gang may take a pod past what is due to the lender (victims.md)."""
+        inst = self.inst
+        common = set.intersection(*(set(p.request) for p in gang.waiting))
+        number = max(gang.need, 1)
+        least = {r: number * min(p.request[r] for p in gang.waiting) for r in common}
+        for a in inst.apart(gang.queue, lender):
+            floor = {r: n for r, n in inst.field(a, "guarantee").items() if n and least.get(r)}
+            held = _summed(inst.held(q) for q in inst.below(a))
+            fits = all(held.get(r, 0) + least[r] <= n for r, n in floor.items())
+            if fits and any(pod.request.get(r) for r in floor):
+                return True
+        return False
 
     def _due_of(self, queue: str, asked: Sequence[str]) -> dict[str, int]:
         due = self.due.get(queue, {})
@@ -756,9 +771,10 @@ class Joint:
         queue: str,
         asked: Sequence[str],
         on: cp_model.IntVar,
-        ways: Sequence[tuple[_Pod, cp_model.IntVar]],
+        leaving: tuple[Sequence[tuple[_Pod, cp_model.IntVar]], ...],
     ) -> None:
         inst, model = self.inst, self.model
+        ways, kept = leaving
         for a in inst.apart(lender, queue):
             under = inst.below(a)
             for r, floor in inst.field(a, "guarantee").items():
@@ -766,7 +782,7 @@ class Joint:
                 if self.held(under, r) >= floor and not isinstance(left, int):
                     model.add(left >= floor).only_enforce_if(on)
             named = self._due_of(a, asked)
-            bound = [one for p, one in ways if named.keys() & p.request.keys()]
+            bound = [one for p, one in kept if named.keys() & p.request.keys()]
             if not bound:
                 continue
             any_bound = model.new_bool_var("")

@@ -60,6 +60,22 @@ def test_it_holds_against_claims_beyond_a_guarantee(
     assert evicted(decide(contest(asked, {}, floor=floor), solver=solver)) != []
 
 
+@pytest.mark.parametrize("shares", ["capacity", "proportion"])
+@pytest.mark.parametrize("solver", [True, False])
+def test_the_size_of_a_gang_does_not_keep_a_queue_from_its_guarantee(
+    shares: str, *, solver: bool
+) -> None:
+    whole = decide(contest(2, {}, least=8), shares, solver=solver)
+    assert len(evicted(whole)) == 8
+    assert evicted(decide(contest(2, {}, least=8, floor=0), shares, solver=solver)) == []
+    assert evicted(decide(contest(5, {}, least=8), shares, solver=solver)) == []
+    # What the lender is guaranteed itself stays.
+    floors = contest(2, {}, least=8)
+    lab = replace(floors.queue_by_name["lab"], guarantee=cpus(1))
+    queues = tuple(lab if queue.name == "lab" else queue for queue in floors.queues)
+    assert evicted(decide(replace(floors, queues=queues), shares, solver=solver)) == []
+
+
 def test_the_verifier_tells_claims_within_a_guarantee_from_others() -> None:
     shield = SHIELDS["preemptable"]
     placed = [a for a in decide(contest(2, shield)).actions if not isinstance(a, Evict)]

@@ -333,7 +333,11 @@ class _Reclaiming:
             if self._facts.returns_by_use:
                 some = due
                 kept = mine[(groups.request[mine] * due).any(axis=1)]
-            if len(kept):
+            # A claim within a guarantee may take whole gangs past what is due to their queue.
+            is_open = pair is None and any(
+                self._facts.floors.owed[self._line(kind.queue)].any() for kind in able
+            )
+            if len(kept) and not is_open:
                 self._add_return_rows(a, (kept, mine, counted), np.flatnonzero(some), pair)
             for r in np.flatnonzero(queues.guarantee[a]).tolist():
                 left = int(queues.allocated[queues.subtree[a], r].sum() - queues.guarantee[a, r])

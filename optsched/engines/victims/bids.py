@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -78,6 +79,27 @@ class Bidding:
             return None
         candidates = self._candidates(gang, state, grows=False)
         return self._bid(gang, state, within, candidates, self.facts.counts_of(gang))
+
+    def bid_within_guarantee(
+        self, gang: int, state: State, within: Bool | None = None
+    ) -> Bid | None:
+        """What a gang may have reclaimed within a guarantee, of all that lenders hold above theirs.
+
+        A gang that leaves as a whole may then hold more than its queue holds above its due. None
+        where nothing that the gang requests is guaranteed to its queue, or to one above it.
+        """
+        if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
+            return None
+        least, request = self._least(gang, grows=False), self.facts.request_of(gang)
+        held = self.problem.queues.summed_up(state.used)
+        queue = int(self.problem.queue_of[gang])
+        covered = self.facts.floors.covered(queue, request, least, held)
+        if not covered.any():
+            return None
+        leave, reclaimed, claims = self._candidates(gang, state, grows=False)
+        who = _Candidates(leave & covered & reclaimed, reclaimed & covered, claims)
+        bid = self._bid(gang, state, within, who, self.facts.counts_of(gang))
+        return None if bid is None else replace(bid, lendings=())
 
     def bid_growth(
         self, gang: int, state: State, rest: I64, within: Bool | None = None

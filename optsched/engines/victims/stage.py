@@ -328,7 +328,15 @@ class _Stage:
 
     def _clear(self, gang: int) -> bool:
         """Evict for the minimum of a gang; False when it stays out."""
-        return self._make_room(gang, self._bidding.bid, is_last=True)
+        if self._make_room(gang, self._bidding.bid, is_last=True):
+            return True
+        if gang in self._means.on_trial:
+            return False
+        # What is guaranteed does not depend on how large the gangs are that hold it.
+        if not self._make_room(gang, self._bidding.bid_within_guarantee, is_last=False):
+            return False
+        self._hopeless.pop(gang, None)
+        return True
 
     def _grow(self, gang: int, rest: I64) -> bool:
         """Evict for (E,) more tasks of a gang that has its minimum; False when it gets none."""
