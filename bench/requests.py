@@ -203,8 +203,8 @@ def play(site: Site, work: Workload, audit: Audit) -> Measured:
         site.api.post(path, body)
 
     def has_ended() -> bool:
-        phases = Counter(job["status"]["state"]["phase"] for job in site.api.items(path))
-        return phases["Completed"] == work.num_jobs
+        states = [job.get("status", {}).get("state", {}) for job in site.api.items(path)]
+        return [state.get("phase") for state in states] == ["Completed"] * work.num_jobs
 
     until(has_ended, "all jobs have ended", END_S)
     time.sleep(QUIET_S)

@@ -54,8 +54,11 @@ WORKERS: Final = 64
 LOOK_S: Final = 0.2
 """How often it is asked whether this process leads."""
 
-NUMBERS_EVERY_S: Final = 1.0
+NUMBERS_EVERY_S: Final = 3.0
 """How often a status is written of which nothing but numbers has changed."""
+
+SETTLE_S: Final = 2.0
+"""How long numbers may wait for what is likely to follow: pods start and end one by one."""
 
 TELL_AFTER: Final = 5
 """Failures in a row of one key after which the log says so."""
@@ -110,6 +113,8 @@ class Controllers:
         self._queue: WorkQueue[Key] = WorkQueue(parts.waiting.chance)
         self._leads = False
         self._written_s: dict[Ref, float] = {}
+        self._late_s: dict[Ref, float] = {}
+        """Objects whose status lacks numbers, and since when."""
         self._stopping = asyncio.Event()
         self._broken: set[tuple[Kind, Scope]] = set()
         self._away: set[object] = set()
@@ -210,6 +215,7 @@ class Controllers:
         self._parts.metrics.leading.set(False)
         log.warning("another process may work from now on")
         self._queue.clear()
+        self._late_s.clear()
 
     # --- following -------------------------------------------------------------------------------
 
@@ -297,7 +303,7 @@ class Controllers:
         controller, ref = self._controllers[key[0]], key[1]
         began_s = self._parts.clock.monotonic()
         try:
-            effects = self._due(controller.decide(ref, self.store), began_s)
+            effects = self._due(controller.decide(ref, self.store), ref, began_s)
             log.debug("%s %s: %d things to do", controller.name, ref, len(effects))
             agains = await self._executor.carry_out(effects)
         except Stale as e:
@@ -319,16 +325,22 @@ class Controllers:
         seconds = self._parts.clock.monotonic() - began_s
         self._parts.metrics.looked(controller.name, "done", seconds)
 
-    def _due(self, effects: Effects, now_s: float) -> Effects:
-        """The effects, but for a status that may wait and was written a moment ago."""
+    def _due(self, effects: Effects, ref: Ref, now_s: float) -> Effects:
+        """The effects, but for a status that may wait for what is likely to follow."""
+        if not any(isinstance(effect, PatchStatus) for effect in effects):
+            self._late_s.pop(ref, None)
         return tuple(self._due_or_again(effect, now_s) for effect in effects)
 
     def _due_or_again(self, effect: Effect, now_s: float) -> Effect:
         if not isinstance(effect, PatchStatus):
             return effect
-        written_s = self._written_s.get(effect.ref)
-        if effect.may_wait and written_s is not None and now_s < written_s + NUMBERS_EVERY_S:
-            return Again(written_s + NUMBERS_EVERY_S - now_s)
+        if effect.may_wait:
+            due_s = self._late_s.setdefault(effect.ref, now_s) + SETTLE_S
+            if effect.ref in self._written_s:
+                due_s = max(due_s, self._written_s[effect.ref] + NUMBERS_EVERY_S)
+            if now_s < due_s:
+                return Again(due_s - now_s)
+        self._late_s.pop(effect.ref, None)
         self._written_s[effect.ref] = now_s
         if len(self._written_s) > _REMEMBERED:
             since_s = now_s - NUMBERS_EVERY_S

@@ -259,8 +259,10 @@ class Scheduler:
         if self._changed.is_set():
             self._changed.clear()
             return
+        due_ms, now_ms = self._due_ms, self._parts.clock.now_ms()
+        due_s = LOOK_S if due_ms is None else (due_ms - now_ms) / 1000
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(min(LOOK_S, max(SETTLE_S, due_s))):
                 await self._changed.wait()
         except TimeoutError:
             return
@@ -288,10 +290,15 @@ class Scheduler:
             await self._session(snapshot, policy)
         self._tell(now_ms)
 
+    @property
+    def _due_ms(self) -> int | None:
+        """When statuses or events are due that were put off; None for none."""
+        due = (self._book.due_ms, self._notices.due_ms)
+        return min((due_ms for due_ms in due if due_ms is not None), default=None)
+
     def _is_due(self, now_ms: int) -> bool:
         """Whether statuses or events were put off until now."""
-        due = (self._book.due_ms, self._notices.due_ms)
-        return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
+        return self._due_ms is not None and self._due_ms <= now_ms
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
         """The cluster, with what queues have used if the policy looks at it."""

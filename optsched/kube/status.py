@@ -16,6 +16,7 @@ from optsched.api.queue import QueueCounts
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch
 from optsched.domain.amounts import total
 from optsched.domain.cluster import GangPhase
+from optsched.domain.task import TaskStatus
 from optsched.formats.usage import USAGE, usage_text
 from optsched.kube.ports import Ref
 from optsched.session.status import gang_status
@@ -43,8 +44,11 @@ MESSAGE_EVERY_MS: Final = 30_000
 NEWS_EVERY_MS: Final = 1_000
 """How often a PodGroup is written whose phase or conditions change; the first time at once."""
 
-COUNTS_EVERY_MS: Final = 2_000
+COUNTS_EVERY_MS: Final = 3_000
 """How often a PodGroup is written of which nothing but counts of pods has changed."""
+
+SETTLE_MS: Final = 2_000
+"""How long a gang whose pods start or end one by one may say nothing: more is to follow."""
 
 QUEUE_EVERY_MS: Final = 3_000
 """How often a queue is written while what it holds changes all the time."""
@@ -164,6 +168,16 @@ def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     return MESSAGE_EVERY_MS if is_counted else COUNTS_EVERY_MS
 
 
+def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
+    """How long a PodGroup may wait for what is likely to follow, from the first difference on."""
+    is_counted = status.phase.value in (group.status.phase, GangPhase.RUNNING.value)
+    has_ended = status.succeeded + status.failed > 0
+    is_moving = (has_ended and status.running > 0) or any(
+        task.status is TaskStatus.BOUND for task in gang.tasks
+    )
+    return SETTLE_MS if is_counted and is_moving else 0
+
+
 # --- queues --------------------------------------------------------------------------------------
 
 
@@ -266,12 +280,26 @@ class _Look:
 
 
 @dataclass(frozen=True, slots=True)
+class _Late:
+    """A PodGroup does not say what it should: since when, and since when it should this phase."""
+
+    since_ms: int
+    phase: GangPhase
+    phase_ms: int
+
+    def turned(self, phase: GangPhase, now_ms: int) -> _Late:
+        """The same, with the phase that it should say by now."""
+        return self if phase is self.phase else _Late(self.since_ms, phase, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
-    """How a gang was last looked at; None for one that has to be looked at again."""
+    """How a gang was last looked at; no look for one that has to be looked at again."""
 
     look: _Look | None
     share: Share
     written_ms: int
+    late: _Late | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,14 +374,19 @@ class StatusBook:
         share = share_of(look.gang, status)
         self._count(seen, share)
         written_ms = 0 if seen is None else seen.written_ms
-        patch = None if look.group is None else group_patch(look.group, status, now_ms)
+        late = None if seen is None else seen.late
+        late = (late or _Late(now_ms, status.phase, now_ms)).turned(status.phase, now_ms)
+        patch = None if look.group is None else group_patch(look.group, status, late.phase_ms)
         if patch is None or look.group is None:
             self._seen[key] = _Seen(look, share, written_ms)
             return None
-        due_ms = written_ms + pause_ms(look.group, patch)
+        due_ms = max(
+            written_ms + pause_ms(look.group, patch),
+            late.since_ms + settle_ms(look.gang, look.group, status),
+        )
         if now_ms < due_ms:
             self._put_off(due_ms)
-            self._seen[key] = _Seen(None, share, written_ms)
+            self._seen[key] = _Seen(None, share, written_ms, late)
             return None
         self._seen[key] = _Seen(look, share, now_ms)
         return patch

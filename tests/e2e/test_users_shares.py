@@ -25,7 +25,7 @@ def test_what_was_borrowed_comes_back_on_demand(site: Site, solver: str) -> None
     site.gang("b", 20, queue=qb)
     site.gang("c", 20, queue=qc)
     settle(site, scheduler, {"a": 60, "b": 20, "c": 20})
-    assert site.group_status("a")["phase"] == "Running"
+    site.await_phase("a", "Running")
 
 
 def test_the_demo_of_the_capacity_plugin_ends_with_two_and_six(site: Site) -> None:

@@ -28,6 +28,7 @@ from optsched.controllers.manifests import name_of, owner_reference
 from optsched.controllers.podgroup import Options, PodGroups
 from optsched.controllers.queue import QUEUES
 from optsched.controllers.world import Index
+from optsched.kube import controllers as module
 from optsched.kube.controller_metrics import ControllerMetrics
 from optsched.kube.controllers import Controllers, Parts
 from optsched.kube.errors import Forbidden, Rejected, ServerFault, Unreachable
@@ -288,8 +289,12 @@ async def test_what_was_just_written_is_known_before_any_watch_tells() -> None:
     assert [n for name, n in rounds if name == "a"] == [0, 1, 2, 3]
 
 
-async def test_numbers_are_written_once_a_second_and_all_else_at_once() -> None:
+async def test_numbers_are_written_together_and_all_else_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What the queue says it has, one after the other; its state is no number."""
+    monkeypatch.setattr(module, "SETTLE_S", 0.05)
+    monkeypatch.setattr(module, "NUMBERS_EVERY_S", 0.1)
     server = play(num_sets=0)
 
     def follow(queue: Any, _: Any) -> tuple[PatchStatus, ...]:
@@ -317,8 +322,14 @@ async def test_numbers_are_written_once_a_second_and_all_else_at_once() -> None:
         await server.patch(Ref(QUEUE, "", "a"), {"spec": {"wanted": {"state": "Closed"}}})
         await process.until(lambda: said() == 2)
         process.clock.seconds += 1
-        await server.patch(Ref(QUEUE, "", "a"), {"spec": {"wanted": {"running": 3}}})
-        await process.until(lambda: said() == 3)
+        done = server.num_writes
+        for number in (3, 4, 5):
+            await server.patch(Ref(QUEUE, "", "a"), {"spec": {"wanted": {"running": number}}})
+            await process.until_idle()
+            assert (said(), server.num_writes) == (2, done + number - 2), "more is to follow"
+        process.clock.seconds += 0.05
+        await process.until(lambda: said() == 5)
+        assert server.num_writes == done + 4
 
 
 async def test_a_mistake_in_one_object_does_not_keep_others_waiting(

@@ -38,6 +38,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "SWEPT_AT", 8)
     monkeypatch.setattr(controllers_module, "_REMEMBERED", 4)
     monkeypatch.setattr(controllers_module, "NUMBERS_EVERY_S", -1.0)
+    monkeypatch.setattr(controllers_module, "SETTLE_S", -1.0)
 
 
 def members(name: str, phase: str = "", at: str = "") -> list[dict[str, Any]]:

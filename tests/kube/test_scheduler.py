@@ -206,7 +206,9 @@ async def test_a_gang_is_bound_and_says_so(tmp_path: Path) -> None:
     plant = Plant(tmp_path, node(), group("g", {"minMember": 2}), *members("a", "b"))
     async with plant.at_work():
         await until(lambda: plant.node_of("a") == plant.node_of("b") == "n1")
-        plant.tell()
+        mark = {"scheduling.k8s.io/group-name": "g"}
+        started = {"phase": "Running"}
+        plant.tell(*(pod(n, {"nodeName": "n1"}, started, annotations=mark) for n in "ab"))
         await until(lambda: plant.group().get("phase") == "Running")
     (condition,) = plant.group()["conditions"]
     assert (condition["type"], condition["status"]) == ("Scheduled", "True")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ from optsched.kube.status import (
     NEWS_EVERY_MS,
     QUEUE_EVERY_MS,
     READY,
+    SETTLE_MS,
     Outcome,
     StatusBook,
 )
@@ -78,7 +80,7 @@ class World:
 
     @property
     def group(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.api.objects[GROUP]["status"]
+        status: dict[str, Any] = self.api.objects[GROUP].get("status", {})
         return status
 
     @property
@@ -107,6 +109,8 @@ def test_phases_are_volcanos(
     pods: list[dict[str, Any]], phase: str, counts: tuple[int, int, int]
 ) -> None:
     world = World(*pods)
+    world.tell()
+    world.now_ms += SETTLE_MS
     world.tell()
     group, _ = parse_podgroup(world.api.objects[GROUP])
     assert group is not None
@@ -141,6 +145,8 @@ def test_a_gang_that_starts_says_so_and_waits_no_more() -> None:
     world.tell(g=NO_ROOM)
     world.now_ms += 10_000
     world.put(member("a", at="n1"), member("b", at="n1"))
+    assert GROUP not in [patch.ref for patch in world.tell()], "its pods are about to run"
+    world.now_ms += SETTLE_MS
     world.tell()
     by_type = {condition["type"]: condition for condition in world.group["conditions"]}
     assert by_type == {
@@ -206,17 +212,50 @@ def test_a_message_that_was_put_off_is_written_although_nothing_else_happens() -
 
 
 def test_counts_are_written_together_after_a_moment() -> None:
-    world = World(member("a", at="n1"), member("b", at="n1"))
+    names = "abc"
+    world = World(*(member(name, "Running", "n1") for name in names))
     world.tell()
+    world.now_ms += 2 * COUNTS_EVERY_MS
+    first_ms = world.now_ms
     for name in "ab":
+        world.put(member(name, "Succeeded", "n1"))
+        assert GROUP not in [patch.ref for patch in world.tell()]
         world.now_ms += 500
-        world.put(member(name, "Running", "n1"))
-        assert world.tell() == []
-    assert world.book.due_ms == START_MS + COUNTS_EVERY_MS
-    world.now_ms = START_MS + COUNTS_EVERY_MS
+    assert world.book.due_ms == first_ms + SETTLE_MS
+    world.now_ms = first_ms + SETTLE_MS
     assert [patch.ref for patch in world.tell()] == [GROUP]
-    assert world.group["running"] == 2
-    assert world.book.due_ms is None
+    assert (world.group["running"], world.group["succeeded"]) == (1, 2)
+
+
+def test_a_gang_that_starts_pod_by_pod_is_written_once() -> None:
+    world = World(member("a", at="n1"), member("b", at="n1"))
+    assert GROUP not in [patch.ref for patch in world.tell()]
+    world.now_ms += 500
+    world.put(member("a", "Running", "n1"))
+    assert world.tell() == []
+    world.now_ms += 500
+    world.put(member("b", "Running", "n1"))
+    assert [patch.ref for patch in world.tell()] == [GROUP], "all are there: nothing follows"
+    assert (world.group["phase"], world.group["running"]) == ("Running", 2)
+    assert world.condition["lastTransitionTime"] == START, "it is stamped when it was placed"
+
+
+def test_a_gang_whose_pods_start_slowly_is_written_now_and_then() -> None:
+    """Within 5 s it says what is so, and no more often than every 2 s."""
+    names = [f"p{i:02d}" for i in range(30)]
+    world = World(*(member(name, at="n1") for name in names))
+    written, late_ms = [], 0
+    for i in range(2 * len(names)):
+        world.now_ms = START_MS + 1000 * i
+        if i < len(names):
+            world.put(member(names[i], "Running", "n1"))
+        if GROUP in [patch.ref for patch in world.tell()]:
+            written.append(i)
+        num_running = min(i + 1, len(names))
+        late_ms = 0 if world.group.get("running") == num_running else late_ms + 1000
+        assert late_ms < 5_000
+    assert min(b - a for a, b in pairwise(written)) >= SETTLE_MS / 1000
+    assert world.group["running"] == len(names)
 
 
 def test_a_gang_that_is_let_in_says_so_at_once() -> None:
@@ -254,7 +293,7 @@ def test_a_patch_that_got_lost_is_made_again_when_its_object_changes() -> None:
 
 
 def test_what_was_refused_is_written_again_after_a_while() -> None:
-    world = World(member("a", at="n1"), member("b", at="n1"))
+    world = World(member("a", "Running", "n1"), member("b", "Running", "n1"))
     refused = world.ask()
     assert {patch.ref for patch in refused} == {GROUP, Ref(QUEUE, "", "default")}
     for patch in refused:
