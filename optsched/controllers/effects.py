@@ -77,13 +77,14 @@ class PatchStatus(Patch):
 
     Attributes
     ----------
-    may_wait
-        Nobody acts on what has changed, such as numbers of pods, and more of it is likely on its
-        way: it is left out if the object has been written shortly before, and decided on again.
+    may_wait_s
+        How long the patch may wait, in seconds. Nothing acts on what has changed, such as numbers
+        of pods, and more of it is likely to follow: the patch is left out for that long, longer
+        if the object has been written shortly before, and decided on again.
 
     """
 
-    may_wait: bool = False
+    may_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,11 +54,8 @@ WORKERS: Final = 64
 LOOK_S: Final = 0.2
 """How often it is asked whether this process leads."""
 
-NUMBERS_EVERY_S: Final = 3.0
-"""How often a status is written of which nothing but numbers has changed."""
-
-SETTLE_S: Final = 2.0
-"""How long numbers may wait for what is likely to follow: pods start and end one by one."""
+NUMBERS_EVERY_S: Final = 2.0
+"""How often a status is written that may wait."""
 
 TELL_AFTER: Final = 5
 """Failures in a row of one key after which the log says so."""
@@ -114,7 +111,7 @@ class Controllers:
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._late_s: dict[Ref, float] = {}
-        """Objects whose status lacks numbers, and since when."""
+        """Objects whose status waits to be written, and since when."""
         self._stopping = asyncio.Event()
         self._broken: set[tuple[Kind, Scope]] = set()
         self._away: set[object] = set()
@@ -334,8 +331,8 @@ class Controllers:
     def _due_or_again(self, effect: Effect, now_s: float) -> Effect:
         if not isinstance(effect, PatchStatus):
             return effect
-        if effect.may_wait:
-            due_s = self._late_s.setdefault(effect.ref, now_s) + SETTLE_S
+        if effect.may_wait_s:
+            due_s = self._late_s.setdefault(effect.ref, now_s) + effect.may_wait_s
             if effect.ref in self._written_s:
                 due_s = max(due_s, self._written_s[effect.ref] + NUMBERS_EVERY_S)
             if now_s < due_s:

@@ -293,7 +293,6 @@ async def test_numbers_are_written_together_and_all_else_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the queue says it has, one after the other; its state is no number."""
-    monkeypatch.setattr(module, "SETTLE_S", 0.05)
     monkeypatch.setattr(module, "NUMBERS_EVERY_S", 0.1)
     server = play(num_sets=0)
 
@@ -302,8 +301,8 @@ async def test_numbers_are_written_together_and_all_else_at_once(
         known = {"state": status.get("state"), "running": status.get("running")}
         if name_of(queue) != "a" or known == spec["wanted"]:
             return ()
-        may_wait = known["state"] == spec["wanted"]["state"]
-        return (PatchStatus(QUEUE, "", "a", {"status": spec["wanted"]}, may_wait=may_wait),)
+        wait_s = 0.05 if known["state"] == spec["wanted"]["state"] else 0.0
+        return (PatchStatus(QUEUE, "", "a", {"status": spec["wanted"]}, may_wait_s=wait_s),)
 
     def want(**wanted: Any) -> None:
         server.world.put(QUEUE, {"metadata": {"name": "a"}, "spec": {"wanted": wanted}})

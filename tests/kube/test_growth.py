@@ -8,6 +8,7 @@ import pytest
 
 from optsched.api.events import EventType
 from optsched.api.kinds import EVENT, JOB, POD, POD_GROUP, QUEUE
+from optsched.controllers.job import status as status_module
 from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.manifests import name_of
@@ -38,7 +39,8 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "SWEPT_AT", 8)
     monkeypatch.setattr(controllers_module, "_REMEMBERED", 4)
     monkeypatch.setattr(controllers_module, "NUMBERS_EVERY_S", -1.0)
-    monkeypatch.setattr(controllers_module, "SETTLE_S", -1.0)
+    monkeypatch.setattr(status_module, "STARTING_S", 0.0)
+    monkeypatch.setattr(status_module, "ENDING_S", 0.0)
 
 
 def members(name: str, phase: str = "", at: str = "") -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.api.job import JobCondition
+from optsched.api.job import JobCondition, JobPhase
 from optsched.api.kinds import JOB
 from optsched.controllers.effects import PatchStatus
 from optsched.controllers.job.states import ENDED
@@ -15,7 +15,7 @@ from optsched.units import format_duration_ms, format_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.api.job import Job, JobPhase, JobStatus
+    from optsched.api.job import Job, JobStatus
     from optsched.controllers.effects import Manifest
     from optsched.controllers.job.states import Counts
 
@@ -33,6 +33,12 @@ _NUMBERS: Final = frozenset(
     }
 )
 """Fields that every pod of a job changes, one after the other."""
+
+STARTING_S: Final = 2.5
+"""How long a pending job may leave out that it has pods: most of them run by then."""
+
+ENDING_S: Final = 1.0
+"""How long any other job may leave out how many of its pods run, and how many have ended."""
 
 
 def moved(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
@@ -87,9 +93,14 @@ def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[Patch
             {"status": changes},
             uid_of(manifest),
             resource_version=version_of(manifest),
-            may_wait=changes.keys() <= _NUMBERS,
+            may_wait_s=_pause_s(wanted) if changes.keys() <= _NUMBERS else 0.0,
         ),
     )
+
+
+def _pause_s(status: JobStatus) -> float:
+    """How long numbers of pods may wait for more: they start, and end, one by one."""
+    return STARTING_S if status.phase is JobPhase.PENDING else ENDING_S
 
 
 def _fields(status: JobStatus) -> dict[str, Any]:
