@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +37,7 @@ RULES: Final = (*({"level": "Request", "users": [name]} for name in PROCESSES), 
 QUIET_S: Final = 6.0
 """How long nothing happens before counting ends: statuses and events have 5 s."""
 
-END_S: Final = 120.0
+END_S: Final = 300.0
 CPUS, NUM_NODES = 32, 4
 
 
@@ -129,35 +131,57 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long jobs come")
     parser.add_argument("--run", type=float, default=5.0, help="how long a pod runs, in seconds")
     parser.add_argument("--nodes", type=int, default=NUM_NODES, help=f"nodes of {CPUS} CPUs")
+    parser.add_argument(
+        "--scheduled-events", choices=("pods", "gangs"), default="pods", help="of the scheduler"
+    )
     parser.add_argument("--show", action="store_true", help="print what the bodies have")
     return parser.parse_args()
 
 
-def measure(plane: ControlPlane, works: Sequence[Workload], audit: Audit, num_nodes: int) -> None:
+def clear(site: Site) -> None:
+    """Delete jobs and pods one by one: so many at a time take longer than a request may."""
+    paths = (f"/apis/{BATCH}/namespaces/{site.name}/jobs", f"/api/v1/namespaces/{site.name}/pods")
+    for path in paths:
+        for item in site.api.items(path):
+            site.api.delete(f"{path}/{item['metadata']['name']}")
+
+
+def measure(
+    plane: ControlPlane, works: Sequence[Workload], audit: Audit, options: argparse.Namespace
+) -> None:
     """Play workloads one after the other with new processes, and print what was counted."""
     users = {name: plane.kubeconfig_for(name, ["system:masters"]) for name in PROCESSES}
-    show = _parsed().show
+    flags = ("--schedule-period", "1s", "--scheduled-events", options.scheduled_events)
     for number, work in enumerate(works):
         api = Api(plane.kubeconfig)
         with (
             tempfile.TemporaryDirectory() as folder,
+            # A site prints the logs of its processes.
+            (Path(folder) / "logs").open("w") as logs,
+            redirect_stdout(logs),
             Site(f"requests-{number}", api, plane.kubeconfig, Path(folder)) as site,
         ):
-            site.nodes(num_nodes, cpus=CPUS, memory="256Gi")
+            site.nodes(options.nodes, cpus=CPUS, memory="256Gi")
             lock = ("--leader-elect", "--lock-namespace", site.name)
-            site.scheduler("--schedule-period", "1s", *lock, kubeconfig=users["scheduler"]).begun()
+            site.scheduler(*flags, *lock, kubeconfig=users["scheduler"]).begun()
             site.controllers(*lock, kubeconfig=users["controllers"])
-            measured = play(site, work, audit)
+            report(work, play(site, work, audit), options)
+            clear(site)
         api.close()
-        print(
-            f"{work.num_jobs} jobs of {work.size} pods, {work.pods_per_s:g} pods/s, each runs "
-            f"{work.run_s:g} s, {num_nodes} nodes of {CPUS} CPUs: {measured.num_pods} binds"
-        )
-        for process in PROCESSES:
-            print("\n".join(table(measured, process)), flush=True)
-            if show:
-                for key, times in measured.shapes[process].most_common():
-                    print(f"      {times:6} {key}")
+
+
+def report(work: Workload, measured: Measured, options: argparse.Namespace) -> None:
+    """Print what was counted for a workload."""
+    lines = [
+        f"{work.num_jobs} jobs of {work.size} pods, {work.pods_per_s:g} pods/s, each runs "
+        f"{work.run_s:g} s, {options.nodes} nodes of {CPUS} CPUs: {measured.num_pods} binds"
+    ]
+    for process in PROCESSES:
+        lines += table(measured, process)
+        if options.show:
+            shapes = measured.shapes[process].most_common()
+            lines += [f"      {times:6} {key}" for key, times in shapes]
+    print("\n".join(lines), file=sys.__stdout__, flush=True)
 
 
 def main() -> None:
@@ -168,7 +192,7 @@ def main() -> None:
         folder = Path(directory)
         start, audit = audited(folder, RULES)
         with ControlPlane.start(folder / "plane", require(print), start) as plane:
-            measure(plane, works, audit, options.nodes)
+            measure(plane, works, audit, options)
 
 
 if __name__ == "__main__":

@@ -178,6 +178,12 @@ def state_folder() -> Path:
     default=DEFAULT_SCHEDULER_NAME,
     help="The name of our NodeShard.",
 )
+@click.option(
+    "--scheduled-events",
+    type=click.Choice(["pods", "gangs"]),
+    default="pods",
+    help="Events of binds: one on each pod, or one on the PodGroup for pods bound together.",
+)
 @listen_options(":8080")
 @election_options(
     "Let one of several schedule.", "the scheduler's name, `volcano` if it has several"
@@ -236,6 +242,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         metrics=secure_metrics(given),
         dump_dir=given["dump_dir"],
         node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
+        tells_gangs=given["scheduled_events"] == "gangs",
     )
 
 

@@ -67,6 +67,8 @@ class Note:
         One sentence.
     is_last
         Whether it is about the end of the object, and so written although that may be gone.
+    at_ms
+        When it happened; 0 for the moment in which it is noted.
 
     """
 
@@ -77,6 +79,7 @@ class Note:
     message: str
     code: str = ""
     is_last: bool = False
+    at_ms: int = 0
 
     @property
     def key(self) -> Key:
@@ -190,7 +193,7 @@ class EventRecorder:
     def note(self, note: Note) -> None:
         """Have a note written, unless the same one was written lately."""
         if self._book.is_due(note, self._clock.monotonic()):
-            now_ms, waits = self._clock.now_ms(), self._outbox.get(note.key)
+            now_ms, waits = note.at_ms or self._clock.now_ms(), self._outbox.get(note.key)
             first_ms = now_ms if waits is None else waits.first_ms
             self._outbox.put(note.key, _Dated(note, first_ms, now_ms))
 

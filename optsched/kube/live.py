@@ -86,6 +86,8 @@ class Settings:
         Where metrics are served over TLS; None where they are served without.
     node_labels
         (label, value): only nodes with one of them are used; all nodes where there are none.
+    tells_gangs
+        Whether binds of one gang are one event on its PodGroup, and not one on each pod.
 
     """
 
@@ -99,6 +101,7 @@ class Settings:
     metrics: SecureMetrics | None = None
     dump_dir: Path = Path("dumps")
     node_labels: tuple[tuple[str, str], ...] = ()
+    tells_gangs: bool = False
 
 
 async def run(settings: Settings) -> None:
@@ -131,6 +134,7 @@ class _Live:
         self._events = EventRecorder(
             client, self._clock, self._waiting, self._is_due, self._cache.is_there
         )
+        self._gang_binds = notices.GangBinds(self._cache.group)
         self._writes = self._make_outbox()
         # Evictions wait for nominations, which must not wait for anything else.
         self._nominations = self._make_outbox()
@@ -251,9 +255,21 @@ class _Live:
         yield self._writes.run()
         yield self._nominations.run()
         yield self._events.run()
+        if self._settings.tells_gangs:
+            yield self._tell_gangs()
         if self._elector is not None:
             yield self._elector.run(_report_election)
         yield self._solver.run()
+
+    async def _tell_gangs(self) -> None:
+        """Have events of binds written that were kept for a moment."""
+        while True:
+            await self._waiting.sleep(notices.TOGETHER_MS / 2000)
+            self._note_gang_binds(self._clock.now_ms() - notices.TOGETHER_MS)
+
+    def _note_gang_binds(self, before_ms: int) -> None:
+        for note in self._gang_binds.take(before_ms):
+            self._events.note(note)
 
     def _geometries_in(self) -> tuple[str, str] | None:
         """The ConfigMap that says how devices may be cut, where the policy shares any of them."""
@@ -276,6 +292,7 @@ class _Live:
         self._evictor.withdraw()
         await at_most(LAST_WORDS_S, self._nominations.until_idle())
         await at_most(LAST_WORDS_S, self._writes.until_idle())
+        self._note_gang_binds(self._clock.now_ms())
         await at_most(LAST_WORDS_S, self._events.until_idle())
 
     async def _resign(self) -> None:
@@ -304,7 +321,10 @@ class _Live:
     def bound(self, bind: Bind, seconds: float) -> None:
         """See `BindListener`."""
         self.metrics.bound(seconds)
-        self._events.note(notices.scheduled(bind))
+        if self._settings.tells_gangs:
+            self._gang_binds.add(bind, self._clock.now_ms())
+        else:
+            self._events.note(notices.scheduled(bind))
 
     def failed(self, bind: Bind, failure: Failure) -> None:
         """See `BindListener`."""

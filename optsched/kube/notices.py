@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.events import EventType
@@ -17,9 +17,10 @@ from optsched.kube.ports import Ref, pod_ref
 from optsched.rules.entitled import GANG_RECLAIM, RECLAIM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from optsched.api.kinds import Kind
+    from optsched.api.podgroup import PodGroup
     from optsched.domain.cluster import Gang
     from optsched.domain.reasons import Reason
     from optsched.kube.binder import Bind, Failure
@@ -41,10 +42,55 @@ MADE_WITHIN_MS: Final = 5_000
 """How long controllers may take to make a PodGroup, or the next pod of a gang, unremarked."""
 
 
+TOGETHER_MS: Final = 1_000
+"""How long binds of a gang are kept for one event."""
+
+
 def scheduled(bind: Bind) -> Note:
     """A pod was bound."""
     message = f"Successfully assigned {bind.task} to {bind.node}"
     return Note(bind.ref, bind.uid, EventType.NORMAL, "Scheduled", message)
+
+
+class GangBinds:
+    """Binds of gangs, kept for a moment: pods that are bound together are one event."""
+
+    def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
+        """group_of: the PodGroup of a gang as the server has it; None where it has none."""
+        self._group_of = group_of
+        self._binds: dict[str, list[Bind]] = {}
+        self._since_ms: dict[str, int] = {}
+        self._at_ms: dict[str, int] = {}
+
+    def add(self, bind: Bind, now_ms: int) -> None:
+        """Keep a bind."""
+        self._binds.setdefault(bind.gang, []).append(bind)
+        self._since_ms.setdefault(bind.gang, now_ms)
+        self._at_ms[bind.gang] = now_ms
+
+    def take(self, before_ms: int) -> list[Note]:
+        """The notes of gangs of which a bind was kept first by then.
+
+        One on the PodGroup for several pods, and one on a pod that was bound alone.
+        """
+        found: list[Note] = []
+        for gang in [gang for gang, at_ms in self._since_ms.items() if at_ms <= before_ms]:
+            del self._since_ms[gang]
+            binds, at_ms = self._binds.pop(gang), self._at_ms.pop(gang)
+            group = self._group_of(gang) if len(binds) > 1 else None
+            if group is None:
+                found += (replace(scheduled(bind), at_ms=at_ms) for bind in binds)
+            else:
+                found.append(_scheduled_together(group, binds, at_ms))
+        return found
+
+
+def _scheduled_together(group: PodGroup, binds: Sequence[Bind], at_ms: int) -> Note:
+    about = Ref(POD_GROUP, group.meta.namespace, group.meta.name)
+    places = sorted(f"{bind.ref.name} to {bind.node}" for bind in binds)
+    message = f"Successfully assigned {len(binds)} pods: {', '.join(places)}"
+    kind, code = EventType.NORMAL, min(bind.uid for bind in binds)
+    return Note(about, group.meta.uid, kind, "Scheduled", message, code, at_ms=at_ms)
 
 
 def not_bound(bind: Bind, failure: Failure) -> Note:

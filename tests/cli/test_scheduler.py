@@ -47,6 +47,7 @@ def test_without_flags(command: Command) -> None:
     assert settings.election == Election("volcano-system", "volcano")
     assert settings.listen == (Address("", 8080),)
     assert settings.node_labels == ()
+    assert not settings.tells_gangs
 
 
 def test_every_flag_has_its_effect(command: Command, tmp_path: Path) -> None:
@@ -57,9 +58,10 @@ def test_every_flag_has_its_effect(command: Command, tmp_path: Path) -> None:
         *("--listen-address", "127.0.0.1:1", "--healthz-address", ":2"),
         *("--lock-namespace", "ns", "--lock-name", "lock", "--dump-dir", str(tmp_path)),
         *("--leader-elect-lease-duration", "30s", "--leader-elect-renew-deadline", "20s"),
-        *("--leader-elect-retry-period", "500ms"),
+        *("--leader-elect-retry-period", "500ms", "--scheduled-events", "gangs"),
     )
     assert settings.kubeconfig == "a.conf"
+    assert settings.tells_gangs
     assert settings.policy.policy.name == "max-throughput"
     assert settings.solver is SolverKind.NONE
     assert settings.pods.scheduler_names == ("gpu",)

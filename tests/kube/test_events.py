@@ -210,6 +210,14 @@ async def test_an_event_has_the_time_at_which_it_happened() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_note_that_was_kept_for_a_while_has_the_time_at_which_it_happened() -> None:
+    office = Office()
+    await office.write(note(at_ms=office.clock.now_ms() - 5_000))
+    assert office.events[0]["firstTimestamp"] == "2025-06-15T15:23:15Z"
+    assert office.events[0]["lastTimestamp"] == "2025-06-15T15:23:15Z"
+
+
+@pytest.mark.asyncio
 async def test_what_is_not_due_any_more_is_not_written() -> None:
     gone = {"q"}
     office = Office(may_write=lambda each: each.about.name not in gone)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.api.events import EventType
+from optsched.api.podgroup import parse_podgroup
 from optsched.api.wellknown import OVERUSE_TOLERANCE
 from optsched.domain.decisions import Evict
 from optsched.domain.reasons import Reason, ReasonCode
@@ -15,6 +16,7 @@ from optsched.kube.errors import TooMany
 from optsched.kube.evictor import Victim
 from optsched.kube.notices import (
     YOUNG_MS,
+    GangBinds,
     Notices,
     evicted,
     given_back,
@@ -182,6 +184,31 @@ def test_binds_are_told_with_kubernetes_own_words() -> None:
         "FailedScheduling",
         "binding to n1 failed: you may not",
     )
+
+
+def test_pods_of_a_gang_that_are_bound_together_may_be_one_event() -> None:
+    known, _ = parse_podgroup(group("g", uid="u-g"))
+    binds = GangBinds({"ns/g": known}.get)
+    for number, (name, node_name) in enumerate((("g-1", "n2"), ("g-0", "n1"))):
+        binds.add(Bind(f"ns/{name}", f"u{number}", node_name, "ns/g"), 1_000 + number)
+    binds.add(Bind("ns/a", "ua", "n1", "pod:a"), 1_500)
+    assert binds.take(999) == []
+    [together] = binds.take(1_400)
+    assert (str(together.about), together.uid, together.reason) == (
+        "PodGroup ns/g",
+        "u-g",
+        "Scheduled",
+    )
+    assert together.message == "Successfully assigned 2 pods: g-0 to n1, g-1 to n2"
+    assert together.at_ms == 1_001, "when the last of them was bound"
+    [alone] = binds.take(1_500)
+    assert (str(alone.about), alone.at_ms) == ("Pod ns/a", 1_500)
+    binds.add(Bind("ns/g-2", "u2", "n1", "ns/g"), 2_000)
+    assert [str(note.about) for note in binds.take(2_000)] == ["Pod ns/g-2"]
+    for number in (3, 4):
+        binds.add(Bind(f"ns/g-{number}", f"u{number}", "n1", "ns/g"), 3_000)
+    [later] = binds.take(3_000)
+    assert later.key != together.key, "it is another event"
 
 
 def test_evictions_are_told_with_for_whom() -> None:
