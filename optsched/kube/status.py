@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import POD_GROUP, QUEUE
+from optsched.api.kinds import JOB, POD_GROUP, QUEUE
 from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
 from optsched.api.queue import QueueCounts
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch
@@ -170,6 +170,11 @@ def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
 
 def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
     """How long a PodGroup may wait for what is likely to follow, from the first difference on."""
+    owner = group.meta.controller
+    is_of_job = owner is not None and (owner.api_version, owner.kind) == (JOB.api_version, JOB.kind)
+    if is_of_job and status.phase is GangPhase.COMPLETED:
+        # The controller of the job is about to delete it.
+        return SETTLE_MS
     is_counted = status.phase.value in (group.status.phase, GangPhase.RUNNING.value)
     has_ended = status.succeeded + status.failed > 0
     is_moving = (has_ended and status.running > 0) or any(

@@ -274,6 +274,22 @@ def test_another_phase_is_written_with_the_next_news() -> None:
     assert (world.group["phase"], world.group["succeeded"]) == ("Completed", 2)
 
 
+def test_a_gang_of_a_job_that_has_ended_is_written_only_if_it_stays() -> None:
+    """The controllers delete it."""
+    world = World(member("a", "Running", "n1"), member("b", "Running", "n1"))
+    owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "u"}
+    owned = group("g", {"minMember": 2})
+    owned["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    world.put(owned)
+    world.tell()
+    world.now_ms += NEWS_EVERY_MS
+    world.put(member("a", "Succeeded", "n1"), member("b", "Succeeded", "n1"))
+    assert GROUP not in [patch.ref for patch in world.tell()]
+    world.now_ms += SETTLE_MS
+    assert GROUP in [patch.ref for patch in world.tell()]
+    assert world.group["phase"] == "Completed"
+
+
 def test_what_is_said_already_is_not_said_again() -> None:
     world = World(member("a"), member("b"))
     assert world.tell(g=NO_ROOM) != []
