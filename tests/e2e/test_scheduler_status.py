@@ -180,11 +180,17 @@ def test_an_event_is_counted_not_repeated(site: Site) -> None:
     assert scheduled["message"].startswith(f"Successfully assigned {site.name}/other-0-0 to ")
 
     first.stop()
-    site.scheduler()
+    site.scheduler("--scheduled-events", "gangs")
     until(lambda: _event(site, "waits")["count"] == 2, "the next scheduler counts on")
     after = _event(site, "waits")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert after["lastTimestamp"] >= before["lastTimestamp"]
+
+    site.nodes(1)
+    site.await_bound("waits", 4)
+    (together,) = until(lambda: site.events("waits", "Scheduled"), "one event of four binds")
+    assert together["message"].startswith("Successfully assigned 4 pods: waits-0 to ")
+    assert not [e for i in range(4) for e in site.events(f"waits-{i}", "Scheduled")]
 
 
 def _event(site: Site, group: str) -> Raw:
