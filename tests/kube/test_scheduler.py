@@ -350,11 +350,11 @@ async def test_a_status_is_written_although_leading_lapsed_unnoticed(tmp_path: P
     plant = Plant(tmp_path, node(), group("g"), *members("a"))
     async with plant.at_work():
         await until(lambda: plant.node_of("a") == "n1")
-        plant.tell()
+        mark = {"scheduling.k8s.io/group-name": "g"}
+        plant.tell(pod("a", {"nodeName": "n1"}, {"phase": "Running"}, annotations=mark))
         await until(lambda: plant.group().get("phase") == "Running")
         await plant.writes.until_idle()
         plant.has_lapsed = True
-        mark = {"scheduling.k8s.io/group-name": "g"}
         ended = pod("a", {"nodeName": "n1"}, {"phase": "Succeeded"}, annotations=mark)
         plant.tell(ended)
         await plant.skip()
