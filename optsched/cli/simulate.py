@@ -147,7 +147,9 @@ def _simulate(trace: str, asked: Asked) -> None:
     else:
         show_result(screen if is_standard(asked.report) else output(), result)
     if asked.report is not None and run.telling is not None:
-        story = run.telling.story(result["ended_at_ms"])
+        plan = None if run.simulation is None else run.simulation.last_plan
+        pending = {} if plan is None else plan.pending
+        story = run.telling.story(result["ended_at_ms"], pending)
         write_report(screen, simulation_page(result, story, base_definition()), asked.report)
     if stopped:
         say(

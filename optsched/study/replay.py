@@ -217,6 +217,7 @@ def play(
             measuring.take(event)
             charging.take(event)
             telling.take(event)
+    plan = simulation.last_plan
     return Played(
         measuring.metrics(simulation.session_seconds),
         charging.found(simulation.now_ms),
@@ -225,7 +226,7 @@ def play(
         ended_at_ms=simulation.now_ms,
         faults=simulation.faults,
         wall_seconds=clock.monotonic() - began_s,
-        story=telling.story(simulation.now_ms),
+        story=telling.story(simulation.now_ms, {} if plan is None else plan.pending),
         jobs=measuring.jobs,
     )
 

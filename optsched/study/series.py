@@ -26,6 +26,7 @@ def series_of(story: Story) -> dict[str, Any]:
     return {
         "jct_s": percentiles(done),
         "queueing_s": percentiles(waited),
+        "waited_s": _waited(story),
         "end_ms": story.end_ms,
         "unit": story.lanes.unit,
         "held": _held(story),
@@ -37,6 +38,15 @@ def percentiles(times_ms: Iterable[int]) -> list[float]:
     ordered = sorted(times_ms)
     ranks = [max(-(-len(ordered) * p // 100), 1) - 1 for p in range(101)]
     return [ordered[rank] / 1000 for rank in ranks] if ordered else []
+
+
+def _waited(story: Story) -> dict[str, list[float]]:
+    """Percentiles by queue of all time in which gangs waited for their minimum."""
+    times: dict[str, list[int]] = {}
+    for job in story.jobs:
+        waited_ms = sum(b - a for a, b in job.waits(story.end_ms))
+        times.setdefault(story.queues[job.queue], []).append(waited_ms)
+    return {queue: percentiles(times[queue]) for queue in sorted(times)}
 
 
 def _held(story: Story) -> dict[str, list[float]]:

@@ -27,11 +27,12 @@ from optsched.study.simulation.record import (
 from optsched.units import CPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from optsched.domain.cluster import Node
+    from optsched.domain.reasons import Reason
     from optsched.domain.task import Task, TaskShape
     from optsched.domain.trace import Trace
     from optsched.study.simulation.record import Event, Place
@@ -162,6 +163,10 @@ class Story:
         (node, from_ms, to_ms).
     sessions
         (at_ms, gangs that wait after it).
+    gaps
+        (at_ms, greatest, mean): gaps of the levels of sessions that know bounds, as parts of one.
+    reasons
+        Why gangs still wait at the end: (code, message) by key, as the last session said it.
     end_ms
         When the story ends; at least 1.
 
@@ -176,6 +181,8 @@ class Story:
     down: Sequence[tuple[int, int, int]]
     sessions: Sequence[tuple[int, int]]
     end_ms: int
+    gaps: Sequence[tuple[int, float, float]] = ()
+    reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class Telling:
@@ -197,6 +204,7 @@ class Telling:
         self._down_since = {i: 0 for i, n in enumerate(trace.nodes) if not n.ready}
         self._down: list[tuple[int, int, int]] = []
         self._sessions: list[tuple[int, int]] = []
+        self._gaps: list[tuple[int, float, float]] = []
         self._now_ms = 0
 
     def take(self, event: Event) -> None:
@@ -215,11 +223,17 @@ class Telling:
                 self._finish(self._number[key])
             case NodeTurn(node=node, change=change):
                 self._turn(self._node[node], is_up=change == "up")
-            case Held(waiting=waiting):
+            case Held(waiting=waiting, levels=levels):
                 self._sessions.append((event.at_ms, waiting))
+                gaps = [_gap(value, bound) for _, value, bound in levels if bound is not None]
+                if gaps:
+                    self._gaps.append((event.at_ms, max(gaps), sum(gaps) / len(gaps)))
 
-    def story(self, end_ms: int | None = None) -> Story:
-        """What happened up to now, or to a later end."""
+    def story(
+        self, end_ms: int | None = None, pending: Mapping[str, Reason] | None = None
+    ) -> Story:
+        """What happened up to now, or to a later end; `pending` says why gangs wait there."""
+        why = {key: (str(r.code.value), r.message) for key, r in (pending or {}).items()}
         end_ms = max(self._now_ms, end_ms or 0, 1)
         going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
         stays = sorted([*self._stays, *going], key=lambda s: (s.from_ms, s.node, s.lanes, s.task))
@@ -235,6 +249,8 @@ class Telling:
             sorted(down),
             tuple(self._sessions),
             end_ms,
+            tuple(self._gaps),
+            why,
         )
 
     # --- events ----------------------------------------------------------------------------------
@@ -312,6 +328,11 @@ class Telling:
         names = sorted(resource for resource, amount in total.items() if amount)
         found = [[amount_of(s.request, r) / total[r] for r in names] for s in self._shapes]
         return np.array(found, dtype=np.float64).reshape(len(found), len(names))
+
+
+def _gap(value: int, bound: int) -> float:
+    """As in the figures of a replay."""
+    return abs(bound - value) / max(abs(bound), abs(value), 1)
 
 
 def lanes_of(nodes: Sequence[Node]) -> Lanes:

@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.study.reports.comparison import comparison_page
 from optsched.study.reports.page import write_page
 from optsched.study.reports.simulation import simulation_page
+from optsched.study.reports.solving import solve_page
 from tests.support.browser import MISSING, Browser, programs
-from tests.support.stories import base, failures, harmful, large
+from tests.support.pages import ROOT
+from tests.support.stories import (
+    base,
+    compared,
+    failures,
+    harmful,
+    large,
+    solved,
+    wordy,
+    wordy_cluster,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,3 +86,35 @@ def trap(folder: Path) -> Path:
     """One whose names are markup and scripts."""
     write_page(simulation_page(*harmful(), base()), folder / "trap.html")
     return folder / "trap.html"
+
+
+@pytest.fixture(scope="session")
+def names(folder: Path) -> Path:
+    """A replay with names that are long, in many scripts, or markup."""
+    write_page(simulation_page(*wordy(), base()), folder / "names.html")
+    return folder / "names.html"
+
+
+@pytest.fixture(scope="session")
+def plans(folder: Path) -> Path:
+    """Two plans for a cluster with long names."""
+    path = wordy_cluster(folder)
+    found = solved(str(path), "volcano-default", "volcano-compatible")
+    write_page(solve_page(*found, base()), folder / "plans.html")
+    return folder / "plans.html"
+
+
+@pytest.fixture(scope="session")
+def shared(folder: Path) -> Path:
+    """A plan for a cluster whose GPUs are shared."""
+    path = ROOT / "instances" / "gpus-shared"
+    found = solved(str(path / "small.yaml"), str(path / "model.yaml"))
+    write_page(solve_page(*found, base()), folder / "shared.html")
+    return folder / "shared.html"
+
+
+@pytest.fixture(scope="session")
+def compare(folder: Path) -> Path:
+    """A comparison of two models."""
+    write_page(comparison_page(compared()), folder / "compare.html")
+    return folder / "compare.html"

@@ -21,9 +21,11 @@ pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]
 
 
 SECTIONS = (
+    "What did not finish",
     "Means",
     "Differences",
     "Distributions",
+    "Waiting time by queue",
     "Shares over time",
     "GPU hours",
     "Models",

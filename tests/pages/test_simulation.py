@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]
 
-SECTIONS = ("Figures", "Nodes", "Queues", "Shares", "Distributions", "GPU hours", "Model",
-            "How to get it again")  # fmt: skip
+SECTIONS = ("What waits, and why", "Figures", "Nodes", "Queues", "Shares", "Distributions",
+            "Gap over time", "GPU hours", "Model", "How to get it again")  # fmt: skip
 PAGES = ("replay", "crowd", "trap")
 
 

@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]
 
 
 SECTIONS = (
+    "What waits, and why",
     "Models side by side",
     "Nodes",
     "Queues",
     "Certificate",
-    "Value and bound over time",
-    "What waits, and why",
+    "Gap, value and bound over time",
     "Models",
     "How to get it again",
 )

@@ -95,6 +95,40 @@ def harmful() -> tuple[dict[str, Any], Story]:
     return result, replace(story, jobs=jobs, queues=queues, **names)
 
 
+LONG = "a-team-that-trains-large-language-models-in-the-north-hall-of-2026"
+NAMES = (LONG, "[/b]", "<script>alert(1)</script>", "研究チーム-量子計算-Überprüfung-пример")
+
+
+def wordy() -> tuple[dict[str, Any], Story]:
+    """Long names, names in many scripts and names that are markup; two gangs wait to the end."""
+    result, story = failures()
+    jobs = [
+        replace(job, key=f"{NAMES[i % 4]}/{NAMES[(i + 1) % 4]}-{i}")
+        for i, job in enumerate(story.jobs)
+    ]
+    used = sorted({job.queue for job in story.jobs})
+    fresh = dict(zip(used, (LONG, NAMES[3]), strict=True))
+    queues = tuple(fresh.get(i, name) for i, name in enumerate(story.queues))
+    wait = [
+        Job(f"{LONG}/{LONG}-waits-{i}", queue, 2, 16_000, 3_600_000 * (i + 1))
+        for i, queue in enumerate(used)
+    ]
+    reasons = {wait[0].key: ("NotEnoughResources", f"room for 0 of 2 pods on {LONG}")}
+    nodes = tuple(f"{NAMES[i % 4]}-{i}.example.org" for i in range(len(story.nodes)))
+    made = {"nodes": nodes, "queues": queues, "reasons": reasons}
+    return result, replace(story, jobs=[*jobs, *wait], **made)
+
+
+def wordy_cluster(folder: Path) -> Path:
+    """The shipped packing problem with long names, as a file in a folder."""
+    text = (ROOT / "instances" / "examples" / "packing.yaml").read_text(encoding="utf-8")
+    for name in ("whole-cluster", "train-a", "gpu-1"):
+        text = text.replace(name, f"{name}-{LONG}"[:63])
+    path = folder / "wordy.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Story:
     """Gangs of one task with 1 to 8 GPUs that share nodes in turn, from a fixed seed."""
     rng = np.random.default_rng(7)
@@ -125,6 +159,7 @@ def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Story:
         [(3, end_ms // 4, end_ms // 2)],
         (),
         end_ms,
+        [(end_ms * i // 500, (500 - i) / 500, (500 - i) / 1000) for i in range(500)],
     )
 
 

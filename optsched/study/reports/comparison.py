@@ -14,8 +14,9 @@ from optsched.study.reports import svg
 from optsched.study.reports.curves import Curve, cdf_chart
 from optsched.study.reports.models import definition_table, difference_table
 from optsched.study.reports.page import Cell, Chart, Key, Page, Section, Table
-from optsched.study.reports.views import LEFT, RIGHT, time_axis, time_x
-from optsched.study.reports.words import counted, percent, plain, short
+from optsched.study.reports.views import BELOW, LABEL, LEFT, RIGHT, time_axis, time_x
+from optsched.study.reports.waiting import quantile_chart
+from optsched.study.reports.words import counted, fitted, percent, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ MOST_TRACES: Final = 4
 _ROW: Final = 26.0
 _STRIP: Final = 84.0
 _NAMES: Final = 150.0
-_VALUES: Final = 740.0
+_VALUES: Final = 640.0
 
 
 def comparison_page(found: Comparison) -> Page:
@@ -55,15 +56,33 @@ def comparison_page(found: Comparison) -> Page:
 
 
 def _sections(found: Comparison) -> Iterable[Section]:
+    yield Section("finished", "What did not finish", [_unfinished(found)])
     yield Section("means", "Means", [_means(found)])
     if len(found.models) > 1:
         yield Section("differences", "Differences", _differences(found), _notes(found))
     if any("series" in row.result for row in found.rows):
         yield Section("distributions", "Distributions", _distributions(found))
+        if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
+            yield Section("waits", "Waiting time by queue", [_waits(found)])
         yield Section("shares", "Shares over time", list(_shares(found)))
     yield Section("usage", "GPU hours", [_usage(found)])
     yield Section("model", "Models", _models(found))
     yield Section("replays", "Replays", [_replays(found)])
+
+
+def _unfinished(found: Comparison) -> Table:
+    """Gangs of all replays of a model, and how many of them did not finish."""
+    rows = []
+    for model in found.models:
+        metrics = [row.result["metrics"] for row in found.rows if row.model == model]
+        gangs, done = (sum(m[key] for m in metrics) for key in ("jobs", "finished"))
+        part = (gangs - done) / gangs if gangs else None
+        cells = [Cell(plain(n), n) for n in (len(metrics), gangs, done, gangs - done)]
+        rows.append((Cell(model), *cells, Cell(percent(part), part)))
+    columns = ("replays", "gangs", "finished", "not finished", "part")
+    note = "A report of `optsched simulate` says why each gang waits."
+    caption = "Gangs by model"
+    return Table(caption, ("model", *columns), rows, frozenset(columns), note)
 
 
 def _columns(found: Comparison) -> list[Figure]:
@@ -126,14 +145,14 @@ def _interval_chart(found: Comparison, model: str, number: int, rows: Sequence[_
     reach = next((r for r in _REACHES if max(ends, default=0.0) <= r), _REACHES[-1])
     name = f"interval-{number}"
     bottom = 12 + _ROW * len(drawn)
-    parts = list(_interval_axis(reach, bottom))
+    parts = list(_interval_axis(reach, bottom, found.models[0]))
     for i, (figure, apart, verdict, base) in enumerate(drawn):
         parts += _interval((figure, apart, verdict), (base, reach), 12 + _ROW * (i + 0.5))
     keys = [Key("good", "better"), Key("bad", "worse"), Key("f7", "may be chance")]
     return Chart(
         name,
         f"{model} against {found.models[0]}",
-        svg.drawing(name, bottom + 26, "Paired differences with their intervals", parts),
+        svg.drawing(name, bottom + 44, "Paired differences with their intervals", parts),
         keys if drawn else (),
         [_difference_table(model, rows)],
         "" if drawn else "Nothing differs.",
@@ -157,12 +176,15 @@ def _difference_x(part: float, reach: float) -> float:
     return middle + max(min(part / reach, 1.0), -1.0) * half
 
 
-def _interval_axis(reach: float, bottom: float) -> Iterable[Markup]:
+def _interval_axis(reach: float, bottom: float, base: str) -> Iterable[Markup]:
     for step in (-1.0, -0.5, 0.0, 0.5, 1.0):
         x = _difference_x(step * reach, reach)
         yield svg.line((x, 6), (x, bottom), class_="grid" if step else "zero")
-        words = "no difference" if not step else f"{step * reach * 100:+g} %".replace("-", "−")
+        words = f"{step * reach * 100:+g}".replace("-", "−") if step else "0"
         yield svg.text((x, bottom + 16), words, text_anchor="middle")
+    title = f"difference from the mean of {base} (%)"
+    room = svg.WIDTH - 16
+    yield svg.x_title((_NAMES + _VALUES) / 2, bottom + 36, fitted(title, room))
 
 
 def _interval(judged: _Judged, scale: tuple[float, float], y: float) -> Iterable[Markup]:
@@ -230,6 +252,22 @@ def _pooled(found: Comparison, model: str, key: str) -> list[float]:
     ]
 
 
+def _waits(found: Comparison) -> Chart:
+    """Quantiles of waiting times of each queue under each model."""
+    times: dict[str, list[int]] = {}
+    for row in found.rows:
+        for queue, waited in row.result.get("series", {}).get("waited_s", {}).items():
+            name = f"{queue}, {row.model}"
+            times.setdefault(name, []).extend(round(1000 * value) for value in waited)
+    note = (
+        "All time in which a gang waited for its minimum; percentiles of each replay, together. "
+        "Gangs that still wait count with their wait so far."
+    )
+    ordered = {name: sorted(waits) for name, waits in times.items()}
+    title = "Waiting time by queue and model"
+    return quantile_chart("waits-by-queue", title, ordered, "queue, model", note, is_counted=False)
+
+
 def _shares(found: Comparison) -> Iterable[Chart]:
     """For each trace, what queues held under each model, with the first seed."""
     traces = list(dict.fromkeys(row.trace for row in found.rows))
@@ -250,7 +288,7 @@ def _strips(number: int, trace: str, rows: Sequence[Row]) -> Chart:
     unit = rows[0].result["series"]["unit"]
     seed = f", seed {rows[0].seed}" if len({row.seed for row in rows}) == 1 else ""
     keys = [Key(f"f{min(i, 7)}", queue) for i, queue in enumerate(queues)]
-    drawing = svg.drawing(name, bottom + 26, f"{unit}s held by queue under each model", parts)
+    drawing = svg.drawing(name, bottom + BELOW, f"{unit}s held by queue under each model", parts)
     title = f"{unit}s held, as a part of all: {trace}{seed}"
     return Chart(name, title, drawing, keys, [_share_table(rows, queues)], is_walkable=True)
 
@@ -259,8 +297,7 @@ def _strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable
     series = row.result["series"]
     floor_y = top + _STRIP
     yield svg.rect((LEFT, top, RIGHT - LEFT, _STRIP), class_="lane", fill_opacity=0.55)
-    name = short(row.model, 19)
-    yield svg.text((LEFT - 8, top + 30), name, text_anchor="end", class_="heading")
+    yield svg.label((LEFT - 8, top + 44), LABEL, row.model, css="heading")
     steps = len(next(iter(series["held"].values()), ()))
     edges = [
         round(time_x(series["end_ms"] * i / steps, end_ms), 1) for i in range(steps + 1) if steps
@@ -277,6 +314,7 @@ def _strip(row: Row, queues: Sequence[str], end_ms: int, top: float) -> Iterable
         floor = above
     yield svg.line((LEFT, top), (RIGHT, top), class_="grid")
     yield svg.text((LEFT - 8, top + 10), "100 %", text_anchor="end")
+    yield svg.text((LEFT - 8, floor_y), "0 %", text_anchor="end")
 
 
 def _share_table(rows: Sequence[Row], queues: Sequence[str]) -> Table:

@@ -11,7 +11,8 @@ import numpy as np
 from optsched.study.reports import svg
 from optsched.study.reports.bins import means
 from optsched.study.reports.page import Cell, Chart, Key, Table
-from optsched.study.reports.words import part_ticks, percent, plain, seconds
+from optsched.study.reports.views import LEFT
+from optsched.study.reports.words import part_ticks, percent, plain, seconds, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,13 +22,9 @@ if TYPE_CHECKING:
     from optsched.study.reports.bins import Floats
     from optsched.study.reports.views import View
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, svg.WIDTH - 16.0, 10.0, 250.0
-_HEIGHT: Final = _BOTTOM + 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, svg.WIDTH - 16.0, 10.0, 250.0
+_HEIGHT: Final = _BOTTOM + 44
 MOST_STEPS: Final = 200
-_MARKS: Final = (
-    (1, "1s"), (10, "10s"), (60, "1m"), (600, "10m"), (3600, "1h"), (36000, "10h"),
-    (86400, "1d"), (864000, "10d"), (8640000, "100d"),
-)  # fmt: skip
 
 
 # --- shares over time ----------------------------------------------------------------------------
@@ -77,14 +74,24 @@ def share_charts(view: View) -> list[Chart]:
         Chart(
             "held",
             f"{unit}s held, as a part of all",
-            svg.drawing("held", _HEIGHT, f"{unit}s held by queue", [*ticks, *_area(view, shares)]),
+            svg.drawing(
+                "held",
+                _HEIGHT,
+                f"{unit}s held by queue",
+                [*ticks, *_area(view, shares), _share_title(f"part of all {unit}s (%)")],
+            ),
             view.legend,
             [_share_table(shares, shares.held, f"Part of all {unit}s")],
         ),
         Chart(
             "dominant",
             "Dominant shares",
-            svg.drawing("dominant", _HEIGHT, "Dominant share by queue", _lines(view, shares)),
+            svg.drawing(
+                "dominant",
+                _HEIGHT,
+                "Dominant share by queue",
+                [*_lines(view, shares), _share_title("dominant share (%)")],
+            ),
             [Key(f"l{i}", name) for i, name in enumerate(shares.names)],
             [_share_table(shares, shares.dominant, "Dominant share")],
             "The greatest part of any resource of the cluster that a queue holds.",
@@ -115,12 +122,16 @@ def _lines(view: View, shares: Shares) -> Iterable[Markup]:
         yield svg.path(svg.staircase(points), class_=f"l{i}", data_tip=words)
 
 
+def _share_title(words: str) -> Markup:
+    return svg.y_title(LEFT - 58, (_TOP + _BOTTOM) / 2, words)
+
+
 def _part_axis(top: float, left: float) -> Iterable[Markup]:
     for part in part_ticks(top):
         y = _BOTTOM - part / top * (_BOTTOM - _TOP)
         yield svg.line((left, y), (_RIGHT, y), class_="grid")
         digits = 0 if top > 0.1 else 1
-        yield svg.text((left - 8, y + 4), percent(part, digits), text_anchor="end")
+        yield svg.text((left - 8, y + 4), f"{100 * part:.{digits}f}", text_anchor="end")
 
 
 def _share_table(shares: Shares, series: Floats, caption: str) -> Table:
@@ -157,8 +168,8 @@ def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") ->
     kept = [c for c in curves if c.values]
     top = max([1.0, *(max(c.values) for c in kept)])
     least = min([top, *(min(c.values) for c in kept)])
-    reach = (max((m for m, _ in _MARKS if m <= least and m < top), default=0), top)
-    parts = list(_cdf_axes(reach))
+    reach = (max((m for m in _marks(top) if m <= least and m < top), default=0.0), top)
+    parts = list(_cdf_axes(reach, title.lower()))
     for curve in kept:
         points = _steps(curve, reach)
         middle = seconds(_rank(curve.values, 50))
@@ -182,16 +193,26 @@ def _time_x(value: float, reach: tuple[float, float]) -> float:
     return round(_LEFT + (_RIGHT - _LEFT) * (math.log1p(value) - least) / (top - least), 1)
 
 
-def _cdf_axes(reach: tuple[float, float]) -> Iterable[Markup]:
+def _marks(top: float) -> list[float]:
+    """Powers of ten of the unit of an axis, in seconds, from one second or so."""
+    scale = time_unit(1000 * top)[1] / 1000
+    return [mark for power in range(-5, 6) if 1 <= (mark := scale * 10.0**power) <= top]
+
+
+def _cdf_axes(reach: tuple[float, float], title: str) -> Iterable[Markup]:
     for part in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = _BOTTOM - part * (_BOTTOM - _TOP)
         yield svg.line((_LEFT, y), (_RIGHT, y), class_="grid")
-        yield svg.text((_LEFT - 8, y + 4), percent(part, 0), text_anchor="end")
-    for value, words in ((0, "0"), *_MARKS):
+        yield svg.text((_LEFT - 8, y + 4), f"{100 * part:.0f}", text_anchor="end")
+    unit, unit_ms = time_unit(1000 * reach[1])
+    for value in (0.0, *_marks(reach[1])):
         if reach[0] <= value <= reach[1]:
             x = _time_x(value, reach)
             yield svg.line((x, _TOP), (x, _BOTTOM), class_="grid")
+            words = f"{1000 * value / unit_ms:g}"
             yield svg.text((x, _BOTTOM + 16), words, text_anchor="middle")
+    yield svg.x_title((_LEFT + _RIGHT) / 2, _BOTTOM + 36, f"{title} ({unit}, logarithmic)")
+    yield svg.y_title(_LEFT - 50, (_TOP + _BOTTOM) / 2, "part of gangs (%)")
 
 
 def _rank(values: Sequence[float], in_hundred: int) -> float:

@@ -9,8 +9,18 @@ import numpy as np
 from optsched.study.reports import svg
 from optsched.study.reports.bins import column, means
 from optsched.study.reports.page import MOST_ROWS, Cell, Chart, Key, Table
-from optsched.study.reports.views import LEFT, RIGHT, ending, run_text, waited_ms
-from optsched.study.reports.words import counted, moment, plain, short, span
+from optsched.study.reports.views import (
+    BELOW,
+    HEAD,
+    LABEL,
+    LEFT,
+    RIGHT,
+    ending,
+    names_title,
+    run_text,
+    waited_ms,
+)
+from optsched.study.reports.words import counted, fitted, moment, plain, span
 from optsched.study.story import DONE, GOES_ON
 
 if TYPE_CHECKING:
@@ -28,7 +38,7 @@ LONGEST: Final = 60
 MOST_MARKS: Final = 400
 _HEIGHT: Final = 15.0
 _PANEL: Final = 74.0
-TOP: Final = 6.0
+TOP: Final = HEAD
 
 
 def queue_charts(view: View) -> list[Chart]:
@@ -93,7 +103,7 @@ def _fate(job: Job) -> str:
 
 
 def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: str) -> Chart:
-    parts: list[Markup] = []
+    parts: list[Markup] = [names_title("gang")]
     at = TOP
     ordered = sorted(jobs, key=lambda j: (view.colour_of(j), view.story.jobs[j].queue, j))
     last = -1
@@ -101,15 +111,20 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
         job = view.story.jobs[number]
         if job.queue != last:
             at += 6 if last >= 0 else 0
-            parts.append(svg.text((4, at + 13), view.story.queues[job.queue], class_="heading"))
+            queue = view.story.queues[job.queue]
+            words = fitted(queue, svg.WIDTH - 8, bold=True)
+            heading = svg.tag("title", queue), words
+            parts.append(svg.tag("text", *heading, x=4, y=at + 13, class_="heading"))
             at += 20
             last = job.queue
-        parts += _row(view, job, at)
-        at += _HEIGHT + 4
+        height = max(_HEIGHT, svg.LINE * len(svg.label_lines(job.key, LABEL)))
+        parts.append(svg.label((LEFT - 8, at + height / 2), LABEL, job.key))
+        parts += _row(view, job, at + (height - _HEIGHT) / 2)
+        at += height + 4
     axis = view.time_axis(TOP, at)
     parts.append(view.now(TOP, at, int(view.instants[view.frame_shown])))
     words = f"When {counted(len(jobs), 'gang')} waited and ran"
-    drawing = svg.drawing(name, at + 26, words, [*axis, *parts])
+    drawing = svg.drawing(name, at + BELOW, words, [*axis, *parts])
     keys = [*view.legend, Key("f7 wait", "light: waits"), Key("mark", "stopped")]
     tables = [job_table(view)]
     return Chart(name, title, drawing, keys, tables, note, is_walkable=True)
@@ -117,11 +132,6 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
 
 def _row(view: View, job: Job, top: float) -> Iterable[Markup]:
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.story.queues[job.queue]})"
-    base = top + _HEIGHT - 3
-    yield svg.tag(
-        "text", svg.tag("title", job.key), short(job.key, 20),
-        x=LEFT - 8, y=base, text_anchor="end", class_="name",
-    )  # fmt: skip
     for a, b in job.waits(view.story.end_ms):
         words = f"{where}\nwaits from {moment(a)} to {moment(b)} ({span(b - a)})"
         yield _bar(view, (a, b), (top + 4, _HEIGHT - 8), f"bar wait {css}", words)
@@ -152,7 +162,7 @@ def _mark(view: View, at_ms: int, y: float, words: str) -> Markup:
 
 def _panels(view: View) -> Chart:
     running, waiting = _over_time(view)
-    parts: list[Markup] = []
+    parts: list[Markup] = [names_title("queue")]
     unit = view.story.lanes.unit
     for colour, name in enumerate(view.colours):
         parts += _panel(view, colour, name, (running[colour], waiting[colour]))
@@ -160,7 +170,7 @@ def _panels(view: View) -> Chart:
     axis = view.time_axis(TOP, bottom)
     parts.append(view.now(TOP, bottom, int(view.instants[view.frame_shown])))
     drawing = svg.drawing(
-        NAME, bottom + 26, f"{unit}s that run and that wait, by queue", [*axis, *parts]
+        NAME, bottom + BELOW, f"{unit}s that run and that wait, by queue", [*axis, *parts]
     )
     return Chart(
         NAME,
@@ -193,9 +203,9 @@ def _panel(view: View, colour: int, name: str, series: tuple[Floats, Floats]) ->
     most = float((running + waiting).max())
     scale = _PANEL / most if most else 0.0
     yield svg.rect((LEFT, top, RIGHT - LEFT, _PANEL), class_="lane", fill_opacity=0.55)
-    yield svg.text((LEFT - 8, top + 30), short(name, 19), text_anchor="end", class_="heading")
-    peak = f"up to {plain(most, 0 if most >= 10 else 1)}"
-    yield svg.text((LEFT - 8, top + 46), peak, text_anchor="end")
+    yield svg.label((LEFT - 8, top + 27), LABEL, name, css="heading")
+    peak = f"up to {plain(most, 0 if most >= 10 else 1)} {view.story.lanes.unit}s"
+    yield svg.text((LEFT - 8, top + 68), peak, text_anchor="end")
     base = np.full(len(running), floor)
     above = np.round(base - running * scale, 1)
     over = np.round(base - (running + waiting) * scale, 1)

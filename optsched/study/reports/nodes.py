@@ -15,8 +15,19 @@ import numpy as np
 from optsched.study.reports import svg
 from optsched.study.reports.bins import column, means
 from optsched.study.reports.page import MOST_ROWS, Cell, Chart, Key, Table
-from optsched.study.reports.views import LEFT, RIGHT, ending, lanes_text, ranges, together
-from optsched.study.reports.words import counted, moment, percent, plain, short
+from optsched.study.reports.views import (
+    BELOW,
+    HEAD,
+    LABEL,
+    LEFT,
+    RIGHT,
+    ending,
+    lanes_text,
+    names_title,
+    ranges,
+    together,
+)
+from optsched.study.reports.words import counted, fitted, moment, percent, plain, text_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +42,7 @@ NAME: Final = "by-node"
 MOST_BARS: Final = 2500
 MOST_NODES: Final = 64
 MOST_GROUPS: Final = 24
-TOP: Final = 8.0
+TOP: Final = HEAD + 2
 _GAP: Final = 7.0
 _GROUP_HEIGHT: Final = 36.0
 
@@ -144,13 +155,15 @@ def _rows(view: View) -> _Rows:
     tops, at = [], TOP
     for number in lanes.number:
         tops.append(at)
-        at += max(number, 1) * height + _GAP if number else 0
+        if number:
+            label = svg.LINE * len(svg.label_lines(view.story.nodes[len(tops) - 1], LABEL))
+            at += max(number * height, label) + _GAP
     return _Rows(height, tuple(tops), at)
 
 
 def _exact(view: View, bars: Sequence[Bar]) -> Chart:
     rows = _rows(view)
-    parts = view.time_axis(TOP, rows.bottom)
+    parts = [names_title("node"), *view.time_axis(TOP, rows.bottom)]
     parts += [part for node in range(len(view.story.nodes)) for part in _row(view, rows, node)]
     parts += [_downed(view, rows, *down) for down in view.story.down]
     parts += [part for bar in bars for part in _drawn(view, rows, bar)]
@@ -159,7 +172,7 @@ def _exact(view: View, bars: Sequence[Bar]) -> Chart:
     return Chart(
         NAME,
         f"Nodes, and who had their {view.story.lanes.unit}s when",
-        svg.drawing(NAME, rows.bottom + 26, title, parts),
+        svg.drawing(NAME, rows.bottom + BELOW, title, parts),
         _legend(view),
         [_bar_table(view, bars)],
         _left_out(view),
@@ -188,15 +201,8 @@ def _row(view: View, rows: _Rows, node: int) -> list[Markup]:
     if not number:
         return []
     name, top, height = view.story.nodes[node], rows.tops[node], number * rows.lane_height
-    label = svg.tag(
-        "text",
-        svg.tag("title", name),
-        short(name, 19),
-        x=LEFT - 8,
-        y=top + height / 2 + 4,
-        text_anchor="end",
-        class_="name",
-    )
+    middle = max(height, svg.LINE * len(svg.label_lines(name, LABEL))) / 2
+    label = svg.label((LEFT - 8, top + middle), LABEL, name)
     return [label, svg.rect((LEFT, top, RIGHT - LEFT, height), class_="lane", fill_opacity=0.55)]
 
 
@@ -219,10 +225,9 @@ def _drawn(view: View, rows: _Rows, bar: Bar) -> list[Markup]:
     )
     css = f"bar f{view.colour_of(bar.job)}"
     drawn = [svg.rect((x, top, width, height), class_=css, data_tip=words)]
-    most = int((width - 10) / 7.4)
-    if height >= 14 and most >= 6:
-        at = (x + 5, top + height / 2 + 4)
-        drawn.append(svg.text(at, short(job.key, most), class_="barname"))
+    words = fitted(job.key, width - 10, bold=True)
+    if height >= 14 and (words == job.key or len(words) >= 8):
+        drawn.append(svg.text((x + 5, top + height / 2 + 4), words, class_="barname"))
     return drawn
 
 
@@ -254,7 +259,8 @@ def _grouped(view: View) -> Chart:
     each = -(-len(kept) // MOST_GROUPS)
     groups = [kept[i : i + each] for i in range(0, len(kept), each)]
     held, down = _shares_of(view, groups)
-    parts = view.time_axis(TOP, TOP + len(groups) * (_GROUP_HEIGHT + 4))
+    parts = [names_title("nodes")]
+    parts += view.time_axis(TOP, TOP + len(groups) * (_GROUP_HEIGHT + 4))
     for row, group in enumerate(groups):
         top = TOP + row * (_GROUP_HEIGHT + 4)
         parts.append(_group_label(view, group, top))
@@ -273,7 +279,7 @@ def _grouped(view: View) -> Chart:
     return Chart(
         NAME,
         f"Nodes, and who held their {story.lanes.unit}s",
-        svg.drawing(NAME, bottom + 26, title, parts),
+        svg.drawing(NAME, bottom + BELOW, title, parts),
         _legend(view),
         [_group_table(view, groups, held, down)],
         (note + _left_out(view)).strip(),
@@ -328,7 +334,8 @@ def _layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Mark
 def _group_label(view: View, group: Sequence[int], top: float) -> Markup:
     first, last = view.story.nodes[group[0]], view.story.nodes[group[-1]]
     name = first if first == last else f"{first} – {last}"
-    shown = short(first, 19) if first == last else f"{short(first, 15)} +{len(group) - 1}"
+    more = "" if first == last else f" +{len(group) - 1}"
+    shown = fitted(first, LABEL - text_width(more)) + more
     return svg.tag(
         "text", svg.tag("title", name), shown,
         x=LEFT - 8, y=top + _GROUP_HEIGHT / 2 + 4, text_anchor="end", class_="name",

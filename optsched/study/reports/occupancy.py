@@ -6,60 +6,45 @@ and shows how full they are and who has the most of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optsched.study.reports import svg
 from optsched.study.reports.bins import at_instants, column
+from optsched.study.reports.gangcells import (
+    DOWN,
+    FREE,
+    GANG_COLOURS,
+    MOST_CELLS,
+    NAME,
+    OTHERS,
+    Grid,
+    Holder,
+    gang_css,
+    gang_keys,
+    gang_table,
+    grid_data,
+    grid_drawing,
+)
 from optsched.study.reports.page import Cell, Chart, Film, Key, Table
-from optsched.study.reports.words import counted, moment, percent, plain, short
+from optsched.study.reports.words import counted, moment, percent, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from markupsafe import Markup
     from numpy.typing import NDArray
 
     from optsched.study.reports.bins import Floats, Ints
+    from optsched.study.reports.gangcells import Parts
     from optsched.study.reports.views import View
-
-NAME: Final = "occupancy"
-MOST_CELLS: Final = 1024
-FREE, DOWN, OTHERS = -1, -2, -3
-_STATES: Final = (("free", "free"), ("node is down", "downed"), ("not played", "others"))
-_LABEL: Final = 150.0
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """What is in each cell at each instant.
-
-    Attributes
-    ----------
-    rows
-        Names of what cells belong to, and how many each has.
-    places
-        Of each cell, in words.
-    who
-        By number: who may be in a cell, and the class of the colour.
-    owner, part
-        Who is in each cell at each instant (or one of `FREE`, `DOWN`, `OTHERS`), and how full it
-        is in percent; shaped (cells, instants).
-
-    """
-
-    rows: Sequence[tuple[str, int]]
-    places: Sequence[str]
-    who: Sequence[tuple[str, str]]
-    owner: Ints
-    part: Ints
 
 
 def film(view: View) -> Film:
     """The grid, with the instant shown at which as much is held as ever."""
-    grid = _by_lane(view) if sum(view.story.lanes.number) <= MOST_CELLS else _by_nodes(view)
+    is_exact = sum(view.story.lanes.number) <= MOST_CELLS
+    grid, there = _by_lane(view) if is_exact else (_by_nodes(view), [])
+    jobs, queues = view.story.jobs, view.story.queues
+    gangs = [(jobs[job].key, queues[jobs[job].queue]) for job in there]
     shown = view.frame_shown
     told = _told(view)
     unit = view.story.lanes.unit
@@ -67,8 +52,12 @@ def film(view: View) -> Film:
         NAME,
         f"Whose is each {unit}?" if grid.rows else f"Whose are the {unit}s?",
         grid_drawing(grid, shown),
-        [*view.legend, Key("free", "free"), *_more_keys(view)],
-        [_table(view)],
+        [
+            *(gang_keys([key for key, _ in gangs]) if is_exact else view.legend),
+            Key("free", "free"),
+            *_more_keys(view),
+        ],
+        [_table(view), *([gang_table(gangs)] if gangs else [])],
         _note(view, grid),
         is_walkable=True,
     )
@@ -84,43 +73,54 @@ def _more_keys(view: View) -> list[Key]:
     ]
 
 
+def grid_note(num_gangs: int) -> str:
+    """How gangs are told apart in a grid."""
+    note = "Each gang has a colour, and its name or its number on its cells."
+    if num_gangs > GANG_COLOURS:
+        note += f" Colours repeat after {GANG_COLOURS} gangs; the table has all numbers."
+    return note
+
+
 def _note(view: View, grid: Grid) -> str:
     frames = len(view.instants)
     changes = f"{counted(frames, 'instant')}: all at which something changes."
     if frames > 1 and len(set(np.diff(view.instants).tolist())) <= 2 and frames > 100:
         changes = f"{counted(frames, 'instant')}, equally far apart."
     if grid.rows:
-        return f"The slider has {changes} Arrow keys move it."
+        said = grid_note(len(grid.who))
+        return f"{said} The slider has {changes} Arrow keys move it."
     number = len(view.story.nodes)
     each = "a node" if len(grid.places) == number else "several nodes"
-    told = f"A cell is {each}; its height is how full it is, its colour who has the most."
+    told = f"A cell is {each}; its fill is how full it is, its colour who has the most."
     return f"{told} The slider has {changes} Arrow keys move it."
 
 
 # --- what is in the cells ------------------------------------------------------------------------
 
 
-def _by_lane(view: View) -> Grid:
+def _by_lane(view: View) -> tuple[Grid, list[int]]:
+    """A cell for each GPU, and the gangs that are anywhere in the order of their numbers."""
     story, instants = view.story, view.instants
-    first = np.concatenate([[0], np.cumsum(column(story.lanes.number))])
-    shape = (int(first[-1]), len(instants))
-    owner: Ints = np.full(shape, FREE, dtype=np.int64)
-    held = np.zeros((shape[0], shape[1] + 1))
+    first = np.concatenate([[0], np.cumsum(column(story.lanes.number))]).astype(int).tolist()
+    stays: list[list[tuple[int, int, int, int]]] = [[] for _ in range(first[-1])]
     for node, lane, milli in story.lanes.others:
-        owner[first[node] + lane] = OTHERS
-        held[first[node] + lane, 0] += milli
-    begins, ends = (np.searchsorted(instants, side, "left") for side in view.seen)
-    for stay, begin, end in zip(story.stays, begins.tolist(), ends.tolist(), strict=True):
+        stays[first[node] + lane].append((0, len(instants), OTHERS, milli))
+    begins, ends = (np.searchsorted(instants, side, "left").tolist() for side in view.seen)
+    for stay, begin, end in zip(story.stays, begins, ends, strict=True):
         for lane in stay.lanes:
-            cell = first[stay.node] + lane
-            owner[cell, begin:end] = stay.job
-            held[cell, begin] += stay.milli
-            held[cell, end] -= stay.milli
+            stays[first[stay.node] + lane].append((begin, end, stay.job, stay.milli))
+    there = sorted({job for each in stays for a, b, job, _ in each if job >= 0 and a < b})
+    number = {job: i for i, job in enumerate(there)}
+    down: list[list[tuple[int, int]]] = [[] for _ in range(first[-1])]
     for node, from_ms, to_ms in story.down:
         begin, end = np.searchsorted(instants, [from_ms, to_ms], "left").tolist()
-        owner[first[node] : first[node + 1], begin:end] = DOWN
-    whole = np.repeat(column(story.lanes.milli), column(story.lanes.number))
-    part = _percent(held.cumsum(axis=1)[:, :-1], np.maximum(whole, 1)[:, None])
+        for cell in range(first[node], first[node + 1]):
+            down[cell].append((begin, end))
+    whole = np.repeat(column(story.lanes.milli), column(story.lanes.number)).tolist()
+    cells = [
+        _changes([(a, b, number.get(j, j), m) for a, b, j, m in each], lost, max(milli, 1))
+        for each, lost, milli in zip(stays, down, whole, strict=True)
+    ]
     rows = [(name, n) for name, n in zip(story.nodes, story.lanes.number, strict=True) if n]
     unit = story.lanes.unit
     places = [
@@ -128,15 +128,33 @@ def _by_lane(view: View) -> Grid:
         for name, number in rows
         for lane in range(number)
     ]
-    who = [(job.key, f"f{view.colour[job.queue]}") for job in story.jobs]
-    return only_known(Grid(rows, places, who, owner, part))
+    who = [
+        Holder(story.jobs[job].key, gang_css(i), story.jobs[job].key, i)
+        for i, job in enumerate(there, 1)
+    ]
+    return Grid(rows, places, who, cells), there
 
 
-def only_known(grid: Grid) -> Grid:
-    """Only those are named that are anywhere."""
-    there = np.unique(grid.owner[grid.owner >= 0])
-    owner = np.where(grid.owner >= 0, np.searchsorted(there, grid.owner), grid.owner)
-    return Grid(grid.rows, grid.places, [grid.who[i] for i in there.tolist()], owner, grid.part)
+def _changes(
+    stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
+) -> list[tuple[int, Parts]]:
+    """Who is in a cell from which instant on; `stays` are (begin, end, who, thousandths)."""
+    turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
+    found: list[tuple[int, Parts]] = []
+    for at in sorted(turns):
+        held: dict[int, int] = {}
+        for begin, end, who, milli in stays:
+            if begin <= at < end:
+                held[who] = held.get(who, 0) + milli
+        parts: Parts = tuple(
+            (who, min(round(100 * held[who] / whole), 100)) for who in sorted(held)
+        )
+        if any(begin <= at < end for begin, end in down):
+            parts = ((DOWN, 100),)
+        parts = parts or ((FREE, 100),)
+        if not found or found[-1][1] != parts:
+            found.append((at, parts))
+    return found
 
 
 def _by_nodes(view: View) -> Grid:
@@ -157,8 +175,18 @@ def _by_nodes(view: View) -> Grid:
     lost = _lost(view, amounts, cell_of, len(cells))
     owner = np.where(lost >= whole[:, None], DOWN, owner)
     names = [span_of(story.nodes, group) for group in cells]
-    who = [(f"most held by {name}", f"f{i}") for i, name in enumerate(view.colours)]
-    return Grid((), names, who, owner, part)
+    who = [Holder(f"most held by {name}", f"f{i}") for i, name in enumerate(view.colours)]
+    return Grid((), names, who, tile_changes(owner, part))
+
+
+def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
+    """Of cells that have one owner at each instant; arrays are shaped (cells, instants)."""
+    found: list[list[tuple[int, Parts]]] = []
+    for who, filled in zip(owner, part, strict=True):
+        changes = (np.diff(who) != 0) | ((np.diff(filled) != 0) & (who[1:] >= 0))
+        begins = [0, *(np.flatnonzero(changes) + 1).tolist()]
+        found.append([(at, ((int(who[at]), int(filled[at])),)) for at in begins])
+    return found
 
 
 def _lost(view: View, amounts: Ints, cell_of: Ints, num_cells: int) -> Floats:
@@ -179,27 +207,7 @@ def _percent(held: Floats, whole: NDArray[Any]) -> Ints:
     return found
 
 
-# --- for the script ------------------------------------------------------------------------------
-
-
-def grid_data(grid: Grid, at: Sequence[float], told: Sequence[str]) -> dict[str, Any]:
-    """What the script needs: `at` are parts of the axis of time, `told` what is shown in words."""
-    return {
-        "at": list(at),
-        "told": list(told),
-        "who": [list(each) for each in grid.who],
-        "states": [list(each) for each in _STATES],
-        "places": list(grid.places),
-        "cells": [_runs(owner, part) for owner, part in zip(grid.owner, grid.part, strict=True)],
-    }
-
-
-def _runs(owner: Ints, part: Ints) -> list[int]:
-    """First instant, owner and percent of each stretch in which nothing changes."""
-    changes = (np.diff(owner) != 0) | ((np.diff(part) != 0) & (owner[1:] >= 0))
-    begins = np.concatenate([[0], np.flatnonzero(changes) + 1])
-    found: list[int] = np.column_stack([begins, owner[begins], part[begins]]).ravel().tolist()
-    return found
+# --- in words ---------------------------------------------------------------------------------
 
 
 def _told(view: View) -> list[str]:
@@ -219,74 +227,6 @@ def _told(view: View) -> list[str]:
             instants.tolist(), held.tolist(), waiting.round().astype(int).tolist(), strict=True
         )
     ]
-
-
-# --- drawing -------------------------------------------------------------------------------------
-
-
-def grid_drawing(grid: Grid, shown: int) -> Markup:
-    """The cells at one instant."""
-    boxes, labels, height = _by_name(grid.rows) if grid.rows else _tiles(len(grid.places))
-    parts = list(labels)
-    for i, box in enumerate(boxes):
-        parts.append(_cell(grid, i, box, shown))
-    return svg.drawing(NAME, height, "Who is where at the instant of the slider", parts)
-
-
-Box = tuple[float, float, float, float]
-
-
-def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], float]:
-    """A row of cells for each node, in as many columns as there is room for."""
-    most = max(number for _, number in rows)
-    size = 22.0 if len(rows) <= 24 else 14.0
-    wide = _LABEL + most * (size + 2) + 18
-    columns = max(1, min(int(svg.WIDTH // wide), -(-len(rows) // 12)))
-    while most * (size + 2) + _LABEL > svg.WIDTH:
-        size -= 1
-    deep = -(-len(rows) // columns)
-    boxes, labels = [], []
-    for i, (name, number) in enumerate(rows):
-        x, y = (i // deep) * (svg.WIDTH / columns), 4 + (i % deep) * (size + 8)
-        labels.append(
-            svg.tag(
-                "text",
-                svg.tag("title", name),
-                short(name, 19),
-                x=x + _LABEL - 8,
-                y=y + size / 2 + 4,
-                text_anchor="end",
-                class_="name",
-            )
-        )
-        boxes += [(x + _LABEL + lane * (size + 2), y, size, size) for lane in range(number)]
-    return boxes, labels, 4 + deep * (size + 8)
-
-
-def _tiles(number: int) -> tuple[list[Box], list[Markup], float]:
-    """Cells side by side."""
-    columns = 40 if number > 300 else 24
-    size = svg.WIDTH / columns - 3
-    boxes = [
-        ((i % columns) * (size + 3), 2 + (i // columns) * (size + 3), size, size)
-        for i in range(number)
-    ]
-    return boxes, [], 4 + -(-number // columns) * (size + 3)
-
-
-def _cell(grid: Grid, number: int, box: Box, shown: int) -> Markup:
-    owner, part = int(grid.owner[number, shown]), int(grid.part[number, shown])
-    x, y, size, height = box
-    name, css = grid.who[owner] if owner >= 0 else _STATES[-1 - owner]
-    filled = max(height * part / 100, 1) if owner >= 0 else height
-    return svg.group(
-        [
-            svg.rect((x, y, size, height), class_="free", rx=2),
-            svg.rect((x, y + height - filled, size, filled), class_=css, rx=2),
-        ],
-        class_="cell",
-        data_tip=f"{grid.places[number]}\n{name}",
-    )
 
 
 def _table(view: View) -> Table:

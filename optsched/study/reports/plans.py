@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from optsched.domain.amounts import amount_of
-from optsched.study.reports.occupancy import (
+from optsched.study.reports.gangcells import (
     FREE,
     MOST_CELLS,
+    NAME,
     OTHERS,
     Grid,
+    Holder,
+    gang_css,
+    gang_keys,
+    gang_table,
     grid_data,
     grid_drawing,
-    only_known,
-    span_of,
 )
+from optsched.study.reports.occupancy import grid_note, span_of, tile_changes
 from optsched.study.reports.page import Chart, Film, Key
 from optsched.study.reports.views import COLOURS
 from optsched.study.reports.words import counted, plain
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Node, Snapshot
     from optsched.domain.task import Task
     from optsched.formats.plan import PlanDocument
+    from optsched.study.reports.gangcells import Parts
     from optsched.study.story import Lanes
 
 BEFORE: Final = "before"
@@ -182,19 +187,29 @@ def plan_film(deal: Deal) -> Film:
     whole = sum(deal.lanes.number) <= MOST_CELLS
     grid = _by_lane(deal) if whole else _by_node(deal)
     unit = deal.lanes.unit
-    keys = [*deal.legend, Key("fresh", "outlined: placed by the plan"), Key("free", "free")]
+    keys = [Key("free", "free")]
+    if whole:
+        keys = [
+            *gang_keys(_gangs_of(deal)),
+            Key("fresh", "outlined: placed by the plan"),
+            Key("free", "free"),
+        ]
+    else:
+        keys = [*deal.legend, *keys]
     if any(seat.gang not in deal.queue_of for seat in deal.frames[BEFORE]):
         keys.append(Key("others", "pods that are not decided here"))
     shown = min(1, len(told) - 1)
     note = "The slider goes from what there was to the plan of each model."
-    if not whole:
-        note += " A cell is as high as it is full; its colour is of who has the most."
+    if whole:
+        note = f"{grid_note(len(_gangs_of(deal)))} {note}"
+    else:
+        note += " A cell is as full as its nodes are; its colour is of who has the most."
     chart = Chart(
-        "occupancy",
+        NAME,
         f"Whose is each {unit}?",
         grid_drawing(grid, shown),
-        keys if whole else [key for key in keys if key.css != "fresh"],
-        (),
+        keys,
+        [gang_table([(key, deal.queue_of[key]) for key in _gangs_of(deal)])] if whole else (),
         note,
         is_walkable=True,
     )
@@ -220,26 +235,46 @@ def _told(deal: Deal, name: str) -> str:
 
 def _by_lane(deal: Deal) -> Grid:
     lanes, names = deal.lanes, [node.name for node in deal.snapshot.nodes]
-    first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(np.int64)
-    gangs = {key: i for i, key in enumerate(deal.queue_of)}
-    shape = (int(first[-1]), len(deal.frames))
-    owner, held = np.full(shape, FREE, dtype=np.int64), np.zeros(shape)
+    first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(int).tolist()
+    holders, number = _holders(deal)
+    held: list[list[Counter[int]]] = [[Counter() for _ in deal.frames] for _ in range(first[-1])]
     for frame, seats in enumerate(deal.frames.values()):
         for seat in seats:
-            cells = [int(first[seat.node]) + lane for lane in seat.lanes]
-            number = gangs.get(seat.gang)
-            owner[cells, frame] = OTHERS if number is None else 2 * number + seat.is_new
-            held[cells, frame] += seat.milli
-    whole = np.repeat(np.maximum(lanes.milli, 1), lanes.number)
-    part = np.clip(np.round(100 * held / whole[:, None]), 0, 100).astype(np.int64)
+            who = 2 * number[seat.gang] + seat.is_new if seat.gang in number else OTHERS
+            for lane in seat.lanes:
+                held[first[seat.node] + lane][frame][who] += seat.milli
+    whole = np.repeat(np.maximum(lanes.milli, 1), lanes.number).tolist()
+    cells = [
+        [(i, _parts_of(by, milli)) for i, by in enumerate(each)]
+        for each, milli in zip(held, whole, strict=True)
+    ]
     rows = [(name, n) for name, n in zip(names, lanes.number, strict=True) if n]
     unit = lanes.unit
     places = [f"{n}, GPU {i}" if unit != CPU_UNIT else n for n, k in rows for i in range(k)]
-    who: list[tuple[str, str]] = []
-    for key, queue in deal.queue_of.items():
-        css = f"f{deal.colour_of[queue]}"
-        who += [(f"{key} ({queue})", css), (f"{key} ({queue}), placed by the plan", f"{css} fresh")]
-    return only_known(Grid(rows, places, who, owner, part))
+    return Grid(rows, places, holders, cells)
+
+
+def _parts_of(held: Counter[int], whole: int) -> Parts:
+    parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
+    return parts or ((FREE, 100),)
+
+
+def _gangs_of(deal: Deal) -> list[str]:
+    """Gangs that hold something in any frame."""
+    there = {seat.gang for seats in deal.frames.values() for seat in seats}
+    return [key for key in deal.queue_of if key in there]
+
+
+def _holders(deal: Deal) -> tuple[list[Holder], dict[str, int]]:
+    """Each gang twice: as it was, and placed by the plan; and the place of each gang in order."""
+    holders = []
+    for i, key in enumerate(_gangs_of(deal), 1):
+        words, css = f"{key} ({deal.queue_of[key]})", gang_css(i)
+        holders += [
+            Holder(words, css, key, i),
+            Holder(f"{words}, placed by the plan", f"{css} fresh", key, i),
+        ]
+    return holders, {key: i for i, key in enumerate(_gangs_of(deal))}
 
 
 def _by_node(deal: Deal) -> Grid:
@@ -256,8 +291,8 @@ def _by_node(deal: Deal) -> Grid:
     whole = np.array([sum(lanes.number[i] * lanes.milli[i] for i in g) for g in groups])
     part = np.round(100 * held.sum(axis=0) / np.maximum(whole, 1)[:, None])
     owner = np.where(part > 0, held.argmax(axis=0), FREE)
-    who = [(f"most held by colour {i + 1}", f"f{i}") for i in range(COLOURS)]
+    who = [Holder(f"most held by colour {i + 1}", f"f{i}") for i in range(COLOURS)]
     for queue, colour in reversed(deal.colour_of.items()):
-        who[colour] = (f"most held by {queue}", f"f{colour}")
+        who[colour] = Holder(f"most held by {queue}", f"f{colour}")
     places = [span_of(names, group) for group in groups]
-    return Grid((), places, who, owner, np.clip(part, 0, 100).astype(np.int64))
+    return Grid((), places, who, tile_changes(owner, np.clip(part, 0, 100).astype(np.int64)))

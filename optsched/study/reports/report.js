@@ -66,38 +66,104 @@
     });
   }
 
-  // Films: each cell has [first frame, who, percent, first frame, who, percent, ...].
+  // Films: each cell has its changes, [first frame, who, percent, who, percent, ...].
+  const drawn = (name, attributes) => {
+    const made = document.createElementNS(document.querySelector("svg").namespaceURI, name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    return made;
+  };
+  const pen = document.createElement("canvas").getContext("2d");
+  const width = (words) => { pen.font = `600 11px ${getComputedStyle(document.body).fontFamily}`; return pen.measureText(words).width; };
+  const short = (name, most) => {
+    const head = Math.floor((most - 1) / 2);
+    return `${name.slice(0, head).join("")}…${name.slice(name.length - (most - 1 - head)).join("")}`;
+  };
+  const fitted = (name, number, room) => {
+    if (width(name) <= room - 6) return name;
+    const letters = Array.from(name);
+    for (let most = letters.length - 1; most >= 8; most--) {
+      const words = short(letters, most);
+      if (width(words) <= room - 6) return words;
+    }
+    const words = number ? String(number) : "";
+    return width(words) <= room - 2 ? words : "";
+  };
   for (const film of all(".film")) {
     const data = JSON.parse(film.querySelector("script").textContent);
     const slider = film.querySelector("input");
     const play = film.querySelector(".play");
     const told = film.querySelector(".told");
-    const cells = all(".cell", film).map((cell) => ({
-      back: cell.firstElementChild, fill: cell.lastElementChild,
-      top: Number(cell.firstElementChild.getAttribute("y")), size: Number(cell.firstElementChild.getAttribute("height")),
-    }));
+    const names = film.querySelector(".names");
+    const cells = all(".cell", film).map((cell) => {
+      const back = cell.firstElementChild;
+      const [x, y, wide, tall] = ["x", "y", "width", "height"].map((key) => Number(back.getAttribute(key)));
+      return { cell, back, x, y, wide, tall, now: null };
+    });
     const nows = all(".now");
-    const state = (runs, frame) => {
+    const state = (changes, frame) => {
       let low = 0;
-      let high = runs.length / 3 - 1;
+      let high = changes.length - 1;
       while (low < high) {
         const middle = (low + high + 1) >> 1;
-        if (runs[3 * middle] <= frame) low = middle; else high = middle - 1;
+        if (changes[middle][0] <= frame) low = middle; else high = middle - 1;
       }
-      return [runs[3 * low + 1], runs[3 * low + 2]];
+      return changes[low];
+    };
+    const holder = (who) => who >= 0 ? data.who[who] : data.states[-1 - who];
+    const segments = (box, now) => {
+      const found = [];
+      let used = 0;
+      for (let i = 1; i < now.length; i += 2) {
+        const part = now[i] >= 0 || now[i] === -3 ? Math.min(now[i + 1], 100 - used) : 100;
+        found.push({ who: now[i], percent: now[i + 1], x: box.x + box.wide * used / 100, wide: Math.max(box.wide * part / 100, 1) });
+        used = Math.min(used + now[i + 1], 100);
+      }
+      return found;
+    };
+    const fill = (box, i) => {
+      const parts = segments(box, box.now);
+      const rects = parts.filter((part) => part.who !== -1).map((part) =>
+        drawn("rect", { x: part.x, y: box.y, width: part.wide, height: box.tall, class: holder(part.who)[1], rx: 2 }));
+      box.cell.replaceChildren(box.back, ...rects);
+      const lines = parts.map((part) => holder(part.who)[0] + (part.who >= 0 && part.percent < 100 ? `, ${part.percent} %` : ""));
+      box.cell.setAttribute("data-tip", [data.places[i], ...lines].join("\n"));
+    };
+    const isWhole = (now) => now.length === 3 && now[1] >= 0 && now[2] >= 100;
+    const isSame = (a, b) => a.length === b.length && a.every((n, i) => i === 0 || n === b[i]);
+    const put = (who, x, wide, box) => {
+      if (who < 0) return;
+      const words = fitted(data.who[who][2], data.who[who][3], wide);
+      if (!words) return;
+      const text = drawn("text", { x: x + wide / 2, y: box.y + box.tall / 2 + 4, "text-anchor": "middle", class: "cellname" });
+      text.textContent = words;
+      names.append(text);
+    };
+    const label = () => {
+      names.replaceChildren();
+      let first = 0;
+      for (const number of data.rows) {
+        for (let at = first; at < first + number;) {
+          let run = at + 1;
+          while (isWhole(cells[at].now) && run < first + number && isSame(cells[run].now, cells[at].now)) run++;
+          const [box, last] = [cells[at], cells[run - 1]];
+          if (run > at + 1) put(box.now[1], box.x, last.x + last.wide - box.x, box);
+          else for (const part of segments(box, box.now)) put(part.who, part.x, part.wide, box);
+          at = run;
+        }
+        first += number;
+      }
     };
     const draw = () => {
       const frame = Number(slider.value);
-      cells.forEach((cell, i) => {
-        const [who, percent] = state(data.cells[i], frame);
-        const [name, fill] = who >= 0 ? data.who[who] : data.states[-1 - who];
-        const size = who >= 0 ? Math.max(cell.size * percent / 100, 1) : cell.size;
-        cell.fill.setAttribute("class", fill);
-        cell.fill.setAttribute("y", cell.top + cell.size - size);
-        cell.fill.setAttribute("height", size);
-        const part = who >= 0 && percent < 100 ? `, ${percent} %` : "";
-        cell.back.parentNode.setAttribute("data-tip", `${data.places[i]}\n${name}${part}`);
+      let isNew = false;
+      cells.forEach((box, i) => {
+        const now = state(data.cells[i], frame);
+        if (now === box.now) return;
+        box.now = now;
+        isNew = true;
+        fill(box, i);
       });
+      if (isNew) label();
       told.textContent = data.told[frame];
       slider.setAttribute("aria-valuetext", data.told[frame]);
       for (const now of nows) {

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from optsched.study.chargeback import of_json
 from optsched.study.reports.curves import Curve, cdf_chart, share_charts
 from optsched.study.reports.figures import figure_tables
+from optsched.study.reports.gaps import GapLine, TimeAxis, gap_chart
 from optsched.study.reports.jobs import queue_charts
 from optsched.study.reports.models import model_section
 from optsched.study.reports.nodes import node_chart
 from optsched.study.reports.occupancy import film
-from optsched.study.reports.page import Cell, Page, Section, Table
+from optsched.study.reports.page import MOST_ROWS, Cell, Page, Section, Table
 from optsched.study.reports.usage import usage_section
 from optsched.study.reports.views import View
-from optsched.study.reports.words import counted, moment, percent, plain, seconds
+from optsched.study.reports.waiting import reason_section, wait_chart
+from optsched.study.reports.words import (
+    counted,
+    moment,
+    percent,
+    plain,
+    seconds,
+    time_ticks,
+    time_unit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from optsched.study.reports.page import Chart
     from optsched.study.story import Job, Story
+
+
+MOST_GAPS: Final = 240
 
 
 def simulation_page(result: Mapping[str, Any], story: Story, base: Mapping[str, Any]) -> Page:
@@ -75,16 +90,53 @@ def _warnings(result: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _sections(view: View, result: Mapping[str, Any], base: Mapping[str, Any]) -> Iterable[Section]:
+    yield reason_section(view.story)
     yield Section("figures", "Figures", figure_tables(result["metrics"]))
     if view.story.jobs and view.story.nodes:
         yield Section("nodes", "Nodes", [node_chart(view), film(view)])
-        yield Section("queues", "Queues", queue_charts(view))
+        yield Section("queues", "Queues", [*queue_charts(view), wait_chart(view.story)])
         yield Section("shares", "Shares", share_charts(view))
         yield Section("distributions", "Distributions", _distributions(view))
+    if view.story.gaps:
+        yield Section("gap", "Gap over time", [_gaps(view.story)])
     if result["gpu_hours"]["charges"]:
         yield usage_section(of_json(result["gpu_hours"]))
     yield model_section([result["model"]["definition"]], base)
     yield Section("again", "How to get it again", list(_provenance(result)))
+
+
+def _gaps(story: Story) -> Chart:
+    """The gap of each session; where they are many, the greatest and the mean of stretches."""
+    points = list(story.gaps)
+    note = "Of each session: |bound − value| of a level as a part of the greater of the two."
+    if len(points) > MOST_GAPS:
+        edges = np.linspace(0, story.end_ms, MOST_GAPS + 1)
+        note += f" {plain(len(points))} sessions in {MOST_GAPS} equal stretches of time."
+        stretch = np.minimum(
+            np.searchsorted(edges, [at for at, *_ in points], "right") - 1, MOST_GAPS - 1
+        )
+        points = [
+            (
+                int(edges[i]),
+                max(points[j][1] for j in mine),
+                sum(points[j][2] for j in mine) / len(mine),
+            )
+            for i in range(MOST_GAPS)
+            if (mine := np.flatnonzero(stretch == i).tolist())
+        ]
+    unit, _ = time_unit(story.end_ms)
+    time = TimeAxis(
+        story.end_ms, time_ticks(story.end_ms), f"time since the start of the trace ({unit})"
+    )
+    lines = [
+        GapLine("greatest of all levels", "l0", [(at, most) for at, most, _ in points]),
+        GapLine("mean of all levels", "l1", [(at, mean) for at, _, mean in points]),
+    ]
+    columns = ("greatest", "mean")
+    rows = [(Cell(moment(at), at), *(Cell(percent(v, 2), v) for v in gaps)) for at, *gaps in points]
+    cut = f"The first {plain(MOST_ROWS)} of {plain(len(rows))}." if len(rows) > MOST_ROWS else ""
+    table = Table("Gaps", ("at", *columns), rows[:MOST_ROWS], frozenset(("at", *columns)), cut)
+    return gap_chart("gaps", "Gap of sessions", lines, time, tables=[table], note=note)
 
 
 def _distributions(view: View) -> list[Chart]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.domain.decisions import PPM, Sense
 from optsched.domain.progress import relative_gap
 from optsched.study.reports import svg
+from optsched.study.reports.gaps import GapLine, TimeAxis, gap_chart
 from optsched.study.reports.models import model_section
 from optsched.study.reports.page import MOST_ROWS, Cell, Chart, Key, Page, Section, Table
 from optsched.study.reports.plans import BEFORE, Deal, plan_film
-from optsched.study.reports.words import UNKNOWN, counted, percent, plain, short
+from optsched.study.reports.words import UNKNOWN, counted, fitted, percent, plain, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
     from optsched.domain.cluster import Snapshot
     from optsched.domain.decisions import LevelResult
     from optsched.domain.progress import Progress
+    from optsched.domain.reasons import Reason
     from optsched.formats.plan import Eviction, PlanDocument
     from optsched.formats.solveresult import SolveResult
     from optsched.study.planmeasures import PlanMeasures
 
 MOST_LEVELS: Final = 12
+_LABEL: Final = 176.0
 _PANEL: Final = 92.0
-_LEFT, _RIGHT = 190.0, svg.WIDTH - 120.0
+_LEFT, _RIGHT = 190.0, svg.WIDTH - 130.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,12 @@ def _warnings(answers: Sequence[Answer]) -> Iterable[str]:
 
 
 def _sections(deal: Deal, answers: Sequence[Answer], base: Mapping[str, Any]) -> Iterable[Section]:
+    idle = [
+        f"{answer.name}: no gang waits."
+        for answer in answers
+        if answer.result.plan is not None and not _reasons_of(answer.result.plan)
+    ]
+    yield Section("pending", "What waits, and why", list(_pending(deal, answers)), idle)
     if len(answers) > 1:
         yield Section("figures", "Models side by side", [_measures(answers)])
     if deal.snapshot.nodes:
@@ -105,10 +114,14 @@ def _sections(deal: Deal, answers: Sequence[Answer], base: Mapping[str, Any]) ->
     if deal.colour_of:
         yield Section("queues", "Queues", [_queue_chart(deal), *_shares(answers)])
     yield Section("certificate", "Certificate", list(_certificates(answers)))
-    searched = [_history(i, a) for i, a in enumerate(answers) if a.result.progress]
+    searched = [
+        chart
+        for i, answer in enumerate(answers)
+        if answer.result.progress
+        for chart in (_gaps(i, answer), _history(i, answer))
+    ]
     if searched:
-        yield Section("search", "Value and bound over time", searched)
-    yield Section("pending", "What waits, and why", list(_pending(answers)))
+        yield Section("search", "Gap, value and bound over time", searched)
     yield model_section([answer.definition for answer in answers], base)
     yield Section("again", "How to get it again", list(_provenance(answers)))
 
@@ -204,11 +217,15 @@ def _queue_chart(deal: Deal) -> Chart:
     parts: list[Markup] = []
     at = 6.0
     for queue, colour in deal.colour_of.items():
-        parts.append(svg.text((4, at + 13), short(queue, 40), class_="heading"))
+        words = fitted(queue, svg.WIDTH - 8, bold=True)
+        heading = svg.tag("title", queue), words
+        parts.append(svg.tag("text", *heading, x=4, y=at + 13, class_="heading"))
         at += 20
         for name in deal.frames:
-            parts += _queue_bar((queue, name), held[name][queue], (total, top, at), colour)
-            at += 18
+            height = max(18.0, svg.LINE * len(svg.label_lines(name, _LABEL)) + 4)
+            middle = at + (height - 18) / 2
+            parts += _queue_bar((queue, name), held[name][queue], (total, top, middle), colour)
+            at += height
         at += 8
     names = [name for name in deal.frames if name != BEFORE]
     rows = [
@@ -217,7 +234,9 @@ def _queue_chart(deal: Deal) -> Chart:
     ]
     columns = (BEFORE, *names)
     table = Table(f"{unit}s held", ("queue", *columns), rows, frozenset(columns))
-    drawing = svg.drawing("by-queue", at, f"{unit}s held by queue, before and after", parts)
+    parts += _held_axis(top, total, unit, at)
+    words = f"{unit}s held by queue, before and after"
+    drawing = svg.drawing("by-queue", at + 42, words, parts)
     keys = [*deal.legend, Key("f7 wait", "light: before")]
     return Chart("by-queue", f"{unit}s held by queue", drawing, keys, [table], is_walkable=True)
 
@@ -230,10 +249,23 @@ def _queue_bar(
     width = (_RIGHT - _LEFT) * part / top
     css = f"bar wait f{colour}" if name == BEFORE else f"bar f{colour}"
     tip = f"{queue}, {name}: {plain(milli / 1000, 1)} ({percent(part)})"
-    yield svg.text((_LEFT - 8, at + 11), short(name, 24), text_anchor="end")
+    yield svg.label((_LEFT - 8, at + 7), _LABEL, name)
     yield svg.rect((_LEFT, at, _RIGHT - _LEFT, 14), class_="lane", fill_opacity=0.55)
     yield svg.rect((_LEFT, at, max(width, 0.5), 14), class_=css, rx=2, data_tip=tip)
     yield svg.text((_RIGHT + 8, at + 11), f"{plain(milli / 1000, 1)} · {percent(part)}")
+
+
+def _held_axis(top: float, total: int, unit: str, bottom: float) -> Iterable[Markup]:
+    """Round numbers of units from none to the most that a queue holds."""
+    most = top * total / 1000
+    step = next(
+        (s * 10.0**e for e in range(-3, 9) for s in (1, 2, 5) if most / s / 10.0**e <= 5), most
+    )
+    for i in range(int(most / step + 1e-9) + 1):
+        x = _LEFT + (_RIGHT - _LEFT) * i * step / most
+        yield svg.line((x, bottom - 6), (x, bottom), class_="axis")
+        yield svg.text((x, bottom + 14), plain(i * step, 3), text_anchor="middle")
+    yield svg.x_title((_LEFT + _RIGHT) / 2, bottom + 33, f"held ({unit}s)")
 
 
 def _shares(answers: Sequence[Answer]) -> Iterable[Table]:
@@ -285,22 +317,18 @@ def _level_row(level: LevelResult) -> tuple[Cell, ...]:
 
 def _history(number: int, answer: Answer) -> Chart:
     """A panel for each level: values found and bounds proved, as the search went on."""
-    levels: defaultdict[tuple[str, int], list[Progress]] = defaultdict(list)
-    for step in answer.result.progress:
-        levels[step.level, step.turn].append(step)
+    levels, time = _levels_of(answer), _time_of(answer)
     shown = list(levels.items())[:MOST_LEVELS]
-    end_s = max((step.at_s for step in answer.result.progress), default=0.0) or 1.0
     name, bottom = f"search-{number}", 8 + (_PANEL + 18) * len(shown)
-    parts = list(_seconds_axis(end_s, bottom))
-    for i, ((level, turn), steps) in enumerate(shown):
-        title = level if turn == 1 else f"{level} ({turn})"
-        parts += _panel(title, steps, end_s, 8 + i * (_PANEL + 18))
+    parts = list(_seconds_axis(time, bottom))
+    for i, (level, steps) in enumerate(shown):
+        parts += _panel(level, steps, time.end, 8 + i * (_PANEL + 18))
     note = ""
     if len(levels) > MOST_LEVELS:
         note = f"The first {MOST_LEVELS} of {len(levels)} levels and searches."
     if answer.result.parameters.is_deterministic:
         note = f"Seconds of solver work, not of a clock. {note}".strip()
-    drawing = svg.drawing(name, bottom + 26, "Values and bounds of each level over time", parts)
+    drawing = svg.drawing(name, bottom + 42, "Values and bounds of each level over time", parts)
     keys = [Key("l0", "value found"), Key("l1", "bound proved")]
     title = f"{answer.name}: how each level went"
     return Chart(name, title, drawing, keys, [_steps_table(answer)], note, is_walkable=True)
@@ -310,18 +338,58 @@ def _second_x(at_s: float, end_s: float) -> float:
     return round(_LEFT + (_RIGHT - _LEFT) * at_s / end_s, 1)
 
 
-def _seconds_axis(end_s: float, bottom: float) -> Iterable[Markup]:
-    for i in range(6):
-        x = _second_x(end_s * i / 5, end_s)
+def _seconds_axis(time: TimeAxis, bottom: float) -> Iterable[Markup]:
+    for at_s, words in time.marks:
+        x = _second_x(at_s, time.end)
         yield svg.line((x, 8), (x, bottom), class_="grid")
-        yield svg.text((x, bottom + 16), _seconds(end_s * i / 5), text_anchor="middle")
+        yield svg.text((x, bottom + 16), words, text_anchor="middle")
+    yield svg.x_title((_LEFT + _RIGHT) / 2, bottom + 35, time.title)
+    yield svg.y_title(11, (8 + bottom) / 2, "value and bound (unit of the level)")
 
 
-def _seconds(at_s: float) -> str:
-    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if at_s >= unit:
-            return f"{at_s / unit:.3g} {name}"
-    return "0"
+def _time_of(answer: Answer) -> TimeAxis:
+    """Round instants of a search, all in one unit."""
+    end_s = max((step.at_s for step in answer.result.progress), default=0.0) or 1.0
+    unit, scale = next(
+        (u for u in (("min", 60.0), ("s", 1.0), ("ms", 1e-3)) if end_s >= 2 * u[1]), ("µs", 1e-6)
+    )
+    end = end_s / scale
+    step = next(s * 10.0**e for e in range(-6, 12) for s in (1, 2, 5) if end / (s * 10.0**e) <= 6)
+    marks = [(i * step * scale, f"{i * step:g}") for i in range(int(end / step + 1e-9) + 1)]
+    what = "solver work" if answer.result.parameters.is_deterministic else "time of the solve"
+    return TimeAxis(end_s, marks, f"{what} ({unit})")
+
+
+def _levels_of(answer: Answer) -> dict[str, list[Progress]]:
+    """What was known of each level over time, by its name and search."""
+    levels: defaultdict[str, list[Progress]] = defaultdict(list)
+    for step in answer.result.progress:
+        levels[step.level if step.turn == 1 else f"{step.level} ({step.turn})"].append(step)
+    return levels
+
+
+def _gaps(number: int, answer: Answer) -> Chart:
+    """The gap of each level over time; gaps are those of the certificate."""
+    levels = _levels_of(answer)
+    lines, rows = [], []
+    for i, (level, steps) in enumerate(list(levels.items())[:MOST_LEVELS]):
+        points = [
+            (step.at_s, relative_gap(step.incumbent, step.bound))
+            for step in steps
+            if step.incumbent is not None and step.bound is not None
+        ]
+        if points:
+            lines.append(GapLine(level, f"l{i % 8}", points))
+        rows += [
+            (Cell(level), Cell(f"{at:.3f}", at), Cell(percent(gap, 2), gap)) for at, gap in points
+        ]
+    numbers = ("seconds", "gap")
+    table = Table("Gaps", ("level", *numbers), rows[:MOST_ROWS], frozenset(numbers), _cut(rows))
+    note = "|bound − value| as a part of the value."
+    if len(levels) > MOST_LEVELS:
+        note += f" The first {MOST_LEVELS} of {len(levels)} levels and searches."
+    title = f"{answer.name}: gap of each level"
+    return gap_chart(f"gap-{number}", title, lines, _time_of(answer), tables=[table], note=note)
 
 
 def _panel(title: str, steps: Sequence[Progress], end_s: float, top: float) -> Iterable[Markup]:
@@ -333,8 +401,7 @@ def _panel(title: str, steps: Sequence[Progress], end_s: float, top: float) -> I
         return round(top + 8 + (_PANEL - 16) * (1 - (value - low) / room), 1)
 
     yield svg.rect((_LEFT, top, _RIGHT - _LEFT, _PANEL), class_="lane", fill_opacity=0.55)
-    yield svg.text((_LEFT - 8, top + _PANEL / 2), short(title, 25), text_anchor="end",
-                   class_="heading")  # fmt: skip
+    yield svg.label((_LEFT - 8, top + _PANEL / 2), _LABEL - 20, title, css="heading")
     ends = []
     for css, what, of in (
         ("l1", "bound", [(s.at_s, s.bound) for s in steps if s.bound is not None]),
@@ -385,18 +452,27 @@ def _steps_table(answer: Answer) -> Table:
 # --- what waits, and how again -------------------------------------------------------------------
 
 
-def _pending(answers: Sequence[Answer]) -> Iterable[Table]:
+def _reasons_of(plan: PlanDocument) -> dict[str, Reason]:
+    return {**plan.pending, **plan.pending_pods}
+
+
+def _pending(deal: Deal, answers: Sequence[Answer]) -> Iterable[Table]:
     for answer in answers:
         plan = answer.result.plan
-        if plan is None:
+        reasons = {} if plan is None else _reasons_of(plan)
+        if plan is None or not reasons:
             continue
-        reasons = {**plan.pending, **plan.pending_pods}
         rows = [
-            (Cell(key), Cell(reason.code.value), Cell(reason.message))
+            (
+                Cell(key),
+                Cell(deal.queue_of.get(key, UNKNOWN)),
+                Cell(reason.code.value),
+                Cell(reason.message),
+            )
             for key, reason in reasons.items()
         ]
         caption = f"{answer.name}: {counted(len(plan.pending), 'gang')} waiting"
-        headings = ("gang or pod", "reason", "in words")
+        headings = ("gang or pod", "queue", "reason", "in words")
         yield Table(caption, headings, rows[:MOST_ROWS], note=_cut(rows))
 
 

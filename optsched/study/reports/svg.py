@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
+from optsched.study.reports.words import wrapped
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-WIDTH: Final = 960
+WIDTH: Final = 860
 """Of every chart, in units of its own; charts grow and shrink with the page."""
 
 
@@ -43,6 +45,35 @@ def rect(box: tuple[float, float, float, float], **attributes: str | float | Non
 def text(at: tuple[float, float], words: str, **attributes: str | float | None) -> Markup:
     """Words that begin at (x, y) of their base line, or end there with `text_anchor`."""
     return tag("text", words, x=at[0], y=at[1], **attributes)
+
+
+MOST_LINES: Final = 6
+LINE: Final = 14.0
+"""From one line of a label to the next."""
+
+
+def label(at: tuple[float, float], room: float, name: str, *, css: str = "name") -> Markup:
+    """A name that ends at x with its middle at y, on up to `MOST_LINES` lines of a width."""
+    lines = label_lines(name, room, css=css)
+    x, first = at[0], at[1] + 4 - LINE * (len(lines) - 1) / 2
+    spans = [tag("tspan", words, x=x, y=first + LINE * i) for i, words in enumerate(lines)]
+    return tag("text", tag("title", name), *spans, text_anchor="end", class_=css)
+
+
+def label_lines(name: str, room: float, *, css: str = "name") -> list[str]:
+    """The lines of `label`."""
+    return wrapped(name, room, MOST_LINES, bold=css == "heading")
+
+
+def x_title(middle: float, y: float, words: str) -> Markup:
+    """What an axis along the bottom shows, with its unit."""
+    return text((middle, y), words, text_anchor="middle", class_="axistitle")
+
+
+def y_title(x: float, middle: float, words: str) -> Markup:
+    """What an axis along the side shows, with its unit; read from below."""
+    turn = f"rotate(-90 {number(x)} {number(middle)})"
+    return text((x, middle), words, text_anchor="middle", class_="axistitle", transform=turn)
 
 
 def line(

@@ -12,7 +12,7 @@ import numpy as np
 from optsched.study.reports import svg
 from optsched.study.reports.bins import at_instants, column
 from optsched.study.reports.page import Key
-from optsched.study.reports.words import moment, time_ticks
+from optsched.study.reports.words import moment, time_ticks, time_unit
 from optsched.study.story import GOES_ON
 
 if TYPE_CHECKING:
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 COLOURS: Final = 8
 OTHERS: Final = COLOURS - 1
-LEFT: Final = 150.0
+LEFT: Final = 190.0
+LABEL: Final = LEFT - 14
+"""Room for names left of a chart."""
+BELOW: Final = 42.0
+"""Room for the axis of time below a chart."""
+HEAD: Final = 16.0
+"""Room for the title of a list of names above them."""
 RIGHT: Final = svg.WIDTH - 14.0
 STRETCHES: Final = 240
 
@@ -167,7 +173,15 @@ def time_axis(end_ms: int, top: float, bottom: float) -> list[Markup]:
         x = time_x(at_ms, end_ms)
         parts.append(svg.line((x, top), (x, bottom), class_="grid"))
         parts.append(svg.text((x, bottom + 16), words, text_anchor="middle"))
+    unit, _ = time_unit(end_ms)
+    title = f"time since the start of the trace ({unit})"
+    parts.append(svg.x_title((LEFT + RIGHT) / 2, bottom + 35, title))
     return parts
+
+
+def names_title(words: str) -> Markup:
+    """What the names left of a chart are of; above them."""
+    return svg.text((LEFT - 8, 11), words, text_anchor="end", class_="axistitle")
 
 
 # --- in words ------------------------------------------------------------------------------------

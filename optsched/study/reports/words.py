@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Final
 
 from optsched.study.durations import duration_text
@@ -66,10 +67,17 @@ def counted(number: int, what: str) -> str:
     return f"{plain(number)} {what}" if number == 1 else f"{plain(number)} {what}s"
 
 
+def time_unit(length_ms: float) -> tuple[str, int]:
+    """The unit in which an axis of this length is written, and its milliseconds."""
+    units = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
+    return next((u for u in units if length_ms >= 2 * u[1]), ("ms", 1))
+
+
 def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
-    """Round instants from 0 to an end, and what to write there."""
+    """Round instants from 0 to an end, and their numbers in `time_unit`."""
     step = next((s for s in _STEPS if end_ms / s <= most), end_ms)
-    return [(at, moment(at)) for at in range(0, end_ms + 1, step)]
+    _, unit_ms = time_unit(end_ms)
+    return [(at, plain(at / unit_ms)) for at in range(0, end_ms + 1, step)]
 
 
 def part_ticks(top: float) -> list[float]:
@@ -85,3 +93,62 @@ def short(name: str, most: int) -> str:
         return name
     head = (most - 1) // 2
     return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
+
+
+# --- room for names ------------------------------------------------------------------------------
+
+FONT: Final = 12.0
+"""Height of the letters of charts, in units of a drawing."""
+_NARROW: Final = frozenset("iIjl.,:;|!'/ ()[]ft-r\u202f")
+_BROAD: Final = frozenset("mwMW@%—…&×")
+_BREAKS: Final = frozenset("/-_. :")
+
+
+def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
+    """An upper estimate of the width of a text; the widest usual fonts stay below it."""
+    return sum(map(_em, text)) * size * (1.1 if bold else 1.0)
+
+
+def _em(char: str) -> float:
+    if unicodedata.combining(char):
+        return 0.0
+    if char in _NARROW:
+        return 0.42
+    if char in _BROAD or not char.isascii():
+        return 1.05
+    return 0.78 if char.isupper() else 0.65
+
+
+def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) -> str:
+    """A name on one line of a width; its middle is left out where it is longer."""
+    most = len(name)
+    while most > 1 and text_width(short(name, most), size, bold=bold) > room:
+        most -= 1
+    return short(name, most)
+
+
+def wrapped(name: str, room: float, most: int, *, bold: bool = False) -> list[str]:
+    """A name on a few lines of a width, broken behind signs where there are some.
+
+    The middle of a name is left out that is longer than that.
+    """
+    length = min(len(name), 40 * most)
+    lines = _lines(short(name, length), room, bold=bold)
+    while len(lines) > most and length > most:
+        length -= 1
+        lines = _lines(short(name, length), room, bold=bold)
+    return lines
+
+
+def _lines(name: str, room: float, *, bold: bool) -> list[str]:
+    found: list[str] = []
+    while text_width(name, bold=bold) > room and len(name) > 1:
+        end = len(name) - 1
+        while end > 1 and text_width(name[:end], bold=bold) > room:
+            end -= 1
+        cut = next((i for i in range(end, end // 2, -1) if name[i - 1] in _BREAKS), end)
+        while cut > 1 and unicodedata.combining(name[cut]):
+            cut -= 1
+        found.append(name[:cut])
+        name = name[cut:]
+    return [*found, name]

@@ -27,7 +27,7 @@ def test_shares_come_to_what_was_held() -> None:
 def test_each_instant_of_a_film_is_what_was_held_then() -> None:
     story = failures()[1]
     found = film(View.of(story))
-    names = [name for name, _ in found.data["who"]]
+    names = [holder[0] for holder in found.data["who"]]
     for frame, at in enumerate(View.of(story).instants.tolist()):
         there = {
             (s.node * 8 + lane, story.jobs[s.job].key)
@@ -36,11 +36,9 @@ def test_each_instant_of_a_film_is_what_was_held_then() -> None:
             for lane in s.lanes
         }
         shown = set()
-        for cell, runs in enumerate(found.data["cells"]):
-            begins, who = runs[::3], runs[1::3]
-            now = who[max(i for i, begin in enumerate(begins) if begin <= frame)]
-            if now >= 0:
-                shown.add((cell, names[now]))
+        for cell, changes in enumerate(found.data["cells"]):
+            _, *now = [change for change in changes if change[0] <= frame][-1]
+            shown |= {(cell, names[who]) for who in now[::2] if who >= 0}
         assert shown == there
 
 

@@ -21,7 +21,7 @@ def found() -> Comparison:
 
 
 def test_means_are_those_of_the_comparison(found: Comparison) -> None:
-    (table,) = comparison_page(found).sections[0].parts
+    (table,) = comparison_page(found).sections[1].parts
     assert isinstance(table, Table)
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     for figure in FIGURES:
@@ -52,7 +52,7 @@ def test_results_without_series_have_no_curves(found: Comparison) -> None:
         for r in found.rows
     ]
     names = [section.name for section in comparison_page(replace(found, rows=rows)).sections]
-    assert names == ["means", "differences", "usage", "model", "replays"]
+    assert names == ["finished", "means", "differences", "usage", "model", "replays"]
 
 
 def test_one_model_is_compared_with_nothing(found: Comparison) -> None:

@@ -79,6 +79,7 @@ def test_every_level_and_every_reason_is_told(found) -> None:
         assert isinstance(certificate, Table)
         assert isinstance(pending, Table)
         assert [r[0].text for r in certificate.rows] == [c.name for c in plan.certificate.levels]
+        assert page.sections[0].name == "pending"
         assert {r[0].text for r in pending.rows} == set(plan.pending) | set(plan.pending_pods)
 
 
