@@ -13,7 +13,8 @@ $(STAMP): pyproject.toml .ci/prerequisites
 	bash .ci/prerequisites python
 	python3 -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --constraint .ci/constraints.txt --editable '.[dev]'
+	# setuptools warns of editable installations as such, at length.
+	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --constraint .ci/constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
 .PHONY: setup

@@ -344,6 +344,15 @@ def test_a_namespace_that_does_not_exist_is_told_by_every_command(
             assert (result.stdout, result.stderr.count("\n")) == ("", 1), line
         else:
             assert 'namespaces "nowhere" not found' in result.stdout, line
+    for name in ("x" * 300, "töst-☃", "a b", "A.B_C"):
+        for line in ("job run -N", "job view -N", "queue create -N", "queue delete -N"):
+            result = CliRunner().invoke(
+                main, [*line.split(), name], env={"KUBECONFIG": str(control_plane.kubeconfig)}
+            )
+            is_new = "run" in line or "create" in line
+            assert result.exit_code == (1 if is_new else 3), (line, name, result.output)
+            assert (result.stdout, result.stderr.count("\n")) == ("", 1), result.stderr
+            assert name[:60] in result.stderr
 
 
 @pytest.fixture
