@@ -87,6 +87,10 @@ bench-admission: $(STAMP) ## reviews of jobs beside a webhook that does nothing
 bench-lifecycles: $(STAMP) ## memory of scheduler and controllers over COUNT=M pods (50 000), API server in memory
 	$(PY) -m bench.lifecycles --count $(or $(COUNT),50000) $(if $(TRACE),--trace)
 
+.PHONY: bench-lifecycles-http
+bench-lifecycles-http: $(STAMP) ## the same as processes of their own, over HTTP
+	$(PY) -m bench.lifecycles_http --count $(or $(COUNT),50000)
+
 .PHONY: bench-crater
 bench-crater: $(STAMP) ## the five shapes of Crater's jobs, from kubectl apply to Running
 	bash .ci/prerequisites go
@@ -179,5 +183,6 @@ nightly: $(STAMP) ## twenty times the examples, a million mutated inputs, faults
 	$(MAKE) sbom
 	$(MAKE) e2e-faults SEEDS=40
 	$(MAKE) bench-lifecycles
+	$(MAKE) bench-lifecycles-http
 	$(MAKE) fuzz COUNT=1000000 JOBS=2
 	$(MAKE) oracle COUNT=1000000 SECONDS_MOST=3600 JOBS=2

@@ -413,10 +413,11 @@ def growth(before: Mapping[str, int], after: Mapping[str, int]) -> list[tuple[st
 class Processes:
     """The parts of a scheduler and of controllers, all of them but HTTP."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, model: str) -> None:
+        """model: a model that comes with the package; empty for a policy without a solver."""
         policy = folder / "policy.conf"
         policy.write_text(POLICY)
-        watch = PolicyWatch(str(policy), Path.read_text, Shelf(folder, lambda _: ()))
+        watch = PolicyWatch(model or str(policy), Path.read_text, Shelf(folder, lambda _: ()))
         pods = DecodeOptions(loners=Loners.WAIT)
         settings = live.Settings(watch, pods=pods, period_s=0.05, dump_dir=folder)
         client: Any = cluster
@@ -453,10 +454,10 @@ class Mark:
     trace: tracemalloc.Snapshot | None
 
 
-async def _play(count: int, folder: Path, *, is_traced: bool) -> bool:
+async def _play(count: int, folder: Path, model: str, *, is_traced: bool) -> bool:
     """Play until so many pods have come and gone; whether memory is flat."""
     cluster = Cluster()
-    drive, processes = Drive(cluster), Processes(cluster, folder)
+    drive, processes = Drive(cluster), Processes(cluster, folder, model)
     drive.prepare()
     running = asyncio.create_task(processes.run())
     if is_traced:
@@ -500,11 +501,14 @@ def main() -> int:
     """Run; 1 where memory has grown."""
     parser = argparse.ArgumentParser(prog="python -m bench.lifecycles", description=__doc__)
     parser.add_argument("--count", type=int, default=50_000, help="how many pods")
+    parser.add_argument("--model", default="", help="e.g. volcano-default; else no solver")
     parser.add_argument("--trace", action="store_true", help="name lines that allocate; slow")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, filename=os.devnull)
-    with tempfile.TemporaryDirectory() as folder:
-        is_flat = asyncio.run(_play(options.count, Path(folder), is_traced=options.trace))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        played = _play(options.count, folder, options.model, is_traced=options.trace)
+        is_flat = asyncio.run(played)
     return 0 if is_flat else 1
 
 
