@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DOCS = ROOT / "docs"
-GUIDES = [DOCS / f"{name}.md" for name in ("concepts", "models")]
+GUIDES = [
+    DOCS / f"{name}.md"
+    for name in ("architecture", "concepts", "models", "troubleshooting", "upgrade")
+]
 _NOT_PROSE = re.compile(r"^```.*?^```$|^#.*?$", re.M | re.S)
 
 
@@ -38,6 +42,48 @@ def sentences(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_sentences_are_short(page: Path) -> None:
     assert [s for s in sentences(page) if len(s.split()) > 25] == []
+
+
+# --- architecture --------------------------------------------------------------------------------
+
+
+def test_packages_are_those_of_the_contract_in_their_order() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    layers = next(c["layers"] for c in contracts["contracts"] if c["id"] == "rooms")
+    section = (DOCS / "architecture.md").read_text("utf-8").split("\n## Packages and imports\n")[1]
+    shown = re.findall(r"^\| (`.*?`) \|", section.split("\n## ")[0], re.M)
+    assert [names(cell) for cell in shown] == [layer.split(" | ") for layer in layers]
+
+
+def test_files_of_the_architecture_exist() -> None:
+    paths = re.findall(
+        r"`((?:optsched|tests)/[^`]+)`", (DOCS / "architecture.md").read_text("utf-8")
+    )
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+# --- troubleshooting -----------------------------------------------------------------------------
+
+
+def test_codes_and_metrics_of_troubleshooting_exist() -> None:
+    text = (DOCS / "troubleshooting.md").read_text("utf-8")
+    metrics = (DOCS / "scheduler.md").read_text("utf-8")
+    reasons = (DOCS / "pending.md").read_text("utf-8")
+    found = set(re.findall(r"`(optsched_\w+?)(?: \d)?`", text))
+    assert found
+    assert [name for name in found if f"`{name}`" not in metrics] == []
+    first = text.split("## A job is pending")[1].split("## Half a gang")[0]
+    codes = {n for n in re.findall(r"`([A-Z][a-z]+[A-Z]\w+|Impossible)`", first)}
+    assert [code for code in codes - {"FailedCreate"} if f"`{code}`" not in reasons] == []
+
+
+def test_symptoms_are_the_sections_of_the_page() -> None:
+    text = (DOCS / "troubleshooting.md").read_text("utf-8")
+    shown = re.findall(r"\| \[([^]]+)\]\(#([a-z-]+)\) \|", text)
+    titles = re.findall(r"^## (.*)$", text, re.M)
+    assert sorted(title for title, _ in shown) == sorted(titles)
+    assert [a for t, a in shown if t.lower().replace(" ", "-") != a] == []
 
 
 # --- models --------------------------------------------------------------------------------------
