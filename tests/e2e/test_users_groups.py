@@ -112,6 +112,24 @@ def test_the_class_of_a_podgroup_decides_who_is_next(site: Site) -> None:
     site.assert_still(scheduler)
 
 
+def test_a_podgroup_counts_at_most_as_its_pods(site: Site) -> None:
+    """A class that only a PodGroup names puts nobody first, and an event says so."""
+    site.nodes(1, cpus=1)
+    low, high = site.priority("low", 100), site.priority("high", 1000)
+    begin(site, conf("seed"))
+    site.gang("now", 1)
+    site.await_bound("now", 1)
+    site.group("claims", 1, priorityClassName=high)
+    site.members("claims", range(1))
+    site.gang("waits", 1, priorityClassName=low)
+    for name in ("claims", "waits"):
+        site.await_waits(name, "NotEnoughResources")
+    (event,) = until(lambda: site.events("claims", "PriorityAbovePods"), "it is told")
+    assert f"--tenant-priority-class={high}" in event["message"]
+    site.complete("now")
+    reach(site, {"waits": 1})
+
+
 def test_a_full_queue_keeps_a_podgroup_pending(site: Site) -> None:
     """G-6a: no pods exist yet, and none may be made."""
     site.nodes(1)
