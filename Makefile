@@ -91,6 +91,11 @@ bench-lifecycles: $(STAMP) ## memory of scheduler and controllers over COUNT=M p
 bench-lifecycles-http: $(STAMP) ## the same as processes of their own, over HTTP
 	$(PY) -m bench.lifecycles_http --count $(or $(COUNT),50000)
 
+.PHONY: bench-recovery
+bench-recovery: $(STAMP) ## kills, restarts and silent watches: how soon gangs are bound again, TRIES=N of each
+	bash .ci/prerequisites go
+	$(PY) -m bench.recovery --tries $(or $(TRIES),5)
+
 .PHONY: bench-crater
 bench-crater: $(STAMP) ## the five shapes of Crater's jobs, from kubectl apply to Running
 	bash .ci/prerequisites go

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.job_schemas import JOB_SPEC
 from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, PRIORITY_CLASS, QUEUE, Ref
 from optsched.api.queue import parse_queue
-from optsched.kube.errors import KubeError, NotFound
+from optsched.kube.errors import Gone, KubeError, NotFound
+from optsched.kube.outage import Outage
 from optsched.kube.store import Store
 from optsched.kube.watch import Listed, Reflection, reflect
 
@@ -40,6 +41,7 @@ class LiveWorld:
         self._queues: dict[str, Queue] = {}
         self._children: dict[str, dict[str, Queue]] = {}
         self._broken: set[Kind] = set()
+        self._outage = Outage()
 
     # --- World -----------------------------------------------------------------------------------
 
@@ -98,10 +100,11 @@ class LiveWorld:
         return self._store.get(ref.kind, ref.namespace, ref.name) is not before
 
     async def _follow(self, kind: Kind, source: Source, waiting: Waiting) -> None:
-        reflection = Reflection(waiting.chance)
+        reflection = Reflection(waiting.chance, absent=(NotFound,))
         events = reflect(source, kind, reflection, waiting.sleep, self._failed)
         async for event in events:
             self._store.apply(kind, event)
+            self._outage.works(kind)
             if kind in self._broken:
                 self._broken.discard(kind)
                 log.info("%s: followed again", kind.plural)
@@ -111,10 +114,12 @@ class LiveWorld:
 
     def _failed(self, kind: Kind, error: KubeError) -> None:
         self._on_failure(kind)
-        if kind in self._broken:
+        if not self._outage.is_new(kind, error) or kind in self._broken:
             return
         self._broken.add(kind)
-        log.warning("%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
+        # That a version is no longer kept is no fault: all is listed again.
+        level = logging.INFO if isinstance(error, Gone) else logging.WARNING
+        log.log(level, "%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
         if isinstance(error, NotFound) and kind.plural in self._store.unsynced():
             # A kind that is not installed has no objects; it is asked for again.
             self._store.apply(kind, Listed(()))

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from optsched.api.kinds import POD_GROUP, QUEUE
+from optsched.api.kinds import LEASE, POD_GROUP, QUEUE
 from optsched.controllers.controller import scopes_of
 from optsched.controllers.effects import Again, PatchStatus
 from optsched.controllers.figures import groups_by_phase
 from optsched.controllers.manifests import ref_of, uid_of
 from optsched.kube.asking import is_answered
 from optsched.kube.effects import Executor, Stale, Surroundings
-from optsched.kube.errors import Gone, KubeError, NotFound, ServerFault, Unreachable
+from optsched.kube.errors import Gone, KubeError, NotFound
 from optsched.kube.fabric import FabricReader
+from optsched.kube.outage import Outage
 from optsched.kube.selection import Narrow, Selection
 from optsched.kube.store import Store
 from optsched.kube.watch import Listed, Reflection, reflect
@@ -85,6 +86,7 @@ class Parts:
     waiting: Waiting
     is_answered: Callable[[Question], Awaitable[bool]] = is_answered
     reads_again: bool = False
+    outage: Outage = field(default_factory=Outage)
 
 
 class Controllers:
@@ -114,8 +116,6 @@ class Controllers:
         """Objects whose status waits to be written, and since when."""
         self._stopping = asyncio.Event()
         self._broken: set[tuple[Kind, Scope]] = set()
-        self._away: set[object] = set()
-        """Scopes and keys for which the server can not be reached; only the first is logged."""
         self._absent: set[tuple[Kind, Scope]] = set()
         self._stale: set[tuple[Kind, Scope]] = set()
         """What has to be listed before this process works, after it has become the leader."""
@@ -210,7 +210,10 @@ class Controllers:
     def _stop_leading(self) -> None:
         self._leads = False
         self._parts.metrics.leading.set(False)
-        log.warning("another process may work from now on")
+        # Where the server is away that has been reported.
+        level = logging.INFO if self._parts.outage.is_on else logging.WARNING
+        log.log(level, "another process may work from now on")
+        self._parts.outage.keep(lambda about: about == LEASE or about in self._follows)
         self._queue.clear()
         self._late_s.clear()
 
@@ -223,7 +226,7 @@ class Controllers:
         reflection = Reflection(waiting.chance, absent=() if was_there else (NotFound,))
         async for event in reflect(source, kind, reflection, waiting.sleep, failed):
             self.store.apply(kind, event, scope)
-            self._away.discard((kind, scope))
+            self._parts.outage.works((kind, scope))
             self._absent.discard((kind, scope))
             if isinstance(event, Listed) and event.is_last:
                 self._stale.discard((kind, scope))
@@ -236,7 +239,8 @@ class Controllers:
 
     def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
         self._parts.metrics.watch_failed(kind.plural)
-        if (kind, scope) in self._broken or self._is_told((kind, scope), error):
+        is_new = self._parts.outage.is_new((kind, scope), error)
+        if (kind, scope) in self._broken or not is_new:
             return
         self._broken.add((kind, scope))
         # That a version is no longer kept is no fault: all is listed again.
@@ -247,14 +251,6 @@ class Controllers:
             # there has only been lost by a server that is starting.
             self._absent.add((kind, scope))
             self.store.apply(kind, Listed(()), scope)
-
-    def _is_told(self, about: object, error: KubeError) -> bool:
-        """Whether an error only says once more that the server is away or faulty."""
-        if not isinstance(error, Unreachable | ServerFault):
-            return False
-        is_told = bool(self._away)
-        self._away.add(about)
-        return is_told
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
         if self._leads:
@@ -316,7 +312,7 @@ class Controllers:
             self._again(key, "error")
             return
         self._queue.done(key)
-        self._away.discard(key)
+        self._parts.outage.works(key)
         for again in agains:
             self._queue.add_after((key[0], again.key or ref), again.after_s)
         seconds = self._parts.clock.monotonic() - began_s
@@ -346,7 +342,7 @@ class Controllers:
 
     def _report(self, key: Key, error: KubeError) -> None:
         failures = self._again(key, "refused")
-        if self._is_told(key, error):
+        if not self._parts.outage.is_new(key, error):
             return
         if failures in (1, TELL_AFTER) or failures % 100 == 0:
             name = self._controllers[key[0]].name

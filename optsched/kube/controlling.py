@@ -8,6 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from optsched.api.kinds import LEASE
 from optsched.kube.client import connect
 from optsched.kube.clock import SystemClock
 from optsched.kube.controller_metrics import ControllerMetrics
@@ -16,6 +17,7 @@ from optsched.kube.errors import KubeError
 from optsched.kube.events import EventRecorder
 from optsched.kube.lease import Elector
 from optsched.kube.metrics_server import Listening, serve_process
+from optsched.kube.outage import Outage
 from optsched.kube.process import at_most, identity, on_signals
 from optsched.kube.scheduler import AlwaysLeading, Leadership
 from optsched.kube.waiting import Waiting
@@ -79,6 +81,7 @@ class _Process:
     def __init__(self, settings: Settings, client: Client) -> None:
         self.metrics = ControllerMetrics()
         clock, waiting = SystemClock(), Waiting()
+        self._outage = Outage()
         self._elector: Elector | None = None
         election = settings.election
         if election is not None:
@@ -96,6 +99,7 @@ class _Process:
             clock,
             waiting,
             reads_again=reads_again,
+            outage=self._outage,
         )
         self.shell = Controllers(settings.controllers, parts)
 
@@ -106,7 +110,7 @@ class _Process:
             with on_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
                 tasks = [group.create_task(self._events.run())]
                 if self._elector is not None:
-                    tasks.append(group.create_task(self._elector.run(_report_election)))
+                    tasks.append(group.create_task(self._run_election(self._elector)))
                 await self.shell.run()
                 await at_most(LAST_WORDS_S, self._events.until_idle())
                 for task in tasks:
@@ -121,6 +125,13 @@ class _Process:
     def _is_there(self, about: Ref, uid: str) -> bool:
         return self.shell.is_there(about, uid)
 
+    async def _run_election(self, elector: Elector) -> None:
+        await elector.run(self._report_election, lambda: self._outage.works(LEASE))
+
+    def _report_election(self, error: KubeError) -> None:
+        level = logging.WARNING if self._outage.is_new(LEASE, error) else logging.INFO
+        log.log(level, "lease neither taken nor renewed: %s", error)
+
     async def _resign(self) -> None:
         if self._elector is None:
             return
@@ -128,7 +139,3 @@ class _Process:
             await at_most(LAST_WORDS_S, self._elector.release())
         except KubeError as e:
             log.warning("lease not released: %s", e)
-
-
-def _report_election(error: KubeError) -> None:
-    log.warning("lease neither taken nor renewed: %s", error)

@@ -7,7 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
-from optsched.kube.errors import Forbidden, Gone, NotFound, ServerFault, Unreachable
+from optsched.kube.errors import Forbidden, Gone, NotFound
+from optsched.kube.outage import Outage
 from optsched.kube.watch import Listed, Reflection, reflect
 
 if TYPE_CHECKING:
@@ -32,15 +33,16 @@ class Follower:
         waiting: Waiting,
         on_change: Callable[[], None],
         on_failure: Callable[[Kind], None],
+        outage: Outage | None = None,
     ) -> None:
+        """outage: of the process; one of its own unless given."""
         self._source = source
         self._cache = cache
         self._waiting = waiting
         self._on_change = on_change
         self._on_failure = on_failure
         self._broken: set[Kind] = set()
-        self._away: set[Kind] = set()
-        """Kinds for which the server is away or faulty; the log names the first alone."""
+        self._outage = outage or Outage()
         self._absent: set[Kind] = set()
         self._stale: set[Kind] = set()
         self._followed: dict[Kind, asyncio.Task[None]] = {}
@@ -91,7 +93,7 @@ class Follower:
                 await asyncio.sleep(0)
 
     def _works(self, kind: Kind) -> None:
-        self._away.discard(kind)
+        self._outage.works(kind)
         if kind in self._broken or kind in self._absent:
             self._broken.discard(kind)
             self._absent.discard(kind)
@@ -102,11 +104,7 @@ class Follower:
             self._do_without(kind, error)
             return
         self._on_failure(kind)
-        is_known = kind in self._broken
-        if isinstance(error, Unreachable | ServerFault):
-            is_known = is_known or bool(self._away)
-            self._away.add(kind)
-        if not is_known:
+        if self._outage.is_new(kind, error) and kind not in self._broken:
             self._broken.add(kind)
             # That a version is no longer kept is no fault: all is listed again.
             level = logging.INFO if isinstance(error, Gone) else logging.WARNING
@@ -118,6 +116,7 @@ class Follower:
         Rights are looked at before kinds: who has none is not told whether a kind is installed.
         """
         self._stale.discard(kind)
+        self._outage.works(kind)
         if kind in self._absent:
             return
         self._absent.add(kind)

@@ -99,14 +99,21 @@ class Elector:
         """Who held the lease when it was last seen."""
         return str(_spec(self._lease).get("holderIdentity") or "")
 
-    async def run(self, on_failure: Callable[[KubeError], None]) -> None:
+    async def run(
+        self,
+        on_failure: Callable[[KubeError], None],
+        on_success: Callable[[], None] = lambda: None,
+        on_lead: Callable[[], None] = lambda: None,
+    ) -> None:
         """Try to lead, and keep leading, until cancelled.
 
-        on_failure: told of the first failure in a row.
+        on_failure: told of the first failure in a row. on_success: told of the first answer after
+        failures. on_lead: told when this process becomes the leader.
         """
         has_failed = False
         while True:
             began = self._clock.monotonic()
+            known_term = self.term
             try:
                 await self.step()
             except KubeError as e:
@@ -114,7 +121,11 @@ class Elector:
                     on_failure(e)
                 has_failed = True
             else:
+                if has_failed:
+                    on_success()
                 has_failed = False
+                if self.term not in (0, known_term):
+                    on_lead()
             spread_s = self._times.retry_s * (0.8 + 0.4 * self._waiting.chance())
             await self._waiting.sleep(max(0.0, began + spread_s - self._clock.monotonic()))
 

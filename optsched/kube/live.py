@@ -30,6 +30,7 @@ from optsched.kube.geometries import GeometryReader
 from optsched.kube.lease import Elector
 from optsched.kube.metrics import Metrics
 from optsched.kube.metrics_server import Listening, serve_process
+from optsched.kube.outage import Outage
 from optsched.kube.outbox import Outbox
 from optsched.kube.policies import Policies
 from optsched.kube.ports import Ref
@@ -126,6 +127,7 @@ class _Live:
         self._client = client
         self._clock = SystemClock()
         self._waiting = Waiting()
+        self._outage = Outage()
         self.metrics = Metrics()
         self._cache = ClusterCache(settings.pods, _node_filter(settings.node_labels))
         self._elector = self._make_elector()
@@ -175,6 +177,7 @@ class _Live:
             self._waiting,
             on_change=lambda: self.scheduler.wake(),
             on_failure=lambda kind: self.metrics.watch_failed(kind.plural),
+            outage=self._outage,
         )
 
     def _make_outbox(self) -> Outbox[Ref, Write]:
@@ -221,6 +224,7 @@ class _Live:
             follower=None if self._elector is None else self._follower,
             on_fault=self._on_fault,
             on_advice=self._on_advice,
+            outage=self._outage,
         )
 
     # --- running ---------------------------------------------------------------------------------
@@ -258,7 +262,9 @@ class _Live:
         if self._settings.tells_gangs:
             yield self._tell_gangs()
         if self._elector is not None:
-            yield self._elector.run(_report_election)
+            yield self._elector.run(
+                self._report_election, lambda: self._outage.works(LEASE), self.scheduler.wake
+            )
         yield self._solver.run()
 
     async def _tell_gangs(self) -> None:
@@ -302,6 +308,10 @@ class _Live:
             await at_most(LAST_WORDS_S, self._elector.release())
         except KubeError as e:
             log.warning("lease not released: %s", e)
+
+    def _report_election(self, error: KubeError) -> None:
+        level = logging.WARNING if self._outage.is_new(LEASE, error) else logging.INFO
+        log.log(level, "lease neither taken nor renewed: %s", error)
 
     def _is_due(self, note: Note) -> bool:
         """Whether the event of a note is to be written: only a leader tells, and only objects.
@@ -396,7 +406,3 @@ def _node_filter(labels: tuple[tuple[str, str], ...]) -> Callable[[Mapping[str, 
     if not labels:
         return every_node
     return lambda found: any(found.get(label) == value for label, value in labels)
-
-
-def _report_election(error: KubeError) -> None:
-    log.warning("lease neither taken nor renewed: %s", error)

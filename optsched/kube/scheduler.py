@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
@@ -18,6 +18,7 @@ from optsched.domain.decisions import Allocate, Enqueue
 from optsched.kube.extender import Extenders
 from optsched.kube.gates import Opening
 from optsched.kube.notices import Notices
+from optsched.kube.outage import Outage
 from optsched.kube.ports import pod_ref
 from optsched.kube.shards import shard_patch
 from optsched.kube.status import Outcome, StatusBook, usage_patch
@@ -125,6 +126,7 @@ class Parts:
     follower: Freshness | None = None
     on_fault: Callable[[str], None] = lambda _: None
     on_advice: Callable[[str], None] = lambda _: None
+    outage: Outage = field(default_factory=Outage)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,10 +207,13 @@ class Scheduler:
         while not self._stopping.is_set():
             began = self._beat_s = clock.monotonic()
             policy = self._parts.policies.current()
-            if self._leads() and self._is_known():
+            has_turn = self._leads() and self._is_known()
+            if has_turn:
                 await self._turn(policy)
             period_s = self._parts.policies.period_s
-            await self._pause(began + period_s - clock.monotonic())
+            # A process that begins to lead does not wait for a period first.
+            least_s = period_s if has_turn else min(SETTLE_S, period_s)
+            await self._pause(began + least_s - clock.monotonic())
             await self._calm(period_s)
         if self._leads():
             self._write_usage(at_last=True)
@@ -222,8 +227,10 @@ class Scheduler:
         if term == self._term:
             return term != 0
         if self._term:
-            # Also where it leads again by now: what was to be written meanwhile was not.
-            log.warning("another process may schedule from now on")
+            # Also where it leads again by now: what was to be written meanwhile was not. Where the
+            # server is away that has been reported.
+            level = logging.INFO if parts.outage.is_on else logging.WARNING
+            log.log(level, "another process may schedule from now on")
             parts.binder.withdraw()
             parts.evictor.withdraw()
             parts.writes.clear()

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 PAGE_SIZE: Final = 500
 RETRIES: Final = Steps(first_s=0.2, most_s=15.0)
 AWAY_S: Final = 2.0
-"""The longest pause while the server is away or faulty: soon after its return all is followed."""
+"""The longest pause while the server is away or faulty: soon after its return all is followed.
+
+It holds until something has worked. A server that is back says first that versions are gone, and
+that its storage is not ready; how long it was away does not count for those.
+"""
 
 ABSENT_S: Final = 60.0
 """The pause before a kind that is not installed is looked for again."""
@@ -105,6 +109,7 @@ class Reflection:
         self._token = ""
         self._version = ""
         self._is_silent = False
+        self._was_away = False
 
     def step(self) -> FetchPage | Follow:
         """What to do next."""
@@ -144,8 +149,12 @@ class Reflection:
     def failed(self, error: KubeError) -> None:
         """The list or the watch has failed."""
         self._pause_s = self._backoff.next()
-        if isinstance(error, Unreachable | ServerFault):
+        self._was_away = self._was_away or isinstance(error, Unreachable | ServerFault)
+        if self._was_away:
             self._pause_s = min(self._pause_s, AWAY_S)
+        if isinstance(error, Gone):
+            # The list that comes next is another request.
+            self._pause_s = min(self._pause_s, RETRIES.first_s)
         if isinstance(error, self._absent) and not self._has_worked:
             self._pause_s = ABSENT_S
         if isinstance(error, TooMany) and error.retry_after_s is not None:
@@ -160,6 +169,7 @@ class Reflection:
     def _works(self) -> None:
         self._is_silent = False
         self._has_worked = True
+        self._was_away = False
         self._backoff.reset()
 
 

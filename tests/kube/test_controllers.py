@@ -30,9 +30,10 @@ from optsched.controllers.queue import QUEUES
 from optsched.controllers.world import Index
 from optsched.kube import controllers as module
 from optsched.kube.controller_metrics import ControllerMetrics
-from optsched.kube.controllers import Controllers, Parts
+from optsched.kube.controllers import LOOK_S, Controllers, Parts
 from optsched.kube.errors import Forbidden, Rejected, ServerFault, Unreachable
 from optsched.kube.waiting import Waiting
+from optsched.kube.watch import ABSENT_S
 from tests.kube.fakes import FakeClock
 from tests.support.memory import MemoryWorld
 from tests.support.memory_server import Killed, MemoryServer
@@ -72,7 +73,8 @@ class Process:
         self, server: MemoryServer, *controllers: Controller, reads_again: bool = False
     ) -> None:
         self.events, self.metrics, self.leader = Recorder(), ControllerMetrics(), Leader()
-        waiting = Waiting(lambda seconds: asyncio.sleep(min(seconds, 0.001)), lambda: 0.5)
+        self.slept: list[float] = []
+        waiting = Waiting(self._sleep, lambda: 0.5)
         self.clock = FakeClock()
         parts = Parts(
             server,
@@ -85,6 +87,10 @@ class Process:
             reads_again=reads_again,
         )
         self.shell = Controllers(controllers, parts)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(min(seconds, 0.001))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Process]:
@@ -526,6 +532,15 @@ async def test_a_kind_that_is_not_installed_has_no_objects() -> None:
         assert outcome(server.world)["a"] == "Open"
         server.absent.clear()
         await process.until(lambda: outcome(server.world)["a"] == "Closed")
+
+
+async def test_a_kind_that_is_not_installed_is_looked_for_once_a_minute() -> None:
+    server = play()
+    server.absent.add(COMMAND)
+    async with Process(server, *both()).running() as process:
+        await process.until(lambda: ABSENT_S in process.slept)
+        await process.until_idle()
+    assert set(process.slept) == {ABSENT_S, LOOK_S}
 
 
 async def test_secrets_of_others_never_enter_the_process() -> None:

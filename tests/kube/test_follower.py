@@ -9,7 +9,7 @@ import pytest
 from optsched.api.kinds import HYPER_NODE, NODE
 from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
 from optsched.kube.cache import ClusterCache
-from optsched.kube.errors import Forbidden, NotFound, Unreachable
+from optsched.kube.errors import Forbidden, NotFound, TooMany, Unreachable
 from optsched.kube.follower import Follower
 from optsched.kube.watch import ABSENT_S
 from tests.formats.objects import node
@@ -190,6 +190,19 @@ async def test_a_server_that_is_away_is_one_line_of_the_log(
         await until(lambda: listener.cache.is_synced)
     (line,) = (m for m in caplog.messages if "can not be followed" in m)
     assert line.endswith("can not be followed: refused")
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_starts_is_still_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listener = Listener()
+    away = [Unreachable("refused")] * len(READ_KINDS)
+    busy = [TooMany(429, "TooManyRequests", "storage is (re)initializing", 1.0)] * len(READ_KINDS)
+    listener.api.refuse("list", *away, *busy)
+    async with running(listener.follower.run()):
+        await until(lambda: listener.cache.is_synced)
+    assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
 
 
 @pytest.mark.asyncio

@@ -277,8 +277,14 @@ async def test_a_failure_is_told_once_until_it_works_again() -> None:
     town.api.refuse("read", lost, lost, lost)
     town.api.refuse("create", None)
     town.api.refuse("patch", None, lost)
-    run = asyncio.create_task(elector.run(told.append))
+    again, leads = list[float](), list[float]()
+    now = town.clock.monotonic
+    run = asyncio.create_task(
+        elector.run(told.append, lambda: again.append(now()), lambda: leads.append(now()))
+    )
     while town.api.calls.count(f"patch {REF}") < 4:
         await asyncio.sleep(0)
     run.cancel()
     assert told == [lost, lost], "one for each time in which it did not work"
+    assert len(again) == 2
+    assert leads == again[:1], "a renewal that failed once costs no lead"

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import POD
-from optsched.kube.errors import Expired, Forbidden, KubeError, TooMany, Unreachable
+from optsched.kube.errors import Expired, Forbidden, Gone, KubeError, TooMany, Unreachable
 from optsched.kube.ports import Page
 from optsched.kube.watch import (
+    AWAY_S,
     LIST_AFTER,
     Changed,
     Deleted,
@@ -178,6 +179,20 @@ async def test_watches_that_say_nothing_are_not_opened_in_a_hurry():
 async def test_a_busy_server_says_how_long_to_wait():
     run = await Run(TooMany(429, "TooManyRequests", "", 9.0), Page([], "7")).run()
     assert run.slept == [9.0]
+
+
+@pytest.mark.asyncio
+async def test_after_an_outage_of_any_length_all_is_followed_soon():
+    """However often it was tried meanwhile: a server that starts says 410 and 429 first."""
+    away = [Unreachable("refused")] * 20
+    starting = [Gone(410, "Expired", ""), *[TooMany(429, "TooManyRequests", "", 1.0)] * 5]
+    run = await Run(Page([], "7"), *away, *starting, Page([], "8")).run()
+    assert run.source.asked[-2:] == ["list", "watch 8"]
+    assert run.slept[20:] == [0.2, *[AWAY_S] * 5]
+    # Without an outage a server that is busy is left alone for longer and longer.
+    busy = [TooMany(429, "TooManyRequests", "", 1.0)] * 7
+    run = await Run(Page([], "7"), *busy).run()
+    assert run.slept == [1.0, 1.0, 1.0, 1.6, 3.2, 6.4, 12.8]
 
 
 @pytest.mark.asyncio

@@ -18,6 +18,7 @@ from optsched.kube.admission_world import KINDS, LiveWorld
 from optsched.kube.errors import NotFound, Unreachable
 from optsched.kube.lanes import MOST_BYTES, Allowance, Lanes
 from optsched.kube.lanes import SMALL as MOST_SMALL
+from optsched.kube.watch import ABSENT_S
 from optsched.kube.webhook import MAX_BODY, Reviewer, application
 from optsched.kube.webhook_metrics import WebhookMetrics
 from tests.admission.kit import container, job, task, template
@@ -378,3 +379,29 @@ async def test_a_pod_that_joins_a_podgroup_needs_its_queue() -> None:
         hook, _ = judged(*objects, may=may)
         async with following(hook):
             assert (await hook.post(body, "/pods/validate"))[1]["allowed"] is allowed
+
+
+async def test_a_kind_that_is_not_installed_is_looked_for_once_a_minute() -> None:
+    hook, slept = Hook(), list[float]()
+    absent = NotFound(404, "NotFound", "the server could not find the requested resource")
+    hook.api.refuse("list", *[absent] * len(KINDS) * 3)
+    watches = hook.world.watches(hook.api, waiting(FakeClock(), slept))
+    tasks = [asyncio.create_task(watch) for watch in watches]
+    async with hook.client:
+        while len(slept) < 3 * len(KINDS):
+            await asyncio.sleep(0)
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert set(slept[: 3 * len(KINDS)]) == {ABSENT_S}
+
+
+async def test_a_server_that_is_away_is_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hook = Hook()
+    hook.api.refuse("list", *[Unreachable("refused")] * len(KINDS) * 3)
+    async with following(hook):
+        pass
+    (line,) = (r.message for r in caplog.records if r.levelname == "WARNING")
+    assert line.endswith("can not be followed: refused")
