@@ -8,9 +8,11 @@ import subprocess
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT: Final = Path(__file__).parents[1]
 LOCKS: Final = sorted((ROOT / ".ci" / "locks").glob("*.txt"))
@@ -64,6 +66,52 @@ def test_the_lock_has_all_that_is_imported() -> None:
     pinned = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
     versions = {plain(name): version for name, _, version in (p.partition("==") for p in pinned)}
     assert {name: IMAGE[name] for name in seen} == {name: versions[name] for name in seen}
+
+
+def requirements_of(project: dict[str, Any]) -> dict[str, Requirement]:
+    """What pyproject asks for, by name."""
+    return {plain(r.name): r for r in map(Requirement, project["dependencies"])}
+
+
+def test_the_lock_is_in_step_with_the_project() -> None:
+    """Every requirement is met by the locked version, and nothing is locked without a need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = requirements_of(project)
+    for name, requirement in wanted.items():
+        assert requirement.specifier.contains(IMAGE[name]), f"make lock: {requirement}"
+    todo, seen = list(wanted.values()), set[tuple[str, ...]]()
+    while todo:
+        requirement = todo.pop()
+        name = plain(requirement.name)
+        if (name, *sorted(requirement.extras)) in seen:
+            continue
+        seen.add((name, *sorted(requirement.extras)))
+        try:
+            further = [Requirement(text) for text in requires(name) or ()]
+        except PackageNotFoundError:
+            continue  # for another system or version of Python
+        # Of markers the extra alone counts: the lock is for every system.
+        asked = [f'"{extra}"' for extra in requirement.extras]
+        todo += [
+            each
+            for each in further
+            if "extra ==" not in str(each.marker) or any(e in str(each.marker) for e in asked)
+        ]
+    needed = {name for name, *_ in seen}
+    assert set(IMAGE) - needed == set(), "make lock: these are no longer needed"
+
+
+def test_the_lock_is_for_every_version_of_python_that_the_project_supports() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    least = re.search(r"--python-version (\S+)", (ROOT / ".ci" / "supply").read_text())
+    assert least is not None
+    assert project["requires-python"] == f">={least[1]}"
+    # That of the image is one of them.
+    (version,) = set(re.findall(r"^FROM python:([\d.]+)-", DOCKERFILE, flags=re.MULTILINE))
+    assert SpecifierSet(project["requires-python"]).contains(version)
+    (base,) = re.findall(r"^base=(.*)", (ROOT / ".ci" / "image").read_text(), re.MULTILINE)
+    stages = re.findall(r"^FROM (\S+)@", DOCKERFILE, flags=re.MULTILINE)
+    assert set(stages) == {base}
 
 
 def test_the_base_image_is_named_by_its_digest() -> None:
