@@ -7,7 +7,9 @@ evicted for any of them: a gang need not be tried where one of its class has jus
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import numpy as np
 
 from optsched.api.wellknown import RUNNING_ESTIMATE, USER
 from optsched.domain.cluster import derived_of
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Gang
     from optsched.engines.greedy.placing import Placing
+    from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.rules.ruleset import RuleSet
+
+Answer = TypeVar("Answer")
 
 ALONE: Final = -1
 """The class of gangs that share none."""
@@ -97,6 +102,7 @@ class Alike:
         self.class_of = (
             problem.derived(gang_classes) if self.is_known else [ALONE] * problem.num_gangs
         )
+        self._numbers = np.array(self.class_of, np.int64)
         self._placing = placing
         self._touched = placing.ledger.touched
         self._failed: dict[int, int] = {}
@@ -119,16 +125,26 @@ class Alike:
             return False
         return number != ALONE and gang not in self._touched
 
-    def memoised(self, ask: Callable[[int], bool]) -> Callable[[int], bool]:
-        """A question about gangs whose answer depends on their class alone, asked once a class."""
-        known: dict[int, bool] = {}
+    def ask_each(self, gangs: I64, ask: Callable[[int], Answer]) -> list[Answer]:
+        """(m,) what is answered about gangs (m,), where only the class decides; asked once each."""
+        numbers = self._numbers[gangs]
+        if self._touched:
+            numbers[np.isin(gangs, list(self._touched))] = ALONE
+        kinds, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+        if len(kinds) and kinds[0] == ALONE:
+            alone = numbers == ALONE
+            which[alone] = len(kinds) + np.arange(alone.sum())
+            first = np.concatenate([first, np.flatnonzero(alone)])
+            answers = [ask(gang) for gang in gangs[first[1:]].tolist()]
+            return [answers[i - 1] for i in which.tolist()]
+        answers = [ask(gang) for gang in gangs[first].tolist()]
+        return [answers[i] for i in which.tolist()]
 
-        def answer(gang: int) -> bool:
-            number = self.class_now(gang)
-            if number == ALONE:
-                return ask(gang)
-            if number not in known:
-                known[number] = ask(gang)
-            return known[number]
-
-        return answer
+    def representatives(self, gangs: I64) -> list[int] | None:
+        """A gang of each class of some gangs; None where one of them is alone."""
+        numbers, first = np.unique(self._numbers[gangs], return_index=True)
+        is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
+        if is_touched or (len(numbers) and numbers[0] == ALONE):
+            return None
+        found: list[int] = gangs[first].tolist()
+        return found

@@ -147,7 +147,8 @@ class Evicting:
             gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
         )
         line = Line(self._order)
-        line.fill(self._order.sorted(starving))
+        if not self._is_vain(starving, PREEMPT, self.of_others):
+            line.fill(self._order.sorted(starving))
         while line and not self.is_late():
             gang = line.pop()
             if not self._is_refused(gang) and self._try(gang, PREEMPT, self.of_others):
@@ -161,8 +162,11 @@ class Evicting:
         """Evict tasks of other queues for gangs of queues that are due more."""
         self._refused.clear()
         with self.looking_past():
+            starving = self.starving(gangs)
+            if self._is_vain(starving, RECLAIM, self.of_other_queues):
+                return
             self.by_queue(
-                gangs,
+                starving,
                 is_overused,
                 lambda g: self._try(g, RECLAIM, self.of_other_queues),
                 self._is_refused,
@@ -201,18 +205,45 @@ class Evicting:
                 line.rejoin(gang)
             heapq.heappush(queues, (self.queue_order(queue), queue, self._commits))
 
+    def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
+        """Whether no class of gangs finds a node with victims enough for a task, as things stand.
+
+        Then nothing changes, in whatever order they ask.
+        """
+        if not (self._whole and self._alike.is_known):
+            return False
+        asking = self._alike.representatives(np.array(gangs, np.int64))
+        if asking is None:
+            return False
+        known: dict[tuple[int, int, tuple[int, ...]], bool] = {}
+        for gang in asking:
+            cursor = self.placing.cursor(gang)
+            if cursor.is_ready or cursor.failed:
+                return False
+            classes = tuple(self.placing.class_of(gang, e) for e in self.entries(gang))
+            kind = (int(self._problem.queue_of[gang]), int(self._problem.priority[gang]), classes)
+            if kind not in known:
+                reach = who(gang) & self._reach(gang, action)
+                known[kind] = any(
+                    next(self._nodes(c, action, reach, takes_room=action == PREEMPT), -1) >= 0
+                    for c in classes
+                )
+            if known[kind]:
+                return False
+        return True
+
     def _is_refused(self, gang: int) -> bool:
         """Whether no room could be made for a gang of the class, and nothing has changed since."""
         return self._whole and self._alike.class_now(gang) in self._refused
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
         """Gangs that others may be evicted for."""
-        return list(
-            filter(
-                self._alike.memoised(lambda g: self.faces.is_starving(g) and bool(self.entries(g))),
-                gangs,
-            )
+        chosen = np.array(list(gangs), np.int64)
+        starve = self._alike.ask_each(
+            chosen, lambda g: self.faces.is_starving(g) and bool(self.entries(g))
         )
+        found: list[int] = chosen[np.array(starve, np.bool_)].tolist()
+        return found
 
     def has_lost(self, gang: int) -> bool:
         """Whether tasks of a gang leave: it gets nothing while they do."""

@@ -56,7 +56,7 @@ class GangOrder:
             self._read.update((entry[2], entry) for entry in entries)
             return [gang for _, _, gang in entries]
         chosen = np.array(gangs, np.int64)
-        keys = [self._rule_key(gang) for gang in gangs]
+        keys = self._alike.ask_each(chosen, self._rule_key)
         rank = {key: i for i, key in enumerate(sorted(set(keys)))}
         ranks = np.array([rank[key] for key in keys], np.int64)
         columns = [chosen, self._created_ms[chosen], ranks]
