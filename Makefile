@@ -64,6 +64,10 @@ bench-quality: $(STAMP) ## mixed clusters: the live budget next to the pipeline 
 bench-simulate: $(STAMP) ## 100 000 jobs on 1 000 nodes, replayed with the greedy model
 	$(PY) -m bench.simulate
 
+.PHONY: bench-backlog
+bench-backlog: $(STAMP) ## a replay with 1 000 gangs that wait beside the same replay with none
+	$(PY) -m bench.backlog
+
 .PHONY: bench-compare
 bench-compare: $(STAMP) ## a grid of replays on one worker and on two, beside a loop that only counts
 	$(PY) -m bench.compare

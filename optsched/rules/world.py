@@ -179,14 +179,17 @@ class World:
     @cached_property
     def stakes(self) -> Mapping[Stake, int]:
         """What gangs hold and ask for, and how many have just that."""
-        return Counter(derived_of(self.snapshot.gangs, _stake_of))
+        return Counter(self._stake_by_gang)
+
+    @cached_property
+    def _stake_by_gang(self) -> list[Stake]:
+        return derived_of(self.snapshot.gangs, _stake_of)
 
     @cached_property
     def oldest_ms(self) -> Mapping[Stake, int]:
         """When the oldest of the gangs was made that hold and ask for just that."""
         found: dict[Stake, int] = {}
-        gangs = self.snapshot.gangs
-        for stake, gang in zip(derived_of(gangs, _stake_of), gangs, strict=True):
+        for stake, gang in zip(self._stake_by_gang, self.snapshot.gangs, strict=True):
             if gang.created_ms < found.get(stake, gang.created_ms + 1):
                 found[stake] = gang.created_ms
         return found

@@ -11,7 +11,7 @@ from optsched.domain.decisions import Allocate, Enqueue, Evict, Nominate
 from optsched.domain.reasons import Reason, ReasonCode
 from optsched.problem.decisions import Decisions
 from optsched.rules.explain import Explainer, by_code
-from optsched.rules.fifo import behind, first_in_order, held_behind
+from optsched.rules.fifo import NOBODY, behind, first_in_order, held_behind
 from optsched.rules.outcome import Outcome
 from optsched.rules.wording import amount_text
 
@@ -90,6 +90,8 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     lines = held_behind(outcome)
     known: dict[tuple[int, int, int | None, int, bytes], Reason] = {}
     left = (outcome.num_pending > 0) & (problem.shape_of >= 0) & ~decisions.refused
+    has_bookings = bool(problem.snapshot.bookings)
+    ahead = _nobody if lines.is_empty else lines.ahead
     partly = set(problem.gang_of[outcome.placed].tolist())
     shape_of, queue_of = problem.shape_of.tolist(), problem.queue_of.tolist()
     for g in np.flatnonzero(left).tolist():
@@ -97,11 +99,16 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
             reasons[gangs[g].key] = explainer.waiting(g)
             continue
         placed = _placed(outcome, g) if g in partly else b""
-        alike = (shape_of[g], queue_of[g], _end_ms(problem, g), lines.ahead(g), placed)
+        end_ms = _end_ms(problem, g) if has_bookings else None
+        alike = (shape_of[g], queue_of[g], end_ms, ahead(g), placed)
         if alike not in known:
             known[alike] = explainer.reason(g)
         reasons[gangs[g].key] = known[alike]
     return dict(sorted(reasons.items()))
+
+
+def _nobody(_: int) -> int:
+    return NOBODY
 
 
 def _placed(outcome: Outcome, gang: int) -> bytes:

@@ -188,12 +188,11 @@ class _Pipeline:
 
     def _waiting(self) -> list[int]:
         """Pending gangs of open queues."""
-        closed = self._problem.queues.closed
+        closed, gangs = self._problem.queues.closed, self._problem.snapshot.gangs
         return [
             i
-            for i, gang in enumerate(self._problem.snapshot.gangs)
-            if self._pending[i]
-            and gang.problem is None
+            for i in np.flatnonzero(self._pending).tolist()
+            if gangs[i].problem is None
             and (queue := int(self._problem.queue_of[i])) >= 0
             and queue not in closed
         ]

@@ -1,0 +1,115 @@
+"""What a backlog costs a replay: the same stream of jobs with 1 000 gangs that wait, and with none.
+
+`python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360]` plays gangs with Gavel's
+sizes and durations on 50 nodes of 8 GPUs with a greedy model. The cluster is full when the stream
+begins, which brings as much work as the cluster does; so the backlog stays about as long as it is.
+Only the stream is measured, in CPU seconds of this process: these hold on a loaded machine too.
+
+Target: 200 jobs in a CPU second with a backlog of 1 000 gangs. The ratio of the times of a session
+is that of one run; on the yardstick see `bench.simulate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bench.simulate import MODEL, settle, yardstick_cpu
+from optsched.policy.load import load_policy
+from optsched.study.simulation.record import Finish
+from optsched.study.simulation.simulator import Options, Simulation
+from optsched.study.synthetic import GavelTrace
+
+if TYPE_CHECKING:
+    from optsched.domain.trace import Trace
+
+TARGET_JOBS_A_CPU_SECOND = 200
+GPUS_OF_A_NODE = 8
+GPUS_OF_A_GANG = 1.9
+"""On average, with the sizes of Gavel's generator."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What the stream of a replay took."""
+
+    num_finished: int
+    num_sessions: int
+    num_waiting: int
+    cpu_s: float
+    unit_s: float
+
+    @property
+    def jobs_a_second(self) -> float:
+        """Gangs that finished in a CPU second."""
+        return self.num_finished / self.cpu_s
+
+    @property
+    def units_a_session(self) -> float:
+        """Time of a session in the time of the yardstick."""
+        return self.cpu_s / self.num_sessions / self.unit_s
+
+
+def backlogged(num_jobs: int, num_nodes: int, backlog: int) -> Trace:
+    """A trace of which the first gangs arrive together: enough for the cluster, and a backlog."""
+    first = int(num_nodes * GPUS_OF_A_NODE / GPUS_OF_A_GANG) + backlog
+    whole = GavelTrace(num_jobs=first + num_jobs, num_nodes=num_nodes, load=1.0).trace()
+    begins_ms = whole.arrivals[first].at_ms
+    arrivals = tuple(
+        replace(arrival, at_ms=0 if i < first else arrival.at_ms - begins_ms)
+        for i, arrival in enumerate(whole.arrivals)
+    )
+    return replace(whole, arrivals=arrivals)
+
+
+def measure(trace: Trace, model: str, period_ms: int) -> Replay:
+    """Play a trace until its last arrival; its first session is not measured."""
+    policy = load_policy(model, lambda path: path.read_text())
+    options = Options(period_ms=period_ms, until_ms=trace.arrivals[-1].at_ms)
+    simulation = Simulation(trace, policy, options)
+    settle()
+    simulation.step()
+    units = [yardstick_cpu()]
+    num_finished, began_s = 0, time.process_time()
+    while (events := simulation.step()) is not None:
+        num_finished += sum(isinstance(event, Finish) for event in events)
+    cpu_s = time.process_time() - began_s
+    units.append(yardstick_cpu())
+    return Replay(
+        num_finished,
+        simulation.num_sessions - 1,
+        len(simulation.cluster.waiting),
+        cpu_s,
+        sum(units) / len(units),
+    )
+
+
+def main() -> None:
+    """Play both and print."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--backlog", type=int, default=1_000)
+    options.add_argument("--jobs", type=int, default=300)
+    options.add_argument("--nodes", type=int, default=50)
+    options.add_argument("--period", type=int, default=360, help="seconds")
+    options.add_argument("--model", default=MODEL)
+    asked = options.parse_args()
+    found = []
+    for backlog in (0, asked.backlog):
+        trace = backlogged(asked.jobs, asked.nodes, backlog)
+        replay = measure(trace, asked.model, asked.period * 1000)
+        found.append(replay)
+        print(
+            f"backlog {backlog}: {replay.num_finished} jobs, {replay.num_waiting} wait at last, "
+            f"{replay.num_sessions} sessions, {replay.cpu_s:.2f} s of CPU, "
+            f"{1000 * replay.cpu_s / replay.num_sessions:.1f} ms a session, "
+            f"{replay.jobs_a_second:.0f} jobs/CPU s, yardstick {1000 * replay.unit_s:.0f} ms"
+        )
+    ratio = found[1].units_a_session / found[0].units_a_session
+    print(f"a session with the backlog takes {ratio:.2f} times that without")
+    print(f"target {TARGET_JOBS_A_CPU_SECOND} jobs/CPU s with the backlog")
+
+
+if __name__ == "__main__":
+    main()
