@@ -21,6 +21,7 @@ from optsched.kube.watch import Deleted
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.test_controllers import Process, both
 from tests.kube.test_scheduler import Plant, until
+from tests.kube.test_webhook import Hook, following, review
 from tests.support.memory import MemoryWorld
 from tests.support.memory_server import MemoryServer
 from tests.support.sizes import container_sizes
@@ -158,3 +159,25 @@ async def test_after_many_jobs_controllers_hold_what_they_held() -> None:
             await live_job(process, server, f"j{number}")
         after = sizes_of(process.shell)
     assert growth(before, after) == {}
+
+
+@pytest.mark.asyncio
+async def test_after_many_reviews_a_webhook_holds_what_it_held() -> None:
+    """Of jobs, users and queues that differ each time; every other job is denied."""
+
+    async def ask(first: int, last: int) -> None:
+        for number in range(first, last):
+            asked = job(task("w", 2), name=f"j{number}", queue=f"q{number}" if number % 2 else "")
+            asked["metadata"]["namespace"] = f"n{number}"
+            who = {"username": f"user-{number}", "groups": [f"g{number}"]}
+            body = review(asked, uid=f"u-{number}", userInfo=who, namespace=f"n{number}")
+            status, _ = await hook.post(body)
+            assert status == 200
+
+    async with following(Hook()) as hook:
+        parts = (hook.world, hook.metrics, hook.lanes)
+        await ask(0, 30)
+        before, lines = sizes_of(*parts), len(hook.metrics.exposition().splitlines())
+        await ask(30, 150)
+        assert growth(before, sizes_of(*parts)) == {}
+        assert len(hook.metrics.exposition().splitlines()) == lines
