@@ -360,6 +360,15 @@ def test_tenants_have_roles_and_the_right_to_use_queues_is_a_choice(helm: Helm) 
     assert (rule["resourceNames"], rule["verbs"]) == (["default"], ["use"])
 
 
+def test_webhook_and_scheduler_agree_on_what_tenants_may_claim(helm: Helm) -> None:
+    lists = "custom.tenant_priority_classes={a,b},custom.device_schedulers={hami}"
+    chosen = deployments(helm.objects("--set", lists))
+    wanted = ["--tenant-priority-class=a", "--tenant-priority-class=b", "--device-scheduler=hami"]
+    for name in ("volcano-admission", "volcano-scheduler"):
+        args = chosen[name]["containers"][0]["args"]
+        assert [arg for arg in args if "priority-class" in arg or "device" in arg] == wanted
+
+
 def grants(objects: list[Raw]) -> set[tuple[str, str, str]]:
     """Kind of role, resource and verb, of everything that the chart grants to anything."""
     return {
