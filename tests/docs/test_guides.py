@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs"
 GUIDES = [
     DOCS / f"{name}.md"
-    for name in ("architecture", "concepts", "models", "troubleshooting", "upgrade")
+    for name in ("architecture", "concepts", "models", "sizing", "troubleshooting", "upgrade")
 ]
 _NOT_PROSE = re.compile(r"^```.*?^```$|^#.*?$", re.M | re.S)
 
@@ -120,3 +120,33 @@ def test_plugins_of_a_model_are_those_of_its_file(name: str) -> None:
         assert named >= plugins(name)
     else:
         assert named & {*default, *plugins(name)} == default ^ plugins(name)
+
+
+# --- sizing --------------------------------------------------------------------------------------
+
+
+def test_figures_of_sessions_are_those_of_the_benchmark() -> None:
+    measured = (ROOT / "bench" / "growth.py").read_text("utf-8").split("| scenario |")[1]
+    expected = re.findall(r"^\| [a-z-]+ \| .* \| ([0-9.]+) \| [0-9.]+ \|$", measured, re.M)
+    table = (DOCS / "sizing.md").read_text("utf-8").split("## Session time")[1].split("## ")[0]
+    assert re.findall(r"\| ([0-9.]+) \|$", table, re.M) == expected
+    assert len(expected) == 8
+
+
+def test_resources_are_those_of_the_chart() -> None:
+    chart = ROOT / "deploy" / "helm" / "optsched" / "config" / "components.yaml"
+    (parts,) = [p.value for p in read_yaml(chart.read_text("utf-8")) if isinstance(p, Document)]
+    assert isinstance(parts, dict)
+    name_of = {"scheduler": "scheduler", "controllers": "controller", "webhook": "admission"}
+    rows = {row[0]: row[1:] for row in cells(DOCS / "sizing.md") if row[0] in name_of}
+    for name, part in name_of.items():
+        resources = parts[part]["resources"]
+        requests, limits = resources["requests"], resources["limits"]
+        assert rows[name] == [requests["cpu"], requests["memory"], limits["memory"]]
+        assert set(limits) == {"memory"}
+
+
+def test_requests_are_those_of_the_page_on_the_scheduler() -> None:
+    pages = [(DOCS / f"{name}.md").read_text("utf-8") for name in ("scheduler", "sizing")]
+    tables = [re.findall(r"^\| \d+ \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \|$", p, re.M) for p in pages]
+    assert tables[0] == tables[1] != []

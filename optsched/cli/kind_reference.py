@@ -1,0 +1,150 @@
+"""All kinds with their fields, types, defaults and meanings, as the tables of docs/crds.md.
+
+`python -m optsched.cli.kind_reference > docs/crds.md` writes the page again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.cli.screen import echo
+from optsched.formats.text import Document, read_yaml
+from optsched.local.files import shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Schema = Mapping[str, Any]
+
+JOB: Final = "Job"
+_COMMON: Final = frozenset({"apiVersion", "kind", "metadata"})
+_DASH: Final = "–"
+
+_HEAD: Final = """\
+# Reference of kinds
+
+After this page you can write every field of every kind that optsched serves. The definitions
+are files that you apply:
+
+```console
+$ ls deploy/crds | grep yaml
+{files}
+```
+
+On a cluster `kubectl explain queue.spec` prints the same for one field.
+`python -m optsched.cli.kind_reference` writes this page from the files.
+All kinds also have `apiVersion`, `kind` and `metadata`.
+
+| column | meaning |
+|---|---|
+| field | the path from the object; `[]` is an element of a list, `{{}}` a value of a map |
+| type | `quantity` is a number with a unit, such as `500m` or `2Gi`; `open` accepts any fields |
+| default | what the API server fills in; **required** fields have none |
+"""
+
+
+def kinds_page() -> str:
+    """Return the text of docs/crds.md: one section for each kind, by name of the kind."""
+    found = {name: definition for name, definition in _definitions()}
+    by_kind = sorted(found.values(), key=lambda each: str(each["spec"]["names"]["kind"]))
+    job = next(_schema(each) for each in by_kind if each["spec"]["names"]["kind"] == JOB)
+    index = ["| kind | version | scope | short names | what it is |", "|---|---|---|---|---|"]
+    index += [_index_row(each) for each in by_kind]
+    parts = [_HEAD.format(files="\n".join(sorted(found))), "## Kinds\n", "\n".join(index) + "\n"]
+    parts += [_section(each, job["properties"]["spec"]["properties"]) for each in by_kind]
+    return "\n".join(parts)
+
+
+def _definitions() -> Iterator[tuple[str, Schema]]:
+    for path in sorted(shipped("crds").glob("*.yaml")):
+        (document,) = [p for p in read_yaml(path.read_text("utf-8")) if isinstance(p, Document)]
+        assert isinstance(document.value, dict)  # noqa: S101  ours, and checked by a test
+        yield path.name, document.value
+
+
+def _schema(definition: Schema) -> Schema:
+    found: Schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def _index_row(definition: Schema) -> str:
+    spec = definition["spec"]
+    kind, version = spec["names"]["kind"], spec["versions"][0]["name"]
+    short = ", ".join(f"`{name}`" for name in spec["names"].get("shortNames", ())) or _DASH
+    return (
+        f"| [{kind}](#{kind.lower()}) | `{spec['group']}/{version}` | {spec['scope']} "
+        f"| {short} | {_schema(definition)['description']} |"
+    )
+
+
+def _section(definition: Schema, job_fields: Schema) -> str:
+    kind, schema = definition["spec"]["names"]["kind"], _schema(definition)
+    shown = {**schema, "properties": _own(schema)}
+    rows = _rows(shown, "", None if kind == JOB else job_fields)
+    table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
+    return f"## {kind}\n\n{schema['description']}\n\n" + "\n".join(table) + "\n"
+
+
+def _own(schema: Schema) -> Schema:
+    return {name: field for name, field in schema["properties"].items() if name not in _COMMON}
+
+
+def _rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[str]:
+    required = schema.get("required", ())
+    for name, field in schema.get("properties", {}).items():
+        path = f"{prefix}{name}"
+        default = "**required**" if name in required else _default(field)
+        meaning = _meaning(field)
+        is_job = job_fields is not None and field.get("properties") == job_fields
+        if is_job:
+            meaning = f"{meaning} The fields are those of `spec` of a [Job](#job)."
+        yield f"| `{path}` | {_type(field)} | {default} | {meaning} |"
+        if not is_job:
+            inner, mark = _inside(field)
+            yield from _rows(inner, f"{path}{mark}.", job_fields)
+
+
+def _inside(field: Schema) -> tuple[Schema, str]:
+    """The schema that has the fields of a field, and how paths name an element of it."""
+    if "items" in field:
+        return field["items"], "[]"
+    if isinstance(values := field.get("additionalProperties"), dict):
+        return values, "{}"
+    return field, ""
+
+
+def _type(field: Schema) -> str:
+    if field.get("x-kubernetes-int-or-string"):
+        return "quantity"
+    if "items" in field:
+        return f"list of {_type(field['items'])}"
+    if isinstance(values := field.get("additionalProperties"), dict):
+        return f"map to {_type(values)}"
+    if field.get("x-kubernetes-preserve-unknown-fields"):
+        return "open"
+    if field.get("format") == "date-time":
+        return "time"
+    return str(field["type"])
+
+
+def _default(field: Schema) -> str:
+    if "default" not in field:
+        return _DASH
+    value = field["default"]
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _meaning(field: Schema) -> str:
+    """The description of a field, with the values that it accepts."""
+    text = str(field.get("description", _DASH)).replace("|", "\\|").replace("\n", " ")
+    if values := [f"`{value}`" for value in field.get("enum", ()) if value != ""]:
+        text = f"{text} One of {', '.join(values)}."
+    if "minimum" in field and "maximum" in field:
+        text = f"{text} From {field['minimum']} to {field['maximum']}."
+    elif "minimum" in field:
+        text = f"{text} At least {field['minimum']}."
+    return text
+
+
+if __name__ == "__main__":
+    echo(kinds_page(), nl=False)
