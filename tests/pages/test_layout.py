@@ -157,7 +157,7 @@ def test_each_gang_has_a_colour_and_its_name_on_its_cells(
 
 
 def _names(text: str, gang: str, number: str) -> bool:
-    head, cut, tail = text.partition("…")
+    head, cut, tail = text.removeprefix(f"{number} ").partition("…")
     return text in (gang, number) or bool(cut and gang.startswith(head) and gang.endswith(tail))
 
 

@@ -80,7 +80,7 @@ def _unfinished(found: Comparison) -> Table:
         cells = [Cell(plain(n), n) for n in (len(metrics), gangs, done, gangs - done)]
         rows.append((Cell(model), *cells, Cell(percent(part), part)))
     columns = ("replays", "gangs", "finished", "not finished", "part")
-    note = "A report of `optsched simulate` says why each gang waits."
+    note = "The report of a replay says why each gang waits."
     caption = "Gangs by model"
     return Table(caption, ("model", *columns), rows, frozenset(columns), note)
 

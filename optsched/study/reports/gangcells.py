@@ -83,16 +83,31 @@ class Grid:
         return [parts for begin, parts in self.cells[cell] if begin <= frame][-1]
 
 
-def gang_css(number: int) -> str:
-    """The colour of a gang by its number, from 1."""
-    return f"g{(number - 1) % GANG_COLOURS}"
+def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
+    """A colour for each gang of (first instant, instant after its last).
+
+    Gangs that are there at one instant have different colours as long as there are enough.
+    """
+    found = [""] * len(spans)
+    free_at = [0] * GANG_COLOURS
+    turn = 0
+    for number in sorted(range(len(spans)), key=lambda i: (spans[i], i)):
+        begin, end = spans[number]
+        order = [(turn + i) % GANG_COLOURS for i in range(GANG_COLOURS)]
+        free = next((c for c in order if free_at[c] <= begin), None)
+        colour = min(order, key=lambda c: free_at[c]) if free is None else free
+        free_at[colour] = max(free_at[colour], end)
+        found[number] = f"g{colour}"
+        turn = colour + 1
+    return found
 
 
-def gang_keys(gangs: Sequence[str]) -> list[Key]:
+def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
     """The gangs of a grid by number, where they are few enough for a legend."""
     if len(gangs) > MOST_KEYS:
         return []
-    return [Key(gang_css(i), f"{i} {name}") for i, name in enumerate(gangs, 1)]
+    named = zip(gangs, colours, strict=True)
+    return [Key(css, f"{i} {name}") for i, (name, css) in enumerate(named, 1)]
 
 
 def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
@@ -235,9 +250,13 @@ def _is_whole(parts: Parts) -> bool:
 def _name(holder: Holder, box: Box) -> Iterable[Markup]:
     x, y, width, height = box
     room = width - 6
+    number = str(holder.number or "")
     words = fitted(holder.name, room, NAME_SIZE, bold=True)
-    if words != holder.name and len(words) < LEAST_NAME:
-        words = str(holder.number or "")
+    if words != holder.name:
+        # Names that share their ends look the same without their middle: the number tells.
+        head = text_width(f"{number} ", NAME_SIZE, bold=True)
+        words = fitted(holder.name, room - head, NAME_SIZE, bold=True)
+        words = f"{number} {words}" if len(words) >= LEAST_NAME else number
         if text_width(words, NAME_SIZE, bold=True) > width - 2:
             return
     if words:

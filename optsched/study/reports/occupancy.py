@@ -20,7 +20,7 @@ from optsched.study.reports.gangcells import (
     OTHERS,
     Grid,
     Holder,
-    gang_css,
+    gang_colours,
     gang_keys,
     gang_table,
     grid_data,
@@ -53,7 +53,7 @@ def film(view: View) -> Film:
         f"Whose is each {unit}?" if grid.rows else f"Whose are the {unit}s?",
         grid_drawing(grid, shown),
         [
-            *(gang_keys([key for key, _ in gangs]) if is_exact else view.legend),
+            *(_gang_keys(grid) if is_exact else view.legend),
             Key("free", "free"),
             *_more_keys(view),
         ],
@@ -73,11 +73,18 @@ def _more_keys(view: View) -> list[Key]:
     ]
 
 
+def _gang_keys(grid: Grid) -> list[Key]:
+    return gang_keys([h.name for h in grid.who], [h.css for h in grid.who])
+
+
 def grid_note(num_gangs: int) -> str:
     """How gangs are told apart in a grid."""
     note = "Each gang has a colour, and its name or its number on its cells."
     if num_gangs > GANG_COLOURS:
-        note += f" Colours repeat after {GANG_COLOURS} gangs; the table has all numbers."
+        note += (
+            f" There are {GANG_COLOURS} colours, so that some gangs have the same one; the table "
+            "has all numbers."
+        )
     return note
 
 
@@ -128,9 +135,15 @@ def _by_lane(view: View) -> tuple[Grid, list[int]]:
         for name, number in rows
         for lane in range(number)
     ]
+    spans = {job: (len(instants), 0) for job in there}
+    for stay, begin, end in zip(story.stays, begins, ends, strict=True):
+        if stay.job in spans:
+            first_at, last_at = spans[stay.job]
+            spans[stay.job] = min(first_at, begin), max(last_at, end)
+    colours = gang_colours(list(spans.values()))
     who = [
-        Holder(story.jobs[job].key, gang_css(i), story.jobs[job].key, i)
-        for i, job in enumerate(there, 1)
+        Holder(story.jobs[job].key, css, story.jobs[job].key, i)
+        for i, (job, css) in enumerate(zip(there, colours, strict=True), 1)
     ]
     return Grid(rows, places, who, cells), there
 

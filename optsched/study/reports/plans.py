@@ -17,7 +17,7 @@ from optsched.study.reports.gangcells import (
     OTHERS,
     Grid,
     Holder,
-    gang_css,
+    gang_colours,
     gang_keys,
     gang_table,
     grid_data,
@@ -190,7 +190,7 @@ def plan_film(deal: Deal) -> Film:
     keys = [Key("free", "free")]
     if whole:
         keys = [
-            *gang_keys(_gangs_of(deal)),
+            *gang_keys(_gangs_of(deal), _colours_of(deal)),
             Key("fresh", "outlined: placed by the plan"),
             Key("free", "free"),
         ]
@@ -265,16 +265,21 @@ def _gangs_of(deal: Deal) -> list[str]:
     return [key for key in deal.queue_of if key in there]
 
 
+def _colours_of(deal: Deal) -> list[str]:
+    return gang_colours([(0, 1)] * len(_gangs_of(deal)))
+
+
 def _holders(deal: Deal) -> tuple[list[Holder], dict[str, int]]:
     """Each gang twice: as it was, and placed by the plan; and the place of each gang in order."""
     holders = []
-    for i, key in enumerate(_gangs_of(deal), 1):
-        words, css = f"{key} ({deal.queue_of[key]})", gang_css(i)
+    gangs = _gangs_of(deal)
+    for i, (key, css) in enumerate(zip(gangs, _colours_of(deal), strict=True), 1):
+        words = f"{key} ({deal.queue_of[key]})"
         holders += [
             Holder(words, css, key, i),
             Holder(f"{words}, placed by the plan", f"{css} fresh", key, i),
         ]
-    return holders, {key: i for i, key in enumerate(_gangs_of(deal))}
+    return holders, {key: i for i, key in enumerate(gangs)}
 
 
 def _by_node(deal: Deal) -> Grid:

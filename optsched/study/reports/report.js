@@ -81,8 +81,9 @@
   const fitted = (name, number, room) => {
     if (width(name) <= room - 6) return name;
     const letters = Array.from(name);
-    for (let most = letters.length - 1; most >= 8; most--) {
-      const words = short(letters, most);
+    // Names that share their ends look the same without their middle: the number tells.
+    for (let most = Math.min(letters.length - 1, 80); most >= 8; most--) {
+      const words = `${number} ${short(letters, most)}`;
       if (width(words) <= room - 6) return words;
     }
     const words = number ? String(number) : "";

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from optsched.kube.clock import SystemClock
 from optsched.study.definitions import definition
+from optsched.study.replay import play, read_given
 from optsched.study.reports.curves import shares_of, thinned
 from optsched.study.reports.jobs import queue_charts
 from optsched.study.reports.models import difference_table
 from optsched.study.reports.nodes import node_chart
 from optsched.study.reports.occupancy import film
+from optsched.study.reports.page import Table
 from optsched.study.reports.views import View
+from optsched.study.reports.waiting import reason_section
 from optsched.study.reports.words import moment, part_ticks, plain, short, time_ticks
-from tests.support.stories import base, failures, large, model
+from optsched.study.simulation.simulator import Options
+from tests.support.stories import FAILURES, base, failures, large, model
 
 
 def test_shares_come_to_what_was_held() -> None:
@@ -92,3 +99,30 @@ def test_words() -> None:
     assert plain(1234567.5) == "1\u202f234\u202f567.5"
     assert short("abcdefghij", 5) == "ab…ij"
     assert short("abc", 5) == "abc"
+
+
+def test_what_waits_has_the_reason_of_the_last_session() -> None:
+    given = read_given(str(FAILURES))
+    late = given.trace.arrivals[-1]
+    wide = replace(late.gang.tasks[0].shape, request=(("nvidia.com/gpu", 9),))
+    tasks = tuple(replace(task, shape=wide) for task in late.gang.tasks)
+    arrival = replace(late, gang=replace(late.gang, tasks=tasks))
+    trace = replace(given.trace, arrivals=(*given.trace.arrivals[:-1], arrival))
+    policy = model("volcano-compatible")
+    played = play(replace(given, trace=trace), policy, Options(), clock=SystemClock())
+    assert played.story is not None
+    section = reason_section(played.story)
+    (table,) = section.parts
+    assert isinstance(table, Table)
+    (row,) = table.rows
+    assert [row[0].text, row[1].text] == [late.gang.key, late.gang.queue]
+    assert "nvidia.com/gpu" in row[-1].text
+    assert row[4].key == played.ended_at_ms - late.at_ms
+
+
+def test_gaps_of_a_story_are_those_of_its_figures() -> None:
+    result, story = failures()
+    assert story.gaps
+    assert all(0 <= mean <= most <= 1 for _, most, mean in story.gaps)
+    means = [mean for _, _, mean in story.gaps]
+    assert min(means) <= result["metrics"]["gap"] <= max(means)
