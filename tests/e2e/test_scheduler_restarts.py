@@ -68,6 +68,9 @@ def test_an_api_server_that_crashes_between_binds_loses_and_doubles_nothing(
     site.await_bound("rest", 1)
     site.await_running("during", 6)
     scheduler.await_metric(17, "volcano_schedule_attempts_total", result="scheduled")
+    # Whatever failed meanwhile: all watches, binds and statuses, and what a server says first.
+    (warning,) = (line for line in scheduler.log.splitlines() if " WARNING " in line)
+    assert "can not be followed" in warning
     site.story.assert_bound_once()
     site.story.assert_within(site.cpus)
 
