@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.domain.decisions import Action
+    from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
     from optsched.rules.ruleset import RuleSet
@@ -94,7 +95,10 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
     ahead = _nobody if lines.is_empty else lines.ahead
     partly = set(problem.gang_of[outcome.placed].tolist())
     shape_of, queue_of = problem.shape_of.tolist(), problem.queue_of.tolist()
-    for g in np.flatnonzero(left).tolist():
+    shared = left & ~waits & (not has_bookings and lines.is_empty)
+    shared[list(partly)] = False
+    reasons |= _shared_reasons(outcome, explainer, np.flatnonzero(shared))
+    for g in np.flatnonzero(left & ~shared).tolist():
         if waits[g]:
             reasons[gangs[g].key] = explainer.waiting(g)
             continue
@@ -105,6 +109,16 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
             known[alike] = explainer.reason(g)
         reasons[gangs[g].key] = known[alike]
     return dict(sorted(reasons.items()))
+
+
+def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:
+    """Why gangs wait of which nothing is placed, by key; asked once a shape and queue."""
+    problem = outcome.problem
+    kind = problem.shape_of[gangs] * len(problem.queues.names) + problem.queue_of[gangs]
+    _, first, which = np.unique(kind, return_index=True, return_inverse=True)
+    found = [explainer.reason(g) for g in gangs[first].tolist()]
+    listed = problem.snapshot.gangs
+    return {listed[g].key: found[i] for g, i in zip(gangs.tolist(), which.tolist(), strict=True)}
 
 
 def _nobody(_: int) -> int:

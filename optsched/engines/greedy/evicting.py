@@ -11,6 +11,7 @@ import heapq
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,8 +68,6 @@ class Evicting:
         What it works on.
     left
         Running tasks that leave, those that were taken included.
-    free
-        (V,) running tasks that may still be evicted.
     wholeness
         Whether gangs that get something keep their minimum.
     taken
@@ -98,13 +97,9 @@ class Evicting:
         self._order = order
         self._alike = alike
         self.running = running_tasks(problem)
-        self._spared = rules.spared(problem)
-        self.free: Bool = ~self._spared
-        self._floors = Floors(problem, rules)
         self._asking = [i for i, name in enumerate(problem.resources) if name != PODS]
         self._idles = ~self.running.request[:, self._asking].any(axis=1)
         self._reclaimable = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
-        self._due, _ = rules.entitling(problem)
         self._owed: dict[tuple[int, tuple[int, ...]], Bool] = {}
         self._rules = rules
         self._weighs = weighs
@@ -118,6 +113,23 @@ class Evicting:
         self._refused: set[int] = set()
         self._commits = 0
         self._keys = _Keys()
+
+    @cached_property
+    def _spared(self) -> Bool:
+        return self._rules.spared(self._problem)
+
+    @cached_property
+    def free(self) -> Bool:
+        """(V,) running tasks that may still be evicted."""
+        return ~self._spared
+
+    @cached_property
+    def _floors(self) -> Floors:
+        return Floors(self._problem, self._rules)
+
+    @cached_property
+    def _due(self) -> I64 | None:
+        return self._rules.entitling(self._problem)[0]
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -215,15 +227,19 @@ class Evicting:
         asking = self._alike.representatives(np.array(gangs, np.int64))
         if asking is None:
             return False
-        known: dict[tuple[int, int, tuple[int, ...]], bool] = {}
+        known: dict[tuple[int, int, int, tuple[int, ...]], bool] = {}
         for gang in asking:
             cursor = self.placing.cursor(gang)
             if cursor.is_ready or cursor.failed:
                 return False
             classes = tuple(self.placing.class_of(gang, e) for e in self.entries(gang))
-            kind = (int(self._problem.queue_of[gang]), int(self._problem.priority[gang]), classes)
+            queue, priority = int(self._problem.queue_of[gang]), int(self._problem.priority[gang])
+            reach = np.atleast_1d(self._reach(gang, action))
+            # Whose marks are waived depends on all that a gang needs.
+            shape = int(self._problem.shape_of[gang]) if reach.any() else -1
+            kind = (queue, priority, shape, classes)
             if kind not in known:
-                reach = who(gang) & self._reach(gang, action)
+                reach = who(gang) & reach if reach.any() else np.zeros(len(self.running), np.bool_)
                 known[kind] = any(
                     next(self._nodes(c, action, reach, takes_room=action == PREEMPT), -1) >= 0
                     for c in classes
