@@ -352,3 +352,16 @@ def test_a_gang_is_not_tried_where_one_like_it_has_not_fit(
     assert seated(actions) == {"ns/w0-w-0", "ns/w2-w-0"}
     # The second and the fourth ask for 4 CPUs: one is tried before each start, and none after.
     assert tried == [1, 2, 3, 4, 5]
+
+
+def test_a_claim_within_a_guarantee_is_tried_where_a_larger_one_has_failed() -> None:
+    holder = running_gang("holds", 1, 8, least=1, queue="lab")
+    holder = replace(holder, tasks=tuple(replace(t, preemptable=False) for t in holder.tasks))
+    asking = [
+        gang(name, ("w", number, shape(1)), queue="team")
+        for name, number in (("larger", 5), ("less", 2))
+    ]
+    queues = [Queue("lab"), Queue("team", guarantee=((CPU, 4000),), weight=3)]
+    actions = plan_of(cluster([node("n0", 8)], [holder, *asking], queues))
+    assert len(evicted(actions)) == 2
+    assert seated(actions) == {"ns/less-w-0", "ns/less-w-1"}
