@@ -25,7 +25,6 @@ from optsched.api.kinds import collection_path, object_path
 from optsched.local.nodes import node_manifest
 from tests.support.api import Refused
 from tests.support.jobs import documents
-from tests.support.live import FAIL
 from tests.support.rooms import Room
 from tests.support.together import Together
 from tests.support.users import seed
@@ -236,9 +235,12 @@ def test_policies_of_tasks_come_first_and_late_ones_wait(room: Room) -> None:
 
 
 def test_a_job_fails_after_three_retries_unless_it_says_otherwise(room: Room) -> None:
-    first = task("a", 2)
-    first["template"]["metadata"] = {"annotations": {FAIL: "1"}}
-    one = room.job(job(first, name="hopeless", policies=[policy("PodFailed", "RestartJob")]))
+    policies = [policy("PodFailed", "RestartJob")]
+    one = room.job(job(task("a", 2), name="hopeless", policies=policies))
+    for retry in range(3):
+        # Pods that fail as soon as they run may do so before anything has seen them run.
+        one.await_count(running=2, retryCount=retry)
+        one.fail("a-0")
     status = one.await_phase("Failed")
     assert (status["retryCount"], status["state"]["reason"]) == (3, "MaxRetryReached")
     assert status["version"] == 3
