@@ -16,7 +16,7 @@ import click
 
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
-from optsched.cli.collecting import collect_less
+from optsched.cli.collecting import collect_while_serving
 from optsched.cli.endings import said_of
 from optsched.cli.flags import (
     METRICS_AUTH,
@@ -208,7 +208,7 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  cli
     """Run the scheduler for the pods that name it, next to kube-scheduler."""
     set_up_logging(given["verbosity"], given["log_format"])
     warn_ignored(ctx)
-    collect_less()
+    collect_while_serving()
     # Kubernetes' client takes half a second to load; other commands and --help do without.
     from optsched.kube.client import ConfigError
     from optsched.kube.live import run

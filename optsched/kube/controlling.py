@@ -18,7 +18,7 @@ from optsched.kube.events import EventRecorder
 from optsched.kube.lease import Elector
 from optsched.kube.metrics_server import Listening, serve_process
 from optsched.kube.outage import Outage
-from optsched.kube.process import at_most, identity, on_signals
+from optsched.kube.process import at_most, freeze_startup_objects, identity, on_signals
 from optsched.kube.scheduler import AlwaysLeading, Leadership
 from optsched.kube.waiting import Waiting
 
@@ -72,6 +72,7 @@ async def run(settings: Settings) -> None:
         listening = Listening(settings.listen, settings.metrics)
         async with serve_process(listening, shell, process.metrics.exposition, client) as places:
             log.info("cluster %s; %s", client.server, places)
+            freeze_startup_objects()
             await process.run()
 
 

@@ -34,7 +34,7 @@ from optsched.kube.outage import Outage
 from optsched.kube.outbox import Outbox
 from optsched.kube.policies import Policies
 from optsched.kube.ports import Ref
-from optsched.kube.process import at_most, identity, on_signals
+from optsched.kube.process import at_most, freeze_startup_objects, identity, on_signals
 from optsched.kube.scheduler import AlwaysLeading, Leadership, Parts, Scheduler
 from optsched.kube.solving import SolverKeeper
 from optsched.kube.waiting import Waiting
@@ -116,6 +116,7 @@ async def run(settings: Settings) -> None:
         exposition = live.metrics.exposition
         async with serve_process(listening, live.scheduler, exposition, client) as places:
             log.info("cluster %s; %s", client.server, places)
+            freeze_startup_objects()
             await live.run()
 
 

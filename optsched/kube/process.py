@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import uuid
@@ -22,6 +23,17 @@ def identity(environment: Mapping[str, str] = os.environ) -> str:
     """
     uid = environment.get("POD_UID", "")
     return f"{socket.gethostname()}_{uid or uuid.uuid4()}"
+
+
+def freeze_startup_objects() -> None:
+    """Leave out of garbage collections what exists now: modules live as long as the process.
+
+    A full collection begins once new objects may be a quarter of what it looks at; without modules
+    that is sooner, and it takes less time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # counts again what is looked at: CPython does that in full collections alone
 
 
 async def at_most(seconds: float, action: Coroutine[None, None, None]) -> None:

@@ -18,7 +18,7 @@ from optsched.kube.client import ConfigError, connect
 from optsched.kube.clock import SystemClock
 from optsched.kube.errors import KubeError
 from optsched.kube.metrics_server import Listening, serve_process
-from optsched.kube.process import on_signals
+from optsched.kube.process import freeze_startup_objects, on_signals
 from optsched.kube.trust import SharedSecret, announce
 from optsched.kube.waiting import Waiting
 from optsched.kube.webhook import Reviewer, application, serve_reviews
@@ -105,6 +105,7 @@ async def run(settings: Settings) -> None:
         listening = Listening(settings.listen, settings.metrics)
         async with serve_process(listening, process, process.metrics.exposition, client) as places:
             log.info("cluster %s; %s", client.server, places)
+            freeze_startup_objects()
             await process.run()
 
 
