@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -34,3 +36,12 @@ def test_every_kind_of_data_is_there() -> None:
         if not any(folder(package).glob(pattern))
     ]
     assert empty == []
+
+
+def test_the_scheduler_leaves_ortools_to_its_solver_process() -> None:
+    """Loading it takes a second, in which a scheduler that begins anew binds nothing."""
+    code = (
+        "import sys; import optsched.cli.scheduler, optsched.kube.live; "
+        "assert not {'ortools', 'pandas', 'scipy'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -80,6 +80,19 @@ class Rows:
     lower: I64
     upper: I64
 
+    def holding(self, held: Sequence[tuple[Expression, int]]) -> Rows:
+        """Return these rows and expression ≥ value for each expression that is held at a value."""
+        first = len(self.lower)
+        at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
+        lower = [value - goal.constant for goal, value in held]
+        return Rows(
+            np.concatenate([self.row, *at]).astype(np.int64),
+            np.concatenate([self.variable, *(goal.variables for goal, _ in held)]),
+            np.concatenate([self.coefficient, *(goal.coefficients for goal, _ in held)]),
+            np.append(self.lower, lower).astype(np.int64),
+            np.append(self.upper, np.full(len(held), UNLIMITED)),
+        )
+
 
 class LinearModel:
     """Variables with bounds, and rows over them. Only ever grows."""

@@ -494,7 +494,7 @@ class _Direct(_Levels):
         goal = to_maximise(objective)
         value, bound = known
         upper, share, work = within
-        self._rows = with_rows(self._rows, self._held)
+        self._rows = self._rows.holding(self._held)
         self._held = []
 
         def seen(sight: Sight) -> LevelUpdate | None:
@@ -551,18 +551,6 @@ def _bound(result: Result, known: int | None) -> int | None:
 def _lower(bound: int | None, other: int | None) -> int | None:
     """The better of two bounds of what is maximised."""
     return min((b for b in (bound, other) if b is not None), default=None)
-
-
-def with_rows(rows: Rows, held: Sequence[tuple[Expression, int]]) -> Rows:
-    """The rows and more: goal ≥ value for each goal that is held at a value."""
-    at = [np.full(len(goal.variables), len(rows.lower) + i) for i, (goal, _) in enumerate(held)]
-    return Rows(
-        np.concatenate([rows.row, *at]).astype(np.int64),
-        np.concatenate([rows.variable, *(goal.variables for goal, _ in held)]),
-        np.concatenate([rows.coefficient, *(goal.coefficients for goal, _ in held)]),
-        np.append(rows.lower, [value - goal.constant for goal, value in held]).astype(np.int64),
-        np.append(rows.upper, np.full(len(held), UNLIMITED)),
-    )
 
 
 class _ByConfigurations(_Levels):

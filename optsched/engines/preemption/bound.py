@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import Sense
-from optsched.engines.cpsat.levels import with_rows
 from optsched.engines.cpsat.model import LevelModel, Objective
 from optsched.engines.preemption.model import count_whole_gangs, encode_joint
 from optsched.engines.sound import solve_soundly
@@ -199,5 +198,5 @@ class _Bounds:
     def _rows(self) -> Rows:
         rows = self._joint.form.model.rows
         for expression, value in self._held:
-            rows = with_rows(rows, [(expression, value)])
+            rows = rows.holding([(expression, value)])
         return rows
