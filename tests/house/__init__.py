@@ -1,0 +1,1 @@
+"""What keeps the source readable: words, names and their numbers."""
