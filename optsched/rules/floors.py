@@ -1,7 +1,7 @@
 """Which marks of victims do not hold against a claim: one that stays within a guarantee.
 
-Mathematics: models/formulation/victims.md. Where other queues hold what is guaranteed to
-one, it gets that back whatever their pods say of themselves.
+Mathematics: the page `victims` of the formulation. Where other queues hold what is guaranteed to
+one, that queue reclaims it whatever the annotations of their pods say.
 """
 
 from __future__ import annotations

@@ -12,9 +12,11 @@ import numpy as np
 from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.task import Task, TaskShape, TaskStatus
 from optsched.domain.topology import sub_group_of
+from optsched.engines.greedy.alike import Alike
 from optsched.engines.greedy.book import scorers_of
 from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.faces import Faces
+from optsched.engines.greedy.order import GangOrder
 from optsched.engines.greedy.placing import Placing
 from optsched.engines.masks import static_mask
 from optsched.engines.shuffle import shuffle
@@ -228,7 +230,9 @@ class Asked:
     def victims_in_order(self, keys: Iterable[str]) -> list[str]:
         """Some running tasks in the order in which they would go for a gang of their queue."""
         placing = Placing(self._problem, self._rules)
-        evicting = Evicting(placing, self._rules, placing.faces.gang_key)
+        alike = Alike(placing, self._rules)
+        order = GangOrder(self._problem, placing.faces, alike, None)
+        evicting = Evicting(placing, self._rules, order, alike)
         running = [task.key for task in running_tasks(self._problem).tasks]
         asked = np.array([running.index(key) for key in keys], np.int64)
         queue = int(running_tasks(self._problem).queue_of[asked[0]])
