@@ -15,5 +15,5 @@ def peak_mib(pid: int) -> float:
 
 
 def forget_peak() -> None:
-    """Begin anew with what this process has now."""
+    """Begin again with what this process has now."""
     Path(f"/proc/{os.getpid()}/clear_refs").write_text("5")

@@ -542,7 +542,7 @@ def compare(
     Parameters
     ----------
     traces
-        What `trace` gives, or sources that `read_trace` takes; a synthetic one is made anew for
+        What `trace` gives, or sources that `read_trace` takes; a synthetic one is made again for
         each seed.
     models
         Names, files or policies; the first is what others are compared with.

@@ -1,4 +1,4 @@
-"""Whether two specs say the same, although a Go client wrote one of them anew.
+"""Whether two specs say the same, although a Go client wrote one of them again.
 
 Go leaves out what is empty or zero and spells amounts and durations in its own way, so a program
 that only changes an annotation may send `cpu: "1"` for `cpu: 1000m`.

@@ -134,7 +134,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def compare(**asked: Any) -> None:  # noqa: ANN401  click checks them
     """Compare models on TRACES.
 
-    Every model plays every trace with every seed; a synthetic trace is made anew for each seed.
+    Every model plays every trace with every seed; a synthetic trace is made again for each seed.
     Differences to the first model are paired by trace and seed. With --out, what has been played
     there already is not played again. Ends with 0 when all was played, 1 when a cell could not
     be, 2 for bad input, 130 when it was stopped.

@@ -304,7 +304,7 @@ class _Run:
             told = ", ".join(differs)
             raise click.ClickException(f"{path}: is of another replay: {told} differs")
         if state.get("version") != VERSION:
-            raise click.ClickException(f"{path}: is of another version of optsched: play it anew")
+            raise click.ClickException(f"{path}: is of another version of optsched: play it again")
         self._reread(out / RECORD, size)
         self.simulation.restore(state)
 

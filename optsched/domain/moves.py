@@ -1,4 +1,4 @@
-"""Tasks that are moved: told to go, made anew by their owners, and started again elsewhere.
+"""Tasks that are moved: told to go, made again by their owners, and started again elsewhere.
 
 Between an eviction and the pod that comes in its stead there is nothing that could be nominated to
 a node. Until it is there, a task that is expected keeps its place.
@@ -98,7 +98,7 @@ def predecessor(key: str) -> str:
 
 
 def moved(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """The snapshot in which tasks, by key, leave and come anew, nominated to nodes (or to none)."""
+    """Return the snapshot in which tasks, by key, leave and start again, nominated to nodes."""
 
     def each(gang: Gang) -> Gang:
         fresh = [successor_of(t, places[t.key]) for t in gang.tasks if t.key in places]
@@ -282,7 +282,7 @@ class _Arrivals:
 
 
 def _whose(gang: str, owner: str, task: str) -> str:
-    """Who has pods made anew: the gang, or else the owner, or else the pod under its own name."""
+    """Who has pods made again: the gang, or else the owner, or else the pod under its own name."""
     return (owner or task) if _is_alone(gang) else gang
 
 

@@ -248,7 +248,7 @@ class TaskShape:
 class TaskStatus(StrEnum):
     """Where a task stands, as far as a scheduler cares.
 
-    Expected: it was moved, whoever owns it has yet to make it anew, and its place is kept. Members
+    Expected: it was moved, whoever owns it has yet to make it again, and its place is kept. Members
     are texts, for whose hashes no Python code runs: every session asks every task.
     """
 
@@ -330,7 +330,7 @@ class Task:
     cooldown_ms
         How long after its start it should be left alone (`volcano.sh/cooldown-time`).
     owner
-        UID of the object that makes the pod anew when it is gone (its controller); empty when none.
+        UID of the controller that makes the pod again when it is gone; empty without one.
     is_movable
         Whether it may be moved to make room: it has such an owner, or says that it may.
     estimate_ms

@@ -1,6 +1,6 @@
 """When a plugin last had pods evicted that it wanted elsewhere, as PodGroups of such pods say.
 
-A scheduler that starts anew knows by it how much of a plugin's period has passed.
+A scheduler that starts again knows by it how much of a plugin's period has passed.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def is_preemptable(meta: ObjectMeta) -> bool:
 
 
 def owner_of(meta: ObjectMeta) -> str:
-    """UID of the object that makes a pod anew when it is gone; empty where there is none."""
+    """UID of the object that makes a pod again when it is gone; empty where there is none."""
     controller = meta.controller
     return meta.annotations.get(OWNER, "") if controller is None else controller.uid
 

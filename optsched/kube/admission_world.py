@@ -84,7 +84,7 @@ class LiveWorld:
         return (self._follow(kind, source, waiting) for kind in KINDS)
 
     async def look_again(self, api: Api, refs: Iterable[Ref]) -> bool:
-        """Read some objects anew; whether anything is other than it was thought to be."""
+        """Read some objects again; whether anything is other than it was thought to be."""
         found = [await self._read(api, ref) for ref in refs]
         return any(found)
 

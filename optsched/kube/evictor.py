@@ -238,7 +238,7 @@ class Evictor:
         return found
 
     def _write_down(self, plan: Plan, snapshot: Snapshot) -> None:
-        """What a scheduler that starts anew has to know of the evictions of a plan."""
+        """What a scheduler that starts again has to know of the evictions of a plan."""
         for key, text in records(snapshot, plan.actions).items():
             self._record(snapshot.gang_by_key[key], text)
         for key, plugin in self._shuffled(plan):
@@ -291,7 +291,7 @@ class Evictor:
         self._writes.put(_mark_key(ref), StatusPatch(ref, body, ""))
 
     def _record(self, gang: Gang, text: str) -> None:
-        """Note what has been moved for a gang, where a scheduler that starts anew will find it."""
+        """Note what has been moved for a gang, where a scheduler that starts again will find it."""
         self._cache.assume_moves(gang.key, text)
         body = {"metadata": {"annotations": {MOVES: text or None}}}
         if is_upstream(gang):
@@ -308,7 +308,7 @@ class Evictor:
         yield from dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
 
     def _note_shuffle(self, gang: Gang, plugin: str, now_ms: int) -> None:
-        """Note when it was, where a scheduler that starts anew will find it."""
+        """Note when it was, where a scheduler that starts again will find it."""
         if is_upstream(gang) or gang.is_implicit:
             return
         ref = Ref(POD_GROUP, gang.namespace, gang.name)

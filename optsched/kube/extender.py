@@ -47,7 +47,7 @@ AT_ONCE: Final = 8
 """Calls that run beside each other."""
 
 REMEMBERED_S: Final = 30.0
-"""How long an answer about a node stands for a service that is too slow to be asked anew."""
+"""How long an answer about a node stands for a service that is too slow to be asked again."""
 
 MOST_REMEMBERED: Final = 200_000
 
@@ -158,7 +158,7 @@ class Extenders:
 
 
 class Memory:
-    """What a service has said about shapes and nodes, for when it is too slow to be asked anew.
+    """What a service has said about shapes and nodes, for when it is too slow to be asked again.
 
     It is used once the time of a session did not suffice, so that sessions together get through:
     what was heard stands for a while, and the next session asks about the rest.

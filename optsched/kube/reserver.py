@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.kube.ports import Api, Raw
 
 TRIES: Final = 8
-"""How often a claim is read anew that others write at the same time."""
+"""How often a claim is read again that others write at the same time."""
 
 
 class Reserver:
@@ -110,7 +110,7 @@ _NOT_COMPACT: Final = (
     "can not be changed by whoever writes JSON: its parameters for drivers stand with spaces "
     "between them; create it again without these"
 )
-"""The server writes parameters anew without spaces, and then takes them for changed."""
+"""The server writes parameters again without spaces, and then takes them for changed."""
 
 
 def _has_parameters(claim: Raw) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PAGE_SIZE: Final = 500
 TRIES: Final = 3
-"""How often a list is begun anew because its pages were not kept long enough."""
+"""How often a list is begun again because its pages were not kept long enough."""
 
 _FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
 

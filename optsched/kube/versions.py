@@ -59,7 +59,7 @@ class Versions:
         return True
 
     def delete(self, key: str, version: str) -> bool:
-        """Take a deletion; False if the object does not exist, or has been created anew since."""
+        """Take a deletion; False if the object does not exist, or has been created again since."""
         number, newest = _number(version), self._known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))

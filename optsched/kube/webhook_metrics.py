@@ -30,7 +30,7 @@ class WebhookMetrics:
         )
         self._looks = Counter(
             "optsched_admission_second_looks",
-            "Denials for which objects were read anew.",
+            "Denials for which objects were read again.",
             ("path",),
             registry=self._registry,
         )
@@ -64,7 +64,7 @@ class WebhookMetrics:
         self._seconds.labels(path).observe(seconds)
 
     def looked_again(self, path: str) -> None:
-        """Objects were read anew because a denial rests on them."""
+        """Objects were read again because a denial rests on them."""
         self._looks.labels(path).inc()
 
     def watch_failed(self, resource: str) -> None:

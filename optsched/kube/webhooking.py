@@ -230,7 +230,7 @@ class _Process:
         if self._world.unsynced():
             return
         credentials = await self._signer.credentials()
-        # Whoever signs anew is trusted first, and shown then.
+        # Whoever signs again is trusted first, and shown then.
         await self._announce(credentials)
         if credentials != self._shown:
             self._show(credentials)

@@ -230,7 +230,7 @@ def _etcd(layout: Layout) -> dict[str, object]:
         "peer-key-file": layout.pki / "server.key",
         "peer-client-cert-auth": "true",
         "peer-trusted-ca-file": own,
-        # Writes need not reach the disk: after a power cut the plane is made anew.
+        # Writes need not reach the disk: after a power cut the plane is made again.
         "unsafe-no-fsync": "true",
         "log-level": "warn",
     }

@@ -133,7 +133,7 @@ class GpuShares(Rule):
     def encode_evicting(
         self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
     ) -> None:
-        """See `Rule`: where somebody may leave, all parts of the node are dealt out anew."""
+        """See `Rule`: where somebody may leave, all parts of the node are dealt out again."""
         if not is_shared(problem):
             return
         free = free_devices(problem)
@@ -418,7 +418,7 @@ def _devices_of(bits: int) -> list[int]:
 
 
 class _Anew:
-    """Rows of a node where some may leave: who stays and who comes are dealt to devices anew.
+    """Rows of a node where some may leave: who stays and who comes are dealt to devices again.
 
     Where what is there does not fit together, that is no matter until somebody comes.
     """

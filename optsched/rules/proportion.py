@@ -63,7 +63,7 @@ class Proportion(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: with shares computed anew."""
+        """See `Rule`: with shares computed again."""
         deserved: Mapping[str, Mapping[str, int]] | None = None
         for name, gain in world.gained_by_queue.items():
             if not any(gain.values()):

@@ -124,7 +124,7 @@ _TRIES = 3
 """How often room is looked for again when a gang can not sit where it was made."""
 
 _BARS = 4
-"""How often it is decided anew without what let no plan pass.
+"""How often it is decided again without what let no plan pass.
 
 That is actions of a user first, then gangs of which rules of plugins let nothing pass.
 """
@@ -713,7 +713,7 @@ class _Session:
     def _clearing(self, first: Round) -> Iterator[Round]:
         """The round in which room was made for what stayed out, if there is any to be made.
 
-        Bids build on those before them: without the gangs that can not sit, all are made anew.
+        Bids build on those before them: without the gangs that can not sit, all are made again.
         """
         reach = _reach(self._policy)
         means = Means(self._around.solver, self._left_ms, self._limits)

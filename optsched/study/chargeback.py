@@ -335,7 +335,7 @@ class Charging:
             self._staying.append((job.payer, seat, self._now_ms + job.grace_ms))
 
     def _move(self, job: _Job, event: Move) -> None:
-        """Who moves begins anew elsewhere, and the whole gang goes on from what it has saved."""
+        """Who moves begins again elsewhere, and the whole gang goes on from what it has saved."""
         self._lose(job, event.lost_ms, "")
         self._rise(job, [place.task for place in event.places])
         self._sit(job, event.places)
@@ -430,7 +430,7 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def _is_gone(before: Task, now: Task | None) -> bool:
-    """Whether a pod has left its node; one of its name that was made anew is another one."""
+    """Whether a pod has left its node; one of its name that was made again is another one."""
     return now is None or (before.uid, before.node) != (now.uid, now.node)
 
 

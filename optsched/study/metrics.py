@@ -558,7 +558,7 @@ class _Nodes:
         return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
     def _look(self, name: str) -> None:
-        """Work out anew what of a node is of no use."""
+        """Work out again what of a node is of no use."""
         if not self._free[name]:
             return
         now = 0.0

@@ -32,7 +32,7 @@ solver: {engine: cpsat, budget: 400ms}
 
 
 class Replicas:
-    """Pods of one CPU, made anew whenever one of them goes."""
+    """Pods of one CPU, made again whenever one of them goes."""
 
     def __init__(self, site: Site, name: str, number: int) -> None:
         self._site, self._name, self.number = site, name, number
@@ -117,14 +117,14 @@ def test_pods_move_and_all_run_in_the_end(site: Site, web: Replicas) -> None:
 
 
 def test_places_are_kept_over_a_restart(site: Site, web: Replicas) -> None:
-    """What moves takes long to leave; a scheduler that begins anew knows where it will be."""
+    """What moves takes long to leave; a scheduler that begins again knows where it will be."""
     scheduler = begin(site, web)
     for pod in web.pods(site.story):
         site.change_pod(pod.name, {"metadata": {"finalizers": ["optsched.io/test"]}})
     old = web.pods(site.story)
     site.gang("large", 2, cpus=4)
     until(lambda: site.groups()[0]["metadata"].get("annotations", {}).get(MOVES), "a record")
-    # What has come anew already is not in the record any more; all of it is counted below.
+    # What has come again already is not in the record any more; all of it is counted below.
     scheduler.kill()
     scheduler = site.scheduler("--config", str(site.file("moving.yaml", MODEL)))
     for pod in old:

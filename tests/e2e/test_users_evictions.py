@@ -35,7 +35,7 @@ def test_urgent_training_takes_the_room_of_experiments(
     there = {pod.name for pod in site.story.pods("dev")}
     for i in (i for i in range(8) if f"dev-{i}" not in there):
         site.members("dev", range(i, i + 1), **dev)
-    site.story.until(lambda story: len(story.pods("dev")) == 8, "its pods are made anew")
+    site.story.until(lambda story: len(story.pods("dev")) == 8, "its pods are made again")
     settle(site, scheduler, {URGENT: 2, "dev": left})
     assert scheduler.metric("optsched_evictions_total", action="preempt") == 8 - left
     assert scheduler.metric("optsched_wasted_gpus") == 0

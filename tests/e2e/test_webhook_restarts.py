@@ -171,7 +171,7 @@ def test_nothing_bad_gets_in_while_a_webhook_comes_and_goes(
             for secret in (SECRET, AUTHORITY):
                 api.delete(secret)
             running = killed(running, start, load)
-            load.go_on("it signs anew")
+            load.go_on("it signs again")
         running.stop()
     assert load.wrong == []
     stored = {each["metadata"]["name"]: each["spec"] for each in api.items(JOBS)}

@@ -51,7 +51,7 @@ def decide(snapshot: Snapshot, actions: str = MOVING) -> Plan:
 
 
 def runs(which: Gang, *where: str, **fields: object) -> Gang:
-    """The gang on some nodes, made anew by its owner where it is evicted."""
+    """The gang on some nodes, made again by its owner where it is evicted."""
     fields = {"is_movable": True, "owner": which.key, **fields}
     tasks = tuple(
         replace(running(t, n), **fields)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_who_can_not_move_is_evicted_after_all() -> None:
         {"preemptable": False},
         {"started_ms": 1, "cooldown_ms": 10_000_000},
     ],
-    ids=["nobody makes it anew", "says so", "cooling down"],
+    ids=["nobody makes it again", "says so", "cooling down"],
 )
 def test_who_stays(fields: dict[str, object]) -> None:
     wants = gang("wants", ("w", 1, shape(1, 2)))
@@ -377,7 +377,7 @@ def best(snapshot: Snapshot, must: set[str]) -> tuple[int, int]:
 
 
 def assert_fits_at_the_end(snapshot: Snapshot, plan: Plan) -> None:
-    """Counted anew from the actions alone: no node holds more GPUs than it has."""
+    """Counted again from the actions alone: no node holds more GPUs than it has."""
     size = {t.key: gpus(t) for g in snapshot.gangs for t in g.tasks}
     at = {t.key: t.node for g in snapshot.gangs for t in g.tasks if t.node}
     for action in plan.actions:

@@ -23,7 +23,7 @@ _PERIOD_S = 1.0
 
 
 def carry_out(cluster: Cluster, plan: Plan) -> Cluster:
-    """The cluster a second later: victims wait anew, what was bound runs, nominations are kept."""
+    """The cluster a second later: victims wait again, what was bound runs, nominations are kept."""
     after = cluster.copy()
     after.now_s += _PERIOD_S
     pods = {key_of(p): p for p in after.of_kind("Pod")}

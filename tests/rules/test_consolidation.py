@@ -34,7 +34,7 @@ SEAT = Nominate("ns/want-w-0", "n0", "ns/want")
 
 
 def runs(name: str, *where: str, least: int | None = None, **fields: object) -> Gang:
-    """A gang of one GPU each, which its owner makes anew."""
+    """A gang of one GPU each, which its owner makes again."""
     made = gang(name, ("w", len(where), shape(1, 1)), least=least)
     fields = {"is_movable": True, "owner": "o", **fields}
     tasks = tuple(

@@ -75,7 +75,7 @@ class Fickle:
 
 
 class Asked(Extender):
-    """A service that is asked anew about each cluster."""
+    """A service that is asked again about each cluster."""
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
         self._heard.refusals.clear()

@@ -55,7 +55,7 @@ def decide(snapshot: Snapshot, more: str = "") -> Plan:
 
 
 class World:
-    """Gangs and nodes on which plans are carried out; evicted pods come anew some rounds later."""
+    """Gangs and nodes on which plans are carried out; evicted pods come again some rounds later."""
 
     def __init__(
         self, nodes: list[Node], gangs: list[Gang], queues: list[Queue], late: int
@@ -308,7 +308,7 @@ def test_a_record_without_a_reading_is_none(text: str) -> None:
 
 
 def test_the_verifier_looks_at_the_end() -> None:
-    """A move to a full node, one to nowhere, and one of a pod that nobody makes anew."""
+    """A move to a full node, one to nowhere, and one of a pod that nobody makes again."""
     wants = gang("want", ("w", 1, shape(1, 2)))
     before = cluster(nodes(2, gpu=2), [loner("x", "n0"), loner("y", "n1"), wants])
     rules = POLICY.rules.guarded_by(Entitled(POLICY.rules), Consolidation())

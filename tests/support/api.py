@@ -30,7 +30,7 @@ PATIENCE_S = 60.0
 POLL_S = 0.05
 REQUEST_S = 15.0
 IDLE_S = 30.0
-"""After so long a connection is made anew: servers close those that nobody uses after 90 s."""
+"""After so long a connection is made again: servers close those that nobody uses after 90 s."""
 MERGE = "application/merge-patch+json"
 
 
@@ -180,7 +180,7 @@ def _send(
     path: str,
     what: tuple[bytes | None, list[tuple[str, str]]],
 ) -> None:
-    """Ask; anew where the server has closed a connection that nobody used for a while."""
+    """Ask; again where the server has closed a connection that nobody used for a while."""
     try:
         _put(connection, method, path, *what)
     except (ConnectionError, ssl.SSLEOFError):

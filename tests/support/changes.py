@@ -135,7 +135,7 @@ def gang_changes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
 
 
 def network_changes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """Racks and spines are made anew."""
+    """Racks and spines are made again."""
     names = [n.name for n in snapshot.nodes]
     return replace(snapshot, topology=random_network(rng, names))
 

@@ -259,7 +259,7 @@ class _Pass:
                 bad = self._broken(what)
                 if not bad.any():
                     return what
-            # A gang that may not move in part does not move: what is left of it is looked at anew.
+            # A gang that may not move in part does not move: what is left of it is looked at again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None

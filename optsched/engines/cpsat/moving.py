@@ -1,4 +1,4 @@
-"""A few nodes filled anew, where most pods have to stay on their devices."""
+"""A few nodes filled again, where most pods have to stay on their devices."""
 
 from __future__ import annotations
 

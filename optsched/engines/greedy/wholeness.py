@@ -46,7 +46,7 @@ class Wholeness:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(gone)
         if not (found.min_resources and gone.total()):
-            # Else it would have to start anew, with all that it names free.
+            # Else it would have to start again, with all that it names free.
             left.update(self._placed(gang))
         if left.total() < found.min_member:
             return False

@@ -1,4 +1,4 @@
-"""Some processes and machines, placed anew by CP-SAT while everything else stays."""
+"""Some processes and machines, placed again by CP-SAT while everything else stays."""
 
 from __future__ import annotations
 

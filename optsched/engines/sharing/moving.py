@@ -88,7 +88,7 @@ class _Search:
         return Counter({(p.node, p.kind, p.devices): p.staying for p in every})
 
     def step(self) -> None:
-        """Fill some nodes anew."""
+        """Fill some nodes again."""
         from optsched.engines.cpsat.moving import Moves, repack_moving
 
         pool, layout = self._pool, self.layout

@@ -1,6 +1,6 @@
 """Whole numbers by kinds of nodes first, then large neighbourhoods until time is up.
 
-A neighbourhood is a few nodes, emptied and filled anew together with what waits (Shaw, "Using
+A neighbourhood is a few nodes, emptied and filled again together with what waits (Shaw, "Using
 constraint programming and local search methods to solve vehicle routing problems", 1998); nodes
 with more free GPUs are drawn more often, and what comes out is never worth less.
 """
@@ -136,7 +136,7 @@ class _Search:
         return not waiting[self._pool.must].any() and self.layout.allocated(self._pool) >= most
 
     def step(self) -> None:
-        """Fill some nodes anew."""
+        """Fill some nodes again."""
         # OR-Tools is loaded when it is first needed, so that the bound alone does without.
         from optsched.engines.cpsat.repack import repack
 

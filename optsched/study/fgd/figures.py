@@ -132,7 +132,7 @@ class Offline:
 
 
 def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:
-    """Place all pods anew in a time; checked.
+    """Place all pods again in a time; checked.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Instances solved anew, and what comes of it held against what is known."""
+"""Instances solved again, and what comes of it held against what is known."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A claim gets its devices with the first task that is bound with it and gives them back when the last
 one has left, as the controller of resource claims does (Kubernetes, KEP-4381). A pod that leaves
-keeps what its own claims have: the pod that is made anew has claims of its own.
+keeps what its own claims have: the pod that is made again has claims of its own.
 """
 
 from __future__ import annotations
