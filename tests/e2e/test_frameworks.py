@@ -86,8 +86,8 @@ def test_spark_fills_the_podgroup_of_its_template(together: Together) -> None:
             collection_path(kinds.POD, "default"), member(name, "spark-1f0c-podgroup")
         )
         together.await_(lambda name=name: phase_of(together, name) == "Running", f"{name} runs")
-    runs = lambda: [g["status"]["phase"] for g in together.groups()] == ["Running"]  # noqa: E731
-    together.await_(runs, "its PodGroup runs")
+    phases = lambda: [g.get("status", {}).get("phase") for g in together.groups()]  # noqa: E731
+    together.await_(lambda: phases() == ["Running"], "its PodGroup runs")
 
 
 def member(name: str, group: str) -> Raw:
