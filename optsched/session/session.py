@@ -120,6 +120,9 @@ _SHORT_OF_ROOM = frozenset(
 NOTHING = "none"
 """The engine of a plan that does nothing because no other kept every rule."""
 
+_SEARCHES = ("solve", "victims", "consolidation", "bound")
+"""Phases of a session that search."""
+
 _TRIES = 3
 """How often room is looked for again when a gang can not sit where it was made."""
 
@@ -409,7 +412,7 @@ class _Session:
         results = (*certified[0], *certified[1])
         if values is None or all(r.status is LevelStatus.OPTIMAL for r in results):
             return
-        if self._left_for_bounds_ms() == 0:
+        if self._left_ms() == 0:
             return
         first = scope.first
         with self._watch("bound"):
@@ -419,18 +422,9 @@ class _Session:
                 (first.tiers, first.levels),
                 values,
                 self._reach_of_plans,
-                (solver, self._limits, self._left_for_bounds_ms),
+                (solver, self._limits, self._left_ms),
             )
         self._scope = replace(scope, bounds=bounds)
-
-    def _left_for_bounds_ms(self) -> int | None:
-        """Wall time that bounds may take: what all searches together have left of two budgets."""
-        if self._limits.budget_ms is None or self._around.clock is None:
-            return None
-        phases = ("solve", "victims", "consolidation", "bound")
-        spent_s = sum(self._watch.seconds.get(phase, 0.0) for phase in phases)
-        spent_ms = int((spent_s + self._watch.running_s) * 1000)
-        return max(2 * self._limits.budget_ms - spent_ms, 0)
 
     def _is_best(self, found: Round, *, can_evict: bool) -> bool:
         """Whether no other candidate can be better on a level over gangs.
@@ -622,7 +616,7 @@ class _Session:
         if is_ideal(problem, self._policy.rules, levels, greedy):
             return replace(greedy, stopped=PROVED_BEFORE if greedy.proved else IDEAL)
         goal = (tiers, levels)
-        search = Search(self._around.solver, self._limits, watch)
+        search = Search(self._around.solver, self._limits_now, watch)
         try:
             return improve(problem, self._policy.rules, goal, greedy, search)
         except PluginFailure as e:
@@ -643,18 +637,27 @@ class _Session:
         fair_ms = max((period_ms - 2 * elapsed_ms) // 2, limits.budget_ms // 2)
         return replace(limits, budget_ms=min(limits.budget_ms, fair_ms))
 
+    @property
+    def _limits_now(self) -> Limits:
+        """The limits of a search for who starts: what is left, but a quarter of its budget."""
+        limits, left_ms = self._limits, self._left_ms()
+        if left_ms is None or limits.budget_ms is None:
+            return limits
+        least_ms = max(limits.budget_ms // 4, 1)
+        return replace(limits, budget_ms=min(limits.budget_ms, max(left_ms, least_ms)))
+
     def _elapsed_ms(self) -> int | None:
         """Wall time since the session began; None without a clock."""
         clock = self._around.clock
         return None if clock is None else int((clock.monotonic() - self._begun_s) * 1000)
 
     def _deadline(self) -> Callable[[], bool]:
-        """Whether the period has passed, and a budget since now as well."""
+        """Whether the period and a budget have passed, and a budget since now as well."""
         elapsed_ms, period_ms = self._elapsed_ms(), self._around.period_ms
         budget_ms = self._limits.budget_ms
         if elapsed_ms is None or period_ms is None or budget_ms is None:
             return lambda: False
-        last_ms = max(period_ms, elapsed_ms + budget_ms)
+        last_ms = max(period_ms, elapsed_ms) + budget_ms
         return lambda: (self._elapsed_ms() or 0) >= last_ms
 
     @property
@@ -716,7 +719,7 @@ class _Session:
         Bids build on those before them: without the gangs that can not sit, all are made again.
         """
         reach = _reach(self._policy)
-        means = Means(self._around.solver, self._left_ms, self._limits)
+        means = Means(self._around.solver, self._left_for_bids_ms, self._limits)
         best = first.answers[0].decisions
         for _ in range(_TRIES):
             with self._watch("victims"):
@@ -759,10 +762,17 @@ class _Session:
                 yield again
 
     def _left_ms(self) -> int | None:
+        """Wall time that searches have left: all of a session together take two budgets."""
         if self._limits.budget_ms is None or self._around.clock is None:
             return None
-        spent = self._watch.seconds.get("solve", 0.0) + self._watch.running_s
-        return max(2 * self._limits.budget_ms - int(spent * 1000), 0)
+        spent_s = sum(self._watch.seconds.get(phase, 0.0) for phase in _SEARCHES)
+        running_s = self._watch.running_s if self._watch.phase in _SEARCHES else 0.0
+        return max(2 * self._limits.budget_ms - int((spent_s + running_s) * 1000), 0)
+
+    def _left_for_bids_ms(self) -> int | None:
+        """What is left without the half of a budget that the search for all gangs together gets."""
+        left_ms = self._left_ms()
+        return None if left_ms is None else max(left_ms - (self._limits.budget_ms or 0) // 2, 0)
 
     # --- accepting -------------------------------------------------------------------------------
 
@@ -1102,16 +1112,18 @@ class Stopwatch:
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock
         self._since = 0.0
+        self.phase = ""
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time a phase."""
-        self._since = self._now()
+        self._since, self.phase = self._now(), phase
         try:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + self.running_s
+            self.phase = ""
 
     def _now(self) -> float:
         return self._clock.monotonic() if self._clock is not None else 0.0
