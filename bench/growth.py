@@ -2,7 +2,7 @@
 
 `make bench-growth`. Each scenario runs at half its size and at its full size with the default
 model and the limits of a live scheduler: two workers, 400 ms. The verifier accepts every plan.
-The figure is the wall time from the snapshot to the verified plan; reasons and bounds come after it.
+The figure is the wall time from the snapshot to the verified plan; reasons and bounds follow it.
 CPU seconds of this process hold on a loaded machine too; growth is the ratio of the CPU seconds of
 both sizes, 2 where time is linear.
 
