@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from optsched.domain.progress import Incumbent, Progress
     from optsched.engines.cpsat.solver import Solver
     from optsched.policy.policy import Policy
+    from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.rules.base import AnyLevel, Violation
     from optsched.rules.outside import Outside
@@ -458,27 +459,24 @@ class _Session:
     def _by_pipeline(self, first: Round, best: Candidate) -> Iterator[Candidate]:
         """Plans of the pipeline with victims as Volcano chooses them, where they are better.
 
-        One serves gangs by the tiers of the levels, the other by the order of the plugins. Gangs
-        whose victims no gang of this policy is entitled to are dropped: the pipeline follows other
-        rules, so that is no defect and counts as no repair.
+        One serves gangs by the tiers of the levels, one by the order of the plugins, and one keeps
+        other gangs off reserved room as sessions without a solver do. Gangs whose victims no gang
+        of this policy is entitled to are dropped: the pipeline follows other rules, so that is no
+        defect and counts as no repair.
         """
-        options = self._greedy_options(first.problem, first.tiers, Clearing())
-        options = replace(options, gated=True, is_late=self._deadline())
-        is_gated = any(gang.phase is GangPhase.PENDING for gang in first.problem.snapshot.gangs)
-        # Without victims the order of tiers gives what the incumbent has.
-        by_tier = [first.tiers.of] if is_gated or len(running_tasks(first.problem)) else []
         before = first.answers[-1].decisions
-        for number, tier_of in enumerate((*by_tier, None)):
+        is_late = self._deadline()
+        for number, (problem, tier_of) in enumerate(self._ways_of_pipeline(first)):
             if number and not self._has_time:
                 return
             with self._watch("greedy"):
-                decisions = run_greedy(
-                    first.problem, self._policy.rules, replace(options, tier_of=tier_of)
-                )
+                options = self._greedy_options(problem, first.tiers, Clearing())
+                options = replace(options, gated=True, is_late=is_late, tier_of=tier_of)
+                decisions = run_greedy(problem, self._policy.rules, options)
                 if decisions.equals(before):
                     continue
                 before = decisions
-                actions = self._with_cards(actions_of(first.problem, decisions, first.tiers))
+                actions = self._with_cards(actions_of(problem, decisions, first.tiers))
                 found = self._judged(first, decisions, (*self._moved, *actions), NO_SOLVER)
             if rank_candidates([best, found])[0] is best:
                 continue
@@ -486,6 +484,17 @@ class _Session:
             repaired = self._repaired(first, found, violations) if violations else found
             if repaired is not None:
                 yield replace(repaired, dropped=())
+
+    def _ways_of_pipeline(self, first: Round) -> Iterator[tuple[Problem, I64 | None]]:
+        """Problems for the pipeline with evictions, each with the ranks that it goes by."""
+        is_gated = any(gang.phase is GangPhase.PENDING for gang in first.problem.snapshot.gangs)
+        # Without victims the order of tiers gives what the incumbent has.
+        if is_gated or len(running_tasks(first.problem)):
+            yield first.problem, first.tiers.of
+        yield first.problem, None
+        if self._reserved.bookings and self._has_time:
+            kept = reserve(self._start, self._policy, None, is_ordered=False).snapshot
+            yield compile_problem(kept, first.problem), None
 
     def _judged(
         self, first: Round, base: Decisions, actions: tuple[Action, ...], stopped: str

@@ -8,6 +8,7 @@ from optsched.domain.decisions import Allocate, Evict
 from tests.oracle.chains import check_calm
 from tests.oracle.checks import check_session
 from tests.oracle.manifests import Cluster, Manifest
+from tests.oracle.runner import Case
 from tests.oracle.sessions import decide, policy_of, snapshot_of
 
 
@@ -150,3 +151,9 @@ def test_pods_do_not_leave_for_a_ceiling_that_the_policy_does_not_have():
         assert list(check_session(cluster, model)) == []
         plan = decide(snapshot_of(cluster), policy_of(model)).plan
         assert sorted(a.task for a in plan.actions if isinstance(a, Evict)) == leaving
+
+
+def test_no_plan_is_worse_than_that_of_a_pipeline_that_keeps_gangs_off_reserved_room():
+    """With a reservation the pipeline alone evicted for the gang that it is for, and for others."""
+    cluster = Case(5001, 110).draw()
+    assert list(check_session(cluster, "volcano-default")) == []
