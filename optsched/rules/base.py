@@ -215,7 +215,7 @@ class Greedy:
     orders_by_class: ClassVar[bool] = False
     """Whether `gang_key` is the same for all gangs of a class that hold nothing.
 
-    See `engines.greedy.alike`. Keys that read age, name or estimates are not.
+    See `engines.greedy.equivalence`. Keys that read age, name or estimates are not.
     """
     reads_labels: ClassVar[bool] = False
     """Whether labels of pods that task classes do not tell apart decide where a gang goes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, cmp_to_key
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.domain.decisions import Allocate, Evict, Nominate, Sense
 from optsched.rules.base import is_node_level
@@ -133,11 +133,27 @@ def _merge_names(names: list[str], others: list[str]) -> list[str]:
 # --- repair --------------------------------------------------------------------------------------
 
 
+class DropOrder(NamedTuple):
+    """Which gangs repair drops first.
+
+    Attributes
+    ----------
+    rank_of
+        Position of each gang by key in order of importance; the last one at fault goes first.
+    most_single
+        How many gangs are dropped one by one; after that every gang that a violation names goes.
+
+    """
+
+    rank_of: Mapping[str, int]
+    most_single: int = MOST_SINGLE_DROPS
+
+
 def repair_actions(
     snapshot: Snapshot,
     actions: tuple[Action, ...],
     violations: Sequence[Violation],
-    order: tuple[Mapping[str, int], int],
+    order: DropOrder,
     verify: Callable[[tuple[Action, ...]], Sequence[Violation]],
 ) -> tuple[tuple[Action, ...], tuple[str, ...]] | None:
     """Drop gangs at fault until the verifier accepts the rest.
@@ -145,8 +161,7 @@ def repair_actions(
     Parameters
     ----------
     order
-        Position of each gang by key in order of importance, the last one at fault goes first, and
-        how many are dropped one by one; after that every gang that a violation names goes.
+        Which gang at fault is dropped first.
     verify
         Returns the violations of some actions.
 
@@ -155,14 +170,13 @@ def repair_actions(
     The actions that are left and the keys of the dropped gangs; None where no gang is left.
 
     """
-    rank_of, most_single_drops = order
     dropped: list[str] = []
     while violations:
         blamed = _find_blamed(snapshot, actions, violations)
         if not blamed:
             return None
-        if len(dropped) < most_single_drops:
-            blamed = {max(blamed, key=lambda key: (rank_of.get(key, -1), key))}
+        if len(dropped) < order.most_single:
+            blamed = {max(blamed, key=lambda key: (order.rank_of.get(key, -1), key))}
         dropped += sorted(blamed)
         actions = drop_gangs(actions, blamed)
         violations = verify(actions)

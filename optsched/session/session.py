@@ -72,6 +72,7 @@ from optsched.session.budgets import Protection, with_budgets
 from optsched.session.candidates import (
     MOST_SINGLE_DROPS,
     Candidate,
+    DropOrder,
     Repair,
     Round,
     rank_candidates,
@@ -493,7 +494,7 @@ class _Session:
             yield first.problem, first.tiers.of
         yield first.problem, None
         if self._reserved.bookings and self._has_time:
-            kept = reserve(self._start, self._policy, None, is_ordered=False).snapshot
+            kept = reserve(self._start, self._policy, first.problem, is_ordered=False).snapshot
             yield compile_problem(kept, first.problem), None
 
     def _judged(
@@ -861,9 +862,7 @@ class _Session:
 
     def _lending_search(self) -> Search | None:
         """What the second stage may use: a quarter of the budget, as far as it is left."""
-        if self._around.solver is None:
-            return None
-        if self._is_late:
+        if self._around.solver is None or self._is_late:
             return None
         budget_ms, left_ms = self._limits.budget_ms, self._left_ms()
         if budget_ms is not None:
@@ -890,13 +889,13 @@ class _Session:
         )
         keys = [gang.key for gang in each.problem.snapshot.gangs]
         rank_of = {keys[g]: i for i, g in enumerate(order.tolist())}
-        most_single_drops = 0 if self._is_late else MOST_SINGLE_DROPS
+        drops = DropOrder(rank_of, most_single=0 if self._is_late else MOST_SINGLE_DROPS)
         with self._watch("verify"):
             found = repair_actions(
                 self._snapshot,
                 actions,
                 violations,
-                (rank_of, most_single_drops),
+                drops,
                 lambda a: self._verify(each, a),
             )
         if found is None:

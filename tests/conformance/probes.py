@@ -12,8 +12,8 @@ import numpy as np
 from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.task import Task, TaskShape, TaskStatus
 from optsched.domain.topology import sub_group_of
-from optsched.engines.greedy.alike import Alike
 from optsched.engines.greedy.book import scorers_of
+from optsched.engines.greedy.equivalence import GangClasses
 from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.faces import Faces
 from optsched.engines.greedy.order import GangOrder
@@ -230,9 +230,9 @@ class Asked:
     def victims_in_order(self, keys: Iterable[str]) -> list[str]:
         """Some running tasks in the order in which they would go for a gang of their queue."""
         placing = Placing(self._problem, self._rules)
-        alike = Alike(placing, self._rules)
-        order = GangOrder(self._problem, placing.faces, alike, None)
-        evicting = Evicting(placing, self._rules, order, alike)
+        gang_classes = GangClasses(placing, self._rules)
+        order = GangOrder(self._problem, placing.faces, gang_classes)
+        evicting = Evicting(placing, self._rules, order, gang_classes)
         running = [task.key for task in running_tasks(self._problem).tasks]
         asked = np.array([running.index(key) for key in keys], np.int64)
         queue = int(running_tasks(self._problem).queue_of[asked[0]])

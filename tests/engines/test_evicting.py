@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from optsched.domain.cluster import Gang, Queue, Snapshot
 from optsched.domain.decisions import Allocate, Evict, Nominate
 from optsched.domain.task import Task, TaskStatus
-from optsched.engines.greedy.alike import ALONE, Alike
+from optsched.engines.greedy.equivalence import ALONE, GangClasses
 from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.engines.greedy.placing import Placing
@@ -312,10 +312,12 @@ def test_gangs_that_are_alike_fare_as_if_each_were_tried(snapshot: Snapshot) -> 
     snapshot = copied(snapshot)
     skipped = plan_of(snapshot)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Alike, "class_now", lambda *_: ALONE)
-        patch.setattr(Alike, "has_failed", lambda *_: False)
-        patch.setattr(Alike, "representatives", lambda *_: None)
-        patch.setattr(Alike, "ask_each", lambda _, gangs, ask: [ask(g) for g in gangs.tolist()])
+        patch.setattr(GangClasses, "class_now", lambda *_: ALONE)
+        patch.setattr(GangClasses, "has_failed", lambda *_: False)
+        patch.setattr(GangClasses, "representatives", lambda *_: None)
+        patch.setattr(
+            GangClasses, "evaluate", lambda _, gangs, value: [value(g) for g in gangs.tolist()]
+        )
         assert plan_of(snapshot) == skipped
 
 

@@ -80,7 +80,7 @@ class Bundles:
                 return False
             return self._try(gang, GANG_RECLAIM, self._evicting.of_other_queues, how)
 
-        self._evicting.by_queue(gangs, is_overused, attempt)
+        self._evicting.by_queue(self._evicting.starving(gangs), is_overused, attempt)
 
     # --- one gang --------------------------------------------------------------------------------
 

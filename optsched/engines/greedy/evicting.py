@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.decisions import Evict
-from optsched.engines.greedy.alike import ALONE
 from optsched.engines.greedy.book import NOWHERE
-from optsched.engines.greedy.lines import Line
+from optsched.engines.greedy.equivalence import ALONE
+from optsched.engines.greedy.lines import Line, line_up
 from optsched.engines.greedy.wholeness import Wholeness
 from optsched.problem.later import once_left, without_gangs
 from optsched.problem.running import running_tasks
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from optsched.domain.cluster import Budget
     from optsched.domain.task import Task
-    from optsched.engines.greedy.alike import Alike
+    from optsched.engines.greedy.equivalence import GangClasses
     from optsched.engines.greedy.order import GangOrder, Key
     from optsched.engines.greedy.placing import Placing
     from optsched.problem.arrays import I64, Bool
@@ -80,7 +80,7 @@ class Evicting:
         placing: Placing,
         rules: RuleSet,
         order: GangOrder,
-        alike: Alike,
+        gang_classes: GangClasses,
         *,
         weighs: bool = False,
         is_late: Callable[[], bool] = lambda: False,
@@ -95,7 +95,7 @@ class Evicting:
         self._problem = problem = placing.problem
         self.faces = placing.faces
         self._order = order
-        self._alike = alike
+        self._gang_classes = gang_classes
         self.running = running_tasks(problem)
         self._asking = [i for i, name in enumerate(problem.resources) if name != PODS]
         self._idles = ~self.running.request[:, self._asking].any(axis=1)
@@ -158,9 +158,8 @@ class Evicting:
         starving = self.starving(
             gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
         )
-        line = Line(self._order)
-        if not self._is_vain(starving, PREEMPT, self.of_others):
-            line.fill(self._order.sorted(starving))
+        is_vain = self._is_vain(starving, PREEMPT, self.of_others)
+        line = Line(self._order, [] if is_vain else self._order.sorted(starving))
         while line and not self.is_late():
             gang = line.pop()
             if not self._is_refused(gang) and self._try(gang, PREEMPT, self.of_others):
@@ -186,7 +185,7 @@ class Evicting:
 
     def by_queue(
         self,
-        gangs: Iterable[int],
+        starving: Sequence[int],
         is_overused: Callable[[int], bool],
         attempt: Callable[[int], bool],
         is_refused: Callable[[int], bool] = lambda _: False,
@@ -195,14 +194,7 @@ class Evicting:
 
         Gangs that are refused when their turn comes lose it, and change the order of no queue.
         """
-        queue_of = self._problem.queue_of.tolist()
-        in_line: dict[int, list[int]] = {}
-        for gang in self._order.sorted(self.starving(gangs)):
-            in_line.setdefault(queue_of[gang], []).append(gang)
-        lines: dict[int, Line] = {}
-        for queue, mine in in_line.items():
-            lines[queue] = Line(self._order)
-            lines[queue].fill(mine)
+        lines = line_up(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self._commits) for q in lines]
         heapq.heapify(queues)
         while queues and not self.is_late():
@@ -222,9 +214,9 @@ class Evicting:
 
         Then nothing changes, in whatever order they ask.
         """
-        if not (self._whole and self._alike.is_known):
+        if not (self._whole and self._gang_classes.is_known):
             return False
-        asking = self._alike.representatives(np.array(gangs, np.int64))
+        asking = self._gang_classes.representatives(np.array(gangs, np.int64))
         if asking is None:
             return False
         known: dict[tuple[int, int, int, tuple[int, ...]], bool] = {}
@@ -250,12 +242,12 @@ class Evicting:
 
     def _is_refused(self, gang: int) -> bool:
         """Whether no room could be made for a gang of the class, and nothing has changed since."""
-        return self._whole and self._alike.class_now(gang) in self._refused
+        return self._whole and self._gang_classes.class_now(gang) in self._refused
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
         """Gangs that others may be evicted for."""
         chosen = np.array(list(gangs), np.int64)
-        starve = self._alike.ask_each(
+        starve = self._gang_classes.evaluate(
             chosen, lambda g: self.faces.is_starving(g) and bool(self.entries(g))
         )
         found: list[int] = chosen[np.array(starve, np.bool_)].tolist()
@@ -305,7 +297,7 @@ class Evicting:
         """
         if not self._whole or gang in self._holding or self.placing.is_tried(gang):
             return ALONE
-        return self._alike.class_now(gang)
+        return self._gang_classes.class_now(gang)
 
     def _try_one(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """The same for one task, whether or not that is enough."""
@@ -437,7 +429,7 @@ class Evicting:
             first, end = np.searchsorted(on_node, (node, node + 1)).tolist()
             here = may_go[first:end]
             votes = self.faces.preemptable if action == PREEMPT else self.faces.reclaimable
-            victims = votes(gang, task_class, self._in_order(here, queue, self._keys))
+            victims = votes(gang, task_class, self.in_order(here, queue, self._keys))
             return (takes_room or len(victims) > 0) and self._clear(asking, node, victims)
 
         nodes: Iterable[int] = self._nodes(
@@ -446,7 +438,7 @@ class Evicting:
         if action == PREEMPT and self._weighs:
             nodes = self._by_cost(asking, nodes, clears)
         has_room = any(map(clears, nodes))
-        if has_room or not (self._whole and self._alike.is_known):
+        if has_room or not (self._whole and self._gang_classes.is_known):
             self._keys = _Keys()
         return has_room
 
@@ -454,7 +446,7 @@ class Evicting:
         """(V,) running tasks that votes may name: no other makes room on any node."""
         faces = self.faces
         reach = faces.preempt_reach if action == PREEMPT else faces.reclaim_reach
-        found = reach(gang) if self._alike.is_known else None
+        found = reach(gang) if self._gang_classes.is_known else None
         return np.True_ if found is None else found
 
     def _by_cost(
@@ -512,11 +504,14 @@ class Evicting:
         order = order[np.argsort(~has_room[order], kind="stable")]
         yield from order[fits[order] & (score[order] > NOWHERE)].tolist()
 
-    def victim_order(self, gang: int, claimer: int) -> tuple[object, ...]:
-        """Order of gangs of victims: last in the orders of queues and of gangs is first."""
-        return self._victim_order(gang, claimer, _Keys())
+    def victim_order(
+        self, gang: int, claimer: int, keys: _Keys | None = None
+    ) -> tuple[object, ...]:
+        """Order of gangs of victims: last in the orders of queues and of gangs is first.
 
-    def _victim_order(self, gang: int, claimer: int, keys: _Keys) -> tuple[object, ...]:
+        `keys`: those that are known; read if None.
+        """
+        keys = keys or _Keys()
         lender = int(self._problem.queue_of[gang])
         if gang not in keys.of_gang:
             keys.of_gang[gang] = tuple(-part for part in self._order.key(gang))
@@ -527,16 +522,17 @@ class Evicting:
         first = (*self.faces.victim_queue_key(lender, claimer), *keys.of_queue[lender])
         return (first, keys.of_gang[gang])
 
-    def in_order(self, victims: I64, claimer: int) -> I64:
-        """The least important first: last in the orders of queues, of gangs and of their tasks."""
-        return self._in_order(victims, claimer, _Keys())
+    def in_order(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
+        """The least important first: last in the orders of queues, of gangs and of their tasks.
 
-    def _in_order(self, victims: I64, claimer: int, keys: _Keys) -> I64:
+        `keys`: those that are known; read if None.
+        """
         running = self.running
+        known = keys or _Keys()
 
         def rank(v: int) -> tuple[object, ...]:
             gang, task = int(running.gang_of[v]), running.tasks[v]
-            key = (*self._victim_order(gang, claimer, keys), task.priority)
+            key = (*self.victim_order(gang, claimer, known), task.priority)
             turned = (-task.index, -task.created_ms, task.key)
             return (key, -int(self._problem.created_ms[gang]), -gang, turned)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from optsched.rules.base import KeyReach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from optsched.engines.greedy.order import GangOrder, Key
     from optsched.problem.problem import Problem
@@ -17,18 +17,14 @@ if TYPE_CHECKING:
 class Line:
     """Gangs in their order, of which some come again.
 
-    A key is read when a gang enters the line.
+    `gangs` are in order. A key is read when a gang enters the line.
     """
 
-    def __init__(self, order: GangOrder) -> None:
+    def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
         self._order = order
-        self._rest: list[int] = []  # the next one last
+        self._rest = list(gangs[::-1])  # the next one last
         self._again: list[tuple[Key, int, int]] = []
         self._head: tuple[Key, int, int] | None = None
-
-    def fill(self, gangs: list[int]) -> None:
-        """Let gangs line up that are in order."""
-        self._rest = gangs[::-1]
 
     def __bool__(self) -> bool:
         return bool(self._rest or self._again)
@@ -49,6 +45,14 @@ class Line:
     def rejoin(self, gang: int) -> None:
         """Let a gang line up again."""
         heapq.heappush(self._again, self._order.entry(gang))
+
+
+def line_up(order: GangOrder, queue_of: Sequence[int], gangs: Sequence[int]) -> dict[int, Line]:
+    """Return a line for each queue of some gangs, by queue number."""
+    by_queue: dict[int, list[int]] = {}
+    for gang in order.sorted(gangs):
+        by_queue.setdefault(queue_of[gang], []).append(gang)
+    return {queue: Line(order, mine) for queue, mine in by_queue.items()}
 
 
 class Lines:
@@ -75,12 +79,7 @@ class Lines:
 
     def fill(self, gangs: Iterable[int]) -> None:
         """Let gangs line up."""
-        by_queue: dict[int, list[int]] = {}
-        for gang in self._order.sorted(list(gangs)):
-            by_queue.setdefault(self._queue_of[gang], []).append(gang)
-        for queue, mine in by_queue.items():
-            self._line[queue] = Line(self._order)
-            self._line[queue].fill(mine)
+        self._line.update(line_up(self._order, self._queue_of, list(gangs)))
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)
 

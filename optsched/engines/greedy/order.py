@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.engines.greedy.alike import ALONE
+from optsched.engines.greedy.equivalence import ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.engines.greedy.alike import Alike
+    from optsched.engines.greedy.equivalence import GangClasses
     from optsched.engines.greedy.faces import Faces
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
@@ -23,13 +23,13 @@ class GangOrder:
     """Keys of gangs as things stand; those of untouched gangs of a class are worked out once."""
 
     def __init__(
-        self, problem: Problem, faces: Faces, alike: Alike, tier_of: I64 | None = None
+        self, problem: Problem, faces: Faces, gang_classes: GangClasses, tier_of: I64 | None = None
     ) -> None:
         """`tier_of`: (G,) a rank that comes before the order of rules; None without one."""
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
         self._faces = faces
-        self._alike = alike
+        self._gang_classes = gang_classes
         self._tier_of = tier_of
         self._tier: list[int] | None = None if tier_of is None else tier_of.tolist()
         self._shares = faces.orders_by_class
@@ -56,7 +56,7 @@ class GangOrder:
             self._read.update((entry[2], entry) for entry in entries)
             return [gang for _, _, gang in entries]
         chosen = np.array(gangs, np.int64)
-        keys = self._alike.ask_each(chosen, self._rule_key)
+        keys = self._gang_classes.evaluate(chosen, self._rule_key)
         rank = {key: i for i, key in enumerate(sorted(set(keys)))}
         ranks = np.array([rank[key] for key in keys], np.int64)
         columns = [chosen, self._created_ms[chosen], ranks]
@@ -68,7 +68,7 @@ class GangOrder:
     def _rule_key(self, gang: int) -> Key:
         if not self._shares:
             return self._faces.gang_key(gang)
-        number = self._alike.class_now(gang)
+        number = self._gang_classes.class_now(gang)
         if number == ALONE:
             return self._faces.gang_key(gang)
         if number not in self._known:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.domain.cluster import GangPhase
-from optsched.engines.greedy.alike import Alike
 from optsched.engines.greedy.bundles import Bundles, ByGang
 from optsched.engines.greedy.domains import Domains
+from optsched.engines.greedy.equivalence import GangClasses
 from optsched.engines.greedy.evicting import Evicting
 from optsched.engines.greedy.lines import Lines
 from optsched.engines.greedy.order import GangOrder
@@ -142,8 +142,8 @@ class _Pipeline:
         self._shut: set[int] = set()
         self._promised: set[int] = set()
         self._lines_in_order = FifoLines(problem, lambda g: self._placing.ledger.gang_placed[g] > 0)
-        self._alike = Alike(self._placing, rules)
-        self._order = GangOrder(problem, self._faces, self._alike, options.tier_of)
+        self._gang_classes = GangClasses(self._placing, rules)
+        self._order = GangOrder(problem, self._faces, self._gang_classes, options.tier_of)
 
     def _lines(self) -> Lines:
         reach = self._faces.queue_key_reach
@@ -161,7 +161,7 @@ class _Pipeline:
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
-            for gang in lines.turns(is_closed, self._alike.has_failed):
+            for gang in lines.turns(is_closed, self._gang_classes.has_failed):
                 if self._take_turn(gang, lines) and self._placing.cursor(gang).has_more:
                     lines.rejoin(gang)
 
@@ -258,7 +258,7 @@ class _Pipeline:
             before = self._placing.changes
             has_started = self._start(gang)
             if not has_started and self._placing.changes == before:
-                self._alike.note_failure(gang)
+                self._gang_classes.note_failure(gang)
             return has_started
         return self._grow(gang, len(self._problem.tasks) if lines.is_last(gang) else 1)
 
@@ -361,7 +361,7 @@ class _Pipeline:
             self._placing,
             self._rules,
             self._order,
-            self._alike,
+            self._gang_classes,
             weighs=self._options.weighs_nodes,
             is_late=self._options.is_late,
         )

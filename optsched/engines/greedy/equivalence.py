@@ -1,7 +1,7 @@
-"""Gangs that the pipeline can not tell apart, but for their age and name.
+"""Gang classes: gangs that the pipeline treats equally, except for their age and name.
 
-What holds for one gang of a class holds for all of them, as long as nothing has been placed or
-evicted for any of them: a gang need not be tried where one of its class has just failed.
+What holds for one gang of a class holds for all, as long as nothing is placed or evicted for any of
+them. The pipeline therefore skips a gang if another gang of its class has just failed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from optsched.api.wellknown import RUNNING_ESTIMATE, USER
 from optsched.domain.cluster import derived_of
+from optsched.rules.extender import Extender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +24,10 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
     from optsched.rules.ruleset import RuleSet
 
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 ALONE: Final = -1
 """The class of gangs that share none."""
-
-EXTENDER: Final = "extender"
 
 _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
 """Annotations that neither rules on victims nor those on starts read."""
@@ -46,32 +45,32 @@ class _Traits(NamedTuple):
     annotations: tuple[tuple[str, str], ...]
 
 
-class _Likeness:
-    """Stands for traits; compared by identity, which is faster than value by value."""
+class _Identity:
+    """Traits that are compared by identity, which is faster than value by value."""
 
     def __init__(self, traits: _Traits) -> None:
         self.traits = traits
 
 
-# An entry that is dropped costs speed only: gangs that are alike are then tried one by one.
-_likeness = lru_cache(maxsize=65_536)(_Likeness)
+# A dropped entry costs speed only: equal gangs are then tried one by one.
+_identify = lru_cache(maxsize=65_536)(_Identity)
 
 
-def gang_classes(problem: Problem) -> list[int]:
+def number_classes(problem: Problem) -> list[int]:
     """(G,) numbers of classes; ALONE for gangs that hold something or can not be decided on."""
-    number: dict[tuple[_Likeness, int], int] = {}
-    likeness = derived_of(problem.snapshot.gangs, _likeness_of)
+    number: dict[tuple[_Identity, int], int] = {}
+    identities = derived_of(problem.snapshot.gangs, _identity_of)
     shape_of, rows = problem.shape_of.tolist(), problem.rows
     return [
         ALONE
         if shape < 0 or row.claimed or row.num_ready
-        else number.setdefault((like, shape), len(number))
-        for like, shape, row in zip(likeness, shape_of, rows, strict=True)
+        else number.setdefault((identity, shape), len(number))
+        for identity, shape, row in zip(identities, shape_of, rows, strict=True)
     ]
 
 
-def _likeness_of(gang: Gang) -> _Likeness:
-    notes = (note for note in gang.annotations.items() if note[0] not in _OF_ONE_GANG)
+def _identity_of(gang: Gang) -> _Identity:
+    annotations = (item for item in gang.annotations.items() if item[0] not in _OF_ONE_GANG)
     traits = _Traits(
         namespace=gang.namespace,
         queue=gang.queue,
@@ -79,28 +78,28 @@ def _likeness_of(gang: Gang) -> _Likeness:
         min_member=gang.min_member,
         min_role=gang.min_role,
         is_loose=gang.is_loose,
-        annotations=tuple(sorted(notes)),
+        annotations=tuple(sorted(annotations)),
     )
-    return _likeness(traits)
+    return _identify(traits)
 
 
-class Alike:
-    """Classes of gangs while a session goes along.
+class GangClasses:
+    """The gang classes of a session, and which of them have failed.
 
     Attributes
     ----------
     class_of
-        (G,) class of each gang as the session begins; ALONE for all where a rule that is not
-        known to this project may tell every gang from every other.
+        (G,) class of each gang at the start of the session; ALONE for all gangs if a custom plugin
+        or an extender is on.
 
     """
 
     def __init__(self, placing: Placing, rules: RuleSet) -> None:
         problem = placing.problem
-        # What a custom rule or an extender looks at is not known: each gang is tried for itself.
-        self.is_known = not any(a.origin or a.rule.name == EXTENDER for a in rules.active)
+        # A custom plugin or an extender may read anything of a gang: each gang is tried separately.
+        self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)
         self.class_of = (
-            problem.derived(gang_classes) if self.is_known else [ALONE] * problem.num_gangs
+            problem.derived(number_classes) if self.is_known else [ALONE] * problem.num_gangs
         )
         self._numbers = np.array(self.class_of, np.int64)
         self._placing = placing
@@ -109,11 +108,11 @@ class Alike:
         self._fails_together = not placing.faces.reads_labels
 
     def class_now(self, gang: int) -> int:
-        """The class of a gang; ALONE once something has been placed or evicted for it."""
+        """Return the class of a gang; ALONE once something is placed or evicted for it."""
         return ALONE if gang in self._touched else self.class_of[gang]
 
     def note_failure(self, gang: int) -> None:
-        """Take note that a gang could not start as things stand, and nothing was promised."""
+        """Record that a gang could not start now, and that nothing was nominated for it."""
         number = self.class_now(gang)
         if number != ALONE and self._fails_together:
             self._failed[number] = self._placing.changes
@@ -125,20 +124,17 @@ class Alike:
             return False
         return number != ALONE and gang not in self._touched
 
-    def ask_each(self, gangs: I64, ask: Callable[[int], Answer]) -> list[Answer]:
-        """(m,) what is answered about gangs (m,), where only the class decides; asked once each."""
+    def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> list[Value]:
+        """Return (m,) values of gangs (m,); calls the function once for each class."""
         numbers = self._numbers[gangs]
         if self._touched:
             numbers[np.isin(gangs, list(self._touched))] = ALONE
-        kinds, first, which = np.unique(numbers, return_index=True, return_inverse=True)
-        if len(kinds) and kinds[0] == ALONE:
-            alone = numbers == ALONE
-            which[alone] = len(kinds) + np.arange(alone.sum())
-            first = np.concatenate([first, np.flatnonzero(alone)])
-            answers = [ask(gang) for gang in gangs[first[1:]].tolist()]
-            return [answers[i - 1] for i in which.tolist()]
-        answers = [ask(gang) for gang in gangs[first].tolist()]
-        return [answers[i] for i in which.tolist()]
+        alone = numbers == ALONE
+        # Each gang that is alone gets a number of its own.
+        numbers[alone] = len(self._numbers) + np.arange(alone.sum())
+        _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+        values = [function(gang) for gang in gangs[first].tolist()]
+        return [values[i] for i in which.tolist()]
 
     def representatives(self, gangs: I64) -> list[int] | None:
         """A gang of each class of some gangs; None where one of them is alone."""
