@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from optsched.api.kinds import POD, SUBJECT_ACCESS_REVIEW, Ref
 from optsched.api.wellknown import GROUP_NAME_ANNOTATIONS, SUBMITTER
@@ -10,11 +10,19 @@ from optsched.kube.selection import PAGE_SIZE, Selection
 
 if TYPE_CHECKING:
     from optsched.admission.review import AccessQuestion
-    from optsched.kube.ports import Api, Raw
+    from optsched.api.kinds import Kind
+    from optsched.kube.ports import Raw
     from optsched.kube.selection import Selecting
 
 
-async def can_access(api: Api, question: AccessQuestion) -> bool:
+class CreatingApi(Protocol):
+    """The request that a review is made of."""
+
+    async def create(self, ref: Ref, body: Raw) -> Raw:
+        """See `Api`."""
+
+
+async def can_access(api: CreatingApi, question: AccessQuestion) -> bool:
     """Whether a user may do something; raises KubeError where the server does not say."""
     kind, subject = question.kind, question.subject
     attributes = {
@@ -25,18 +33,19 @@ async def can_access(api: Api, question: AccessQuestion) -> bool:
         "name": question.name,
         "namespace": question.namespace,
     }
-    body = {
-        "apiVersion": SUBJECT_ACCESS_REVIEW.api_version,
-        "kind": SUBJECT_ACCESS_REVIEW.kind,
-        "metadata": {},
-        "spec": {
-            "user": subject.user,
-            "groups": sorted(subject.groups),
-            "resourceAttributes": {name: text for name, text in attributes.items() if text},
-        },
+    spec = {
+        "user": subject.user,
+        "groups": sorted(subject.groups),
+        "resourceAttributes": {name: text for name, text in attributes.items() if text},
     }
-    found = await api.create(Ref(SUBJECT_ACCESS_REVIEW, "", ""), body)
-    return (found.get("status") or {}).get("allowed") is True
+    return (await review(api, SUBJECT_ACCESS_REVIEW, spec)).get("allowed") is True
+
+
+async def review(api: CreatingApi, kind: Kind, spec: Raw) -> dict[str, Any]:
+    """Return the status of a review such as a TokenReview; KubeError where there is none."""
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {}, "spec": spec}
+    status = (await api.create(Ref(kind, "", ""), body)).get("status")
+    return status if isinstance(status, dict) else {}
 
 
 async def members_in(source: Selecting, namespace: str) -> tuple[Raw, ...]:

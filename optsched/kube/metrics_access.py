@@ -11,14 +11,14 @@ import hashlib
 import logging
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW, Ref
+from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW
+from optsched.kube.access import review
 from optsched.kube.errors import KubeError
 
 if TYPE_CHECKING:
-    from optsched.api.kinds import Kind
-    from optsched.kube.ports import Raw
+    from optsched.kube.access import CreatingApi
     from optsched.session.ports import Clock
 
 PATH: Final = "/metrics"
@@ -36,13 +36,6 @@ MOST_KEPT: Final = 256
 _MOST_TOKEN: Final = 8192
 
 log = logging.getLogger(__name__)
-
-
-class CreatingApi(Protocol):
-    """The requests that reviews are made of."""
-
-    async def create(self, ref: Ref, body: Raw) -> Raw:
-        """See `Api`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +132,7 @@ class MetricsAccess:
         return verdict
 
     async def _ask(self, token: str) -> Verdict:
-        found = await self._create(TOKEN_REVIEW, {"token": token})
+        found = await review(self._api, TOKEN_REVIEW, {"token": token})
         user = found.get("user")
         if found.get("authenticated") is not True or not isinstance(user, dict):
             return _NO_USER
@@ -147,13 +140,7 @@ class MetricsAccess:
         known = {key: user[key] for key in ("uid", "groups", "extra") if user.get(key)}
         attributes = {"path": PATH, "verb": "get"}
         spec = {"user": name, **known, "nonResourceAttributes": attributes}
-        allowed = (await self._create(SUBJECT_ACCESS_REVIEW, spec)).get("allowed")
-        if allowed is True:
+        status = await review(self._api, SUBJECT_ACCESS_REVIEW, spec)
+        if status.get("allowed") is True:
             return _ALLOWED
         return Verdict(HTTPStatus.FORBIDDEN, f"user {name} may not get the nonResourceURL {PATH}")
-
-    async def _create(self, kind: Kind, spec: Raw) -> dict[str, Any]:
-        """Return the status of a review."""
-        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {}, "spec": spec}
-        found = (await self._api.create(Ref(kind, "", ""), body)).get("status")
-        return found if isinstance(found, dict) else {}

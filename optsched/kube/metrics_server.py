@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from optsched.kube.access import CreatingApi
     from optsched.kube.certificates import Credentials
-    from optsched.kube.metrics_access import CreatingApi
     from optsched.kube.server import Address, Probes
     from optsched.kube.trust import Files
 
