@@ -105,8 +105,8 @@ def earlier_result(
     found, errors = read_result(text)
     if found is None:
         # Of a file of another kind nothing else is worth a line.
-        told = [error for error in errors if error.path == "kind"] or errors
-        _refuse(screen, [f"{path}: {error}" for error in told])
+        shown = [error for error in errors if error.path == "kind"] or errors
+        _refuse(screen, [f"{path}: {error}" for error in shown])
     try:
         check_resumable(found, assignment)
     except ResumeError as e:

@@ -69,7 +69,7 @@ def _unreadable_file(place: str) -> str:
 def mistake_in(places: str, server: str = "") -> str:
     """Return the first mistake in kubeconfig files; empty where none is found.
 
-    places: as in `unreadable`; files that can be read once only, such as pipes, are left out.
+    places: as in `unreadable`. Files that can be read only once, such as pipes, are not checked.
     server: an address that stands in for the one in the file; empty for none.
     """
     paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]

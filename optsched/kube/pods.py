@@ -215,8 +215,8 @@ class PodShelf:
         self._file(before, replace(self._pod(told, task, raw), assumed=assumed))
 
     def _settled(self, raw: Raw, *, is_created: bool) -> Task:
-        """The task with the devices that it holds; what else its annotations say is a flaw."""
-        told, problems = self._decoder.read(raw)
+        """Return the task with the devices that it holds; other ones in annotations are a flaw."""
+        task, problems = self._decoder.read(raw)
         distrust = _CAME_WITH_NODE if is_created else ""
         scheduler, known = scheduler_of(raw), self._options.device_schedulers
         if known is not None and scheduler not in (*known, *self._options.scheduler_names):
@@ -224,14 +224,14 @@ class PodShelf:
                 f"scheduler {scheduler} is not known to give devices: start optsched's with "
                 f"--device-scheduler={scheduler} if it does"
             )
-        told, message = self._holdings.settle(told, distrust)
+        task, message = self._holdings.settle(task, distrust)
         beyond = (str(problem) for problem in problems if problem.message in _NOT_BOUND)
         message = message or next(beyond, "")
-        about = (kinds.POD, told.key)
+        about = (kinds.POD, task.key)
         self.flaws.pop(about, None)
-        if message and told.status.is_standing:
+        if message and task.status.is_standing:
             self.flaws[about] = Flaw(*about, FlawCode.DEVICES, message)
-        return told
+        return task
 
     def drop(self, key: str) -> None:
         """The pod does not exist any more."""

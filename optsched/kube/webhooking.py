@@ -230,7 +230,7 @@ class _Process:
         if self._world.unsynced():
             return
         credentials = await self._signer.credentials()
-        # Whoever signs again is trusted first, and shown then.
+        # API servers have to trust a new authority before its certificate is served.
         await self._announce(credentials)
         if credentials != self._shown:
             self._show(credentials)

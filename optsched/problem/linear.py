@@ -81,7 +81,7 @@ class Rows:
     upper: I64
 
     def holding(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return these rows and expression ≥ value for each expression that is held at a value."""
+        """Return these rows and expression ≥ value for each held expression."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]

@@ -213,12 +213,12 @@ class Greedy:
 
     queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
     orders_by_class: ClassVar[bool] = False
-    """Whether `gang_key` is the same for all gangs of a class that hold nothing.
+    """Whether `gang_key` is equal for all gangs of a class that hold nothing.
 
-    See `engines.greedy.equivalence`. Keys that read age, name or estimates are not.
+    See `engines.greedy.equivalence`. Keys that depend on age, name or estimates are not.
     """
     reads_labels: ClassVar[bool] = False
-    """Whether labels of pods that task classes do not tell apart decide where a gang goes."""
+    """Whether pod labels that are not part of task classes decide where a gang is placed."""
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
         """Order of queues."""

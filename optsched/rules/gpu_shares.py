@@ -133,7 +133,7 @@ class GpuShares(Rule):
     def encode_evicting(
         self, problem: Problem, model: LinearModel, supplied: I64, exits: Exits
     ) -> None:
-        """See `Rule`: where somebody may leave, all parts of the node are dealt out again."""
+        """See `Rule`: if tasks may leave a node, all its GPU shares are allocated again."""
         if not is_shared(problem):
             return
         free = free_devices(problem)

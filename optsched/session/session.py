@@ -458,12 +458,12 @@ class _Session:
         return int(spent * 1000) < 2 * self._limits.budget_ms
 
     def _by_pipeline(self, first: Round, best: Candidate) -> Iterator[Candidate]:
-        """Plans of the pipeline with victims as Volcano chooses them, where they are better.
+        """Plans of the pipeline with Volcano's choice of victims, where they are better.
 
-        One serves gangs by the tiers of the levels, one by the order of the plugins, and one keeps
-        other gangs off reserved room as sessions without a solver do. Gangs whose victims no gang
-        of this policy is entitled to are dropped: the pipeline follows other rules, so that is no
-        defect and counts as no repair.
+        The first one orders gangs by the tiers of the levels, the second by the plugins. The third
+        keeps other gangs off reserved capacity, as a session without a solver does. Gangs whose
+        victims no gang of this policy is entitled to are dropped. The pipeline follows other rules,
+        so that this is no defect and counts as no repair.
         """
         before = first.answers[-1].decisions
         is_late = self._deadline()
@@ -487,7 +487,7 @@ class _Session:
                 yield replace(repaired, dropped=())
 
     def _ways_of_pipeline(self, first: Round) -> Iterator[tuple[Problem, I64 | None]]:
-        """Problems for the pipeline with evictions, each with the ranks that it goes by."""
+        """Yield problems for the pipeline with evictions, each with its ranks of gangs."""
         is_gated = any(gang.phase is GangPhase.PENDING for gang in first.problem.snapshot.gangs)
         # Without victims the order of tiers gives what the incumbent has.
         if is_gated or len(running_tasks(first.problem)):
@@ -839,9 +839,9 @@ class _Session:
         )
 
     def _verified(self, chosen: Candidate) -> tuple[Candidate, list[Violation]]:
-        """The candidate with what it lends, and the hard rules that it breaks.
+        """Return the candidate with its lending, and the hard rules that it breaks.
 
-        What is lent is verified together with the candidate, and left out where that is refused.
+        The verifier checks both together. If it refuses them, it checks the candidate alone.
         """
         lent = self._lend(chosen)
         with self._watch("verify"):

@@ -335,7 +335,7 @@ class Charging:
             self._staying.append((job.payer, seat, self._now_ms + job.grace_ms))
 
     def _move(self, job: _Job, event: Move) -> None:
-        """Who moves begins again elsewhere, and the whole gang goes on from what it has saved."""
+        """Restart the moved tasks on other nodes; the gang resumes from its last checkpoint."""
         self._lose(job, event.lost_ms, "")
         self._rise(job, [place.task for place in event.places])
         self._sit(job, event.places)

@@ -51,7 +51,7 @@ _LOWEST = 2**31
 
 @dataclass(frozen=True)
 class _Keys:
-    """Keys of gangs and queues, turned around for victims, that hold while nothing changes."""
+    """Negated keys of gangs and queues, for the order of victims, valid until something changes."""
 
     of_gang: dict[int, Key] = field(default_factory=dict)
     of_queue: dict[int, Key] = field(default_factory=dict)
@@ -210,9 +210,9 @@ class Evicting:
             heapq.heappush(queues, (self.queue_order(queue), queue, self._commits))
 
     def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
-        """Whether no class of gangs finds a node with victims enough for a task, as things stand.
+        """Whether no gang class finds a node with enough victims for a task.
 
-        Then nothing changes, in whatever order they ask.
+        Then no gang changes anything, and their order does not matter.
         """
         if not (self._whole and self._gang_classes.is_known):
             return False
@@ -227,7 +227,7 @@ class Evicting:
             classes = tuple(self.placing.class_of(gang, e) for e in self.entries(gang))
             queue, priority = int(self._problem.queue_of[gang]), int(self._problem.priority[gang])
             reach = np.atleast_1d(self._reach(gang, action))
-            # Whose marks are waived depends on all that a gang needs.
+            # Which victims are waived depends on the whole request of a gang.
             shape = int(self._problem.shape_of[gang]) if reach.any() else -1
             kind = (queue, priority, shape, classes)
             if kind not in known:
@@ -241,7 +241,7 @@ class Evicting:
         return True
 
     def _is_refused(self, gang: int) -> bool:
-        """Whether no room could be made for a gang of the class, and nothing has changed since."""
+        """Whether a gang of the same class found no victims, and nothing has changed since."""
         return self._whole and self._gang_classes.class_now(gang) in self._refused
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
@@ -291,10 +291,7 @@ class Evicting:
         return self.commit(gang, action) and seated
 
     def _asked_by(self, gang: int) -> int:
-        """The class of a gang that holds nothing: while nothing changes, all of it fare the same.
-
-        ALONE for gangs that hold something, whose own tasks count.
-        """
+        """The class of a gang that holds nothing; ALONE for a gang whose own tasks count."""
         if not self._whole or gang in self._holding or self.placing.is_tried(gang):
             return ALONE
         return self._gang_classes.class_now(gang)
@@ -366,7 +363,7 @@ class Evicting:
         return others
 
     def _waived(self, gang: int) -> Bool:
-        """(V,) tasks whose marks do not hold against a claim within a guarantee."""
+        """(V,) tasks whose annotations do not protect them from a claim within a guarantee."""
         if not self._floors.waivable.any():
             return self._floors.waivable
         shapes, classes = self._problem.classes, self.entries(gang)
@@ -443,7 +440,7 @@ class Evicting:
         return has_room
 
     def _reach(self, gang: int, action: str) -> Bool | np.bool_:
-        """(V,) running tasks that votes may name: no other makes room on any node."""
+        """(V,) running tasks that plugins may vote for; a superset of all possible victims."""
         faces = self.faces
         reach = faces.preempt_reach if action == PREEMPT else faces.reclaim_reach
         found = reach(gang) if self._gang_classes.is_known else None

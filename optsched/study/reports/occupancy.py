@@ -78,7 +78,7 @@ def _gang_keys(grid: Grid) -> list[Key]:
 
 
 def grid_note(num_gangs: int) -> str:
-    """How gangs are told apart in a grid."""
+    """Return the note on colours and names of gangs in a grid."""
     note = "Each gang has a colour, and its name or its number on its cells."
     if num_gangs > GANG_COLOURS:
         note += (
