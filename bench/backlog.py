@@ -23,7 +23,7 @@ from optsched.study.simulation.simulator import Options, Simulation
 from optsched.study.synthetic import GavelTrace
 
 if TYPE_CHECKING:
-    from optsched.domain.trace import Trace
+    from optsched.cluster.trace import Trace
 
 TARGET_JOBS_A_CPU_SECOND = 200
 GPUS_OF_A_NODE = 8

@@ -39,20 +39,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optsched.cli.collecting import collect_less
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
-from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.task import PodTerm, Task, TaskShape, TaskStatus
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.cluster.task import PodTerm, Task, TaskShape, TaskStatus
+from optsched.plugins.verify import verify_actions
 from optsched.policy.load import load_policy
-from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import WorkerProcess
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
     from optsched.session.session import Report
 
 POLICY = load_policy("volcano-default", Path.read_text)

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.decisions import Sense
-from optsched.domain.progress import relative_gap
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import WorkerProcess
+from optsched.cluster.decisions import Sense
+from optsched.cluster.progress import relative_gap
 from optsched.kube.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.question import period_for
 from optsched.session.session import Surroundings, judge_actions, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import WorkerProcess
 from optsched.study.generate_mixed import MixedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import LevelResult
+    from optsched.cluster.decisions import LevelResult
+    from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
 
 LIVE_MS = 400

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.api.wellknown import RUNNING_ESTIMATE
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
-from optsched.domain.task import Task, TaskShape, TaskStatus
-from optsched.engines.cpsat.model import Limits
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.policy.load import parse_policy
 from optsched.session.session import Report, Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from bench.conftest import Table
-    from optsched.engines.cpsat.solver import WorkerProcess
+    from optsched.solver.cpsat.solver import WorkerProcess
 
 CPU, GPU, PODS = "cpu", "nvidia.com/gpu", "pods"
 POLICY = parse_policy(

@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.decisions import LevelStatus
-from optsched.engines import portfolio
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.cluster.decisions import LevelStatus
+from optsched.plugins.levels import build_levels
+from optsched.plugins.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
-from optsched.rules.levels import build_levels
-from optsched.rules.verify import verify_actions
 from optsched.session.decompile import actions_of
 from optsched.session.session import find_tiers
+from optsched.solver import portfolio
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
 from optsched.study.generate import EqualGangs, GpuCluster
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from bench.conftest import Table
-    from optsched.engines.cpsat.solver import WorkerProcess
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
+    from optsched.solver.cpsat.solver import WorkerProcess
 
 ROUNDS = 5
 TARGETS = {1: 0.2, 3: 0.5, 5: 1.0}

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
-from optsched.domain.decisions import Evict, LevelStatus, Nominate
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import Task, TaskShape, TaskStatus
-from optsched.engines.cpsat.model import Limits
+from optsched.cluster.decisions import Evict, LevelStatus, Nominate
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.policy.load import parse_policy
 from optsched.session.session import Report, Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from bench.conftest import Table
-    from optsched.domain.decisions import Plan
-    from optsched.engines.cpsat.solver import WorkerProcess
+    from optsched.cluster.decisions import Plan
+    from optsched.solver.cpsat.solver import WorkerProcess
 
 CPU, GPU, PODS = "cpu", "nvidia.com/gpu", "pods"
 MODEL = """

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from optsched import __version__
 from optsched.api.wellknown import HOSTNAME
+from optsched.cluster.decisions import Allocate, Plan
+from optsched.cluster.progress import Progress
+from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, alike_gang
+from optsched.cluster.task import TaskShape
+from optsched.cluster.trace import Arrival, Trace, sound_trace
 from optsched.controllers.job.preview import preview_jobs
-from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, Snapshot, alike_gang
-from optsched.domain.decisions import Allocate, Plan
-from optsched.domain.progress import Progress
-from optsched.domain.task import TaskShape
-from optsched.domain.trace import Arrival, Trace, sound_trace
 from optsched.formats.groups import with_builtin_queues
 from optsched.formats.identity import instance_identity, snapshot_identity, versions
 from optsched.formats.instances import read_instance
@@ -57,7 +57,7 @@ from optsched.units import DurationError, parse_duration_ms, parse_resource_list
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from optsched.domain.amounts import Amounts
+    from optsched.cluster.amounts import Amounts
     from optsched.formats.solveresult import InstanceIdentity
     from optsched.study.comparison.grid import Cell
     from optsched.study.comparison.places import Place

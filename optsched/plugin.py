@@ -18,21 +18,21 @@ Bool, I64, F64                   types of arrays
 
 from __future__ import annotations
 
-from optsched.domain.cluster import Gang, Node, Queue, Snapshot
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
+from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.plugins.extension_points import Greedy, KeyReach, LiveScorer, Rule, Scorer, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.ledger import Ledger
+from optsched.plugins.outcome import Outcome
+from optsched.plugins.proposals import Action, Displace, Place, View
+from optsched.plugins.registry import Argument, Kind, Plugin, Value
+from optsched.plugins.world import Placement, World
 from optsched.problem.arrays import F64, I64, Bool
 from optsched.problem.formulation import Formulation
 from optsched.problem.linear import Expression
 from optsched.problem.problem import Problem
 from optsched.problem.running import running_tasks
-from optsched.rules.base import Greedy, KeyReach, LiveScorer, Rule, Scorer, Violation
-from optsched.rules.faces import Face
-from optsched.rules.ledger import Ledger
-from optsched.rules.outcome import Outcome
-from optsched.rules.plugins import Argument, Kind, Plugin, Value
-from optsched.rules.proposals import Action, Displace, Place, View
-from optsched.rules.world import Placement, World
 
 __all__ = [
     "F64",

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, ClassVar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
-from optsched.domain.decisions import Allocate
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import Task, TaskShape, TaskStatus
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Allocate
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.plugins.contained import OWN_FACES
+from optsched.plugins.extension_points import Rule
+from optsched.plugins.gang import Gang as Gangs
+from optsched.plugins.priority import Priority
+from optsched.plugins.ruleset import ActiveRule, RuleSet
+from optsched.plugins.verify import verify_actions
+from optsched.plugins.world import World
 from optsched.policy.policy import Policy, SolverKind
 from optsched.problem.compile import compile_problem
-from optsched.rules.base import Rule
-from optsched.rules.contained import OWN_FACES
-from optsched.rules.gang import Gang as Gangs
-from optsched.rules.priority import Priority
-from optsched.rules.ruleset import ActiveRule, RuleSet
-from optsched.rules.verify import verify_actions
-from optsched.rules.world import World
 from optsched.session.session import Report, Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

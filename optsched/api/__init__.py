@@ -2,5 +2,5 @@
 
 Plain mappings come in, frozen dataclasses with exact integers come out, together with every field
 that could not be read. This room knows no client and no file format, and decides nothing: what an
-object means for a plan belongs to `optsched.domain` and above.
+object means for a plan belongs to `optsched.cluster` and above.
 """

@@ -17,8 +17,8 @@ import click
 from optsched.cli.keeping import KeepError, check_writable
 from optsched.cli.options import SEED, Seconds, form_option
 from optsched.cli.output import JSON, TABLE, YAML
-from optsched.formats.reassignments import is_model
-from optsched.formats.vbp import is_vbp
+from optsched.study.packing.vbp import is_vbp
+from optsched.study.reassignment.documents import is_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

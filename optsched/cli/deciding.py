@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.engines.cpsat.model import Limits
     from optsched.policy.catalogue import Shelf
     from optsched.policy.policy import Policy
+    from optsched.solver.cpsat.model import Limits
 
 
 def policy_of(screen: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:

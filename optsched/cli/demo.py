@@ -18,7 +18,6 @@ from rich.text import Text
 
 from optsched.cli.cluster import Exit
 from optsched.cli.screen import PlainConsole, remarks, say
-from optsched.engines.cpsat.solver import InProcess
 from optsched.formats.pods import DecodeOptions
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Options
@@ -27,6 +26,7 @@ from optsched.local.nodes import manifest_list, node_manifest
 from optsched.local.plane import ControlPlane
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings
+from optsched.solver.cpsat.solver import InProcess
 from optsched.study.emulated import COMPLETE_ANNOTATION, EmulatedCluster
 from optsched.study.gang_experiment import NAMESPACE, SCHEDULER, TASKS, Progress, Stage, play
 

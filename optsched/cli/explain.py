@@ -15,9 +15,9 @@ from optsched.cli.output import JSON, NAME, YAML, typed_name, written
 from optsched.cli.picture import classes_in, policy_for, taken
 from optsched.cli.screen import echo
 from optsched.cli.unmade import UNMADE, refused_pods, why_unmade
+from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.expand import expand_job
 from optsched.controllers.job.names import group_name
-from optsched.domain.reasons import ReasonCode
 from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
 from optsched.session.session import Surroundings
 from optsched.study.objects import Means

@@ -18,20 +18,20 @@ from optsched.cli.keeping import has_kept
 from optsched.cli.output import JSON, TABLE, show_rows, written
 from optsched.cli.paths import check_no_url, check_outputs, is_standard
 from optsched.cli.screen import echo, remarks, say
-from optsched.engines.cpsat.solver import WorkerProcess
-from optsched.engines.packing.work import PackingWork, packings
-from optsched.formats.packings import packing_document, packing_list
 from optsched.formats.problems import InstanceError
-from optsched.formats.vbp import file_of, read_vbps
 from optsched.kube.clock import SystemClock
+from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.study.packing.documents import packing_document, packing_list
+from optsched.study.packing.vbp import file_of, read_vbps
+from optsched.study.packing.work import PackingWork, packings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.console import Console
 
-    from optsched.engines.packing.solve import PackingResult
-    from optsched.formats.vbp import VbpInstance
+    from optsched.study.packing.solve import PackingResult
+    from optsched.study.packing.vbp import VbpInstance
 
 DEFAULT_SECONDS: Final = 60.0
 HEADINGS: Final = (

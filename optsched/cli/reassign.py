@@ -18,21 +18,21 @@ from optsched.cli.keeping import has_kept
 from optsched.cli.output import TABLE, show_rows, written
 from optsched.cli.paths import Source, check_outputs, is_standard
 from optsched.cli.screen import echo, remarks, say
-from optsched.domain.reassignment import ReassignmentCost, cost_of
-from optsched.engines.cpsat.solver import WorkerProcess
-from optsched.engines.reassignment.solve import Effort
-from optsched.engines.reassignment.work import reassignments
 from optsched.formats.problems import InstanceError
-from optsched.formats.reassignments import reassignment_document, write_assignment
-from optsched.formats.roadef import initial_file, read_reassignment
+from optsched.solver.cpsat.solver import WorkerProcess
+from optsched.study.reassignment.documents import reassignment_document, write_assignment
+from optsched.study.reassignment.problem import ReassignmentCost, cost_of
+from optsched.study.reassignment.roadef import initial_file, read_reassignment
+from optsched.study.reassignment.solve import Effort
+from optsched.study.reassignment.work import reassignments
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
 
-    from optsched.domain.reassignment import Reassignment
-    from optsched.engines.reassignment.solve import ReassignmentResult
+    from optsched.study.reassignment.problem import Reassignment
+    from optsched.study.reassignment.solve import ReassignmentResult
 
 DEFAULT_SECONDS: Final = 300.0
 HEADINGS: Final = ("", "first", "now")

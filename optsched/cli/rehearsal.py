@@ -14,17 +14,17 @@ from optsched.api.kinds import JOB, POD, RESOURCE_QUOTA, Ref, find_kind
 from optsched.api.wellknown import TASK_SPEC
 from optsched.cli.cluster import Exit, Failure
 from optsched.cli.columns import name_of, namespace_of
-from optsched.domain.amounts import amount_of
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.quotas import parse_quota
 from optsched.formats.requests import pod_request, pod_usage
 from optsched.formats.schemas import POD as POD_SCHEMA
-from optsched.rules.wording import amount_text
+from optsched.plugins.wording import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from optsched.domain.cluster import Quota
+    from optsched.cluster.snapshot import Quota
     from optsched.kube.client import Client
     from optsched.kube.ports import Raw
 

@@ -33,7 +33,7 @@ from optsched.cli.flags import (
 from optsched.cli.logs import logging_options, set_up_logging
 from optsched.cli.options import solver_option
 from optsched.cli.plugins import shelf_of
-from optsched.domain.shards import Sharding, ShardMode
+from optsched.cluster.shards import Sharding, ShardMode
 from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions, Loners
 from optsched.policy.policy import SolverKind
 from optsched.policy.problem import PolicyError

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from optsched.domain.decisions import PPM, Allocate, Evict, LevelStatus, Nominate
+from optsched.cluster.decisions import PPM, Allocate, Evict, LevelStatus, Nominate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console
 
-    from optsched.domain.decisions import Certificate, LevelResult, Plan
-    from optsched.domain.reasons import Reason
+    from optsched.cluster.decisions import Certificate, LevelResult, Plan
+    from optsched.cluster.reasons import Reason
 
 MOST_ROWS = 50
 _FEWEST_SHARES = 2

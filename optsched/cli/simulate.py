@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.engines.cpsat.solver import WorkerProcess
     from optsched.policy.policy import Policy
+    from optsched.solver.cpsat.solver import WorkerProcess
     from optsched.study.simulation.record import Event
 
 

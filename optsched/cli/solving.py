@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.engines.cpsat.model import Limits
+    from optsched.cluster.snapshot import Snapshot
     from optsched.formats.solveresult import SolveResult
     from optsched.policy.policy import Policy
     from optsched.session.offline import Assignment
     from optsched.session.session import Report
+    from optsched.solver.cpsat.model import Limits
 
 
 @dataclass(frozen=True, slots=True)

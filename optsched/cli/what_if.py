@@ -21,8 +21,8 @@ from optsched.cli.paths import Source
 from optsched.cli.picture import MODEL, classes_in, from_file, live, policy_for
 from optsched.cli.rehearsal import Usage, quotas_in, rehearse
 from optsched.cli.screen import echo, remarks, say
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.controllers.job.expand import expand_job
-from optsched.domain.reasons import Reason, ReasonCode
 from optsched.formats.index import READ_KINDS
 from optsched.formats.pods import SCHEDULER_NAMES, DecodeOptions
 from optsched.session.solving import DEFAULT_SECONDS, limits_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from optsched.cli.files import Part
     from optsched.cli.picture import Cluster
     from optsched.cli.rehearsal import Rehearsed
-    from optsched.domain.booking import Booking
+    from optsched.cluster.booking import Booking
     from optsched.kube.client import Client
     from optsched.kube.ports import Raw
     from optsched.policy.policy import Policy

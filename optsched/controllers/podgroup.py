@@ -41,6 +41,7 @@ from optsched.api.wellknown import (
     VOLCANO_PREFIX,
     first_annotation,
 )
+from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.controller import Controller
 from optsched.controllers.effects import Create, Delete, Emit, Patch
 from optsched.controllers.manifests import (
@@ -59,7 +60,6 @@ from optsched.controllers.manifests import (
     uid_of,
 )
 from optsched.controllers.world import Index
-from optsched.domain.reasons import ReasonCode
 from optsched.formats.requests import pod_request, pod_usage
 from optsched.formats.schemas import POD as POD_SCHEMA
 from optsched.units import format_resource_list

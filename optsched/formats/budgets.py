@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
-from optsched.domain.cluster import Budget
+from optsched.cluster.snapshot import Budget
 from optsched.formats.schemas import BUDGET
 from optsched.formats.selectors import label_selector
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.domain.cards import NVIDIA, Card, CardRequest, CardUse
+from optsched.cluster.cards import NVIDIA, Card, CardRequest, CardUse
 from optsched.formats.geometries import geometries_of, geometry_marks, marked_geometries
 from optsched.formats.npus import (
     chip_of,
@@ -27,7 +27,7 @@ from optsched.units import FieldError, QuantityError, parse_amount
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.amounts import Amounts
+    from optsched.cluster.amounts import Amounts
     from optsched.formats.geometries import DeviceTable, GeometryTable
 
 GPU_MEMORY: Final = "volcano.sh/gpu-memory"

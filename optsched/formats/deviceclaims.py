@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from optsched.api import kinds
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
-from optsched.domain.amounts import amounts
-from optsched.domain.devices import (
+from optsched.cluster.amounts import amounts
+from optsched.cluster.devices import (
     CLASS_PREFIX,
     MOST_CONSUMERS,
     DeviceAllocation,
@@ -28,7 +28,7 @@ from optsched.domain.devices import (
     PooledDevice,
     Version,
 )
-from optsched.domain.task import Taint, TaintEffect, Toleration
+from optsched.cluster.task import Taint, TaintEffect, Toleration
 from optsched.formats.encode_selectors import node_selector_fields
 from optsched.formats.marks import PROBLEM
 from optsched.formats.problems import sentence
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from optsched.api.meta import ObjectMeta
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.devices import Attribute
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.devices import Attribute
     from optsched.units import FieldError
 
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"

@@ -46,15 +46,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Budget, Claim, Gang, Node, Owner, Queue, Quota, Snapshot
-    from optsched.domain.numa import Numa
-    from optsched.domain.reasons import Reason
-    from optsched.domain.selectors import NodeSelector
-    from optsched.domain.shards import Shard
-    from optsched.domain.topology import HyperNode, Topology
-    from optsched.domain.usage import Usage
-    from optsched.domain.volumes import Volume
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.numa import Numa
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.selectors import NodeSelector
+    from optsched.cluster.shards import Shard
+    from optsched.cluster.snapshot import Budget, Claim, Gang, Node, Owner, Queue, Quota, Snapshot
+    from optsched.cluster.topology import HyperNode, Topology
+    from optsched.cluster.usage import Usage
+    from optsched.cluster.volumes import Volume
 
 Manifest = dict[str, Any]
 

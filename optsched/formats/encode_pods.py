@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.meta import ObjectMeta
-from optsched.domain.devices import is_class_quota
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import QueueGate, TaskStatus
+from optsched.cluster.devices import is_class_quota
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.task import QueueGate, TaskStatus
 from optsched.formats.cards import CARDS, request_text, use_marks
 from optsched.formats.encode_selectors import (
     label_selector_fields,
@@ -33,8 +33,8 @@ from optsched.formats.victims import is_preemptable
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang
-    from optsched.domain.task import (
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import (
         HostPort,
         PodTerm,
         SpreadTerm,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optsched.domain.selectors import Operator
+from optsched.cluster.selectors import Operator
 
 if TYPE_CHECKING:
-    from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Requirement
+    from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Requirement
 
 
 def label_selector_fields(selector: LabelSelector) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from optsched.formats.encode_selectors import label_selector_fields
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang
-    from optsched.domain.topology import HyperNode, SubGroupRule, Topology, TopologyRequest
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.topology import HyperNode, SubGroupRule, Topology, TopologyRequest
 
 Manifest = dict[str, Any]
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.domain.task import TaskStatus
+from optsched.cluster.task import TaskStatus
 from optsched.formats.encode import node_manifest, owner_fields
 from optsched.formats.encode_pods import pod_manifest
 from optsched.formats.marks import time_text
-from optsched.rules.outside import Verb
+from optsched.plugins.outside import Verb
 from optsched.units import CPU, MEMORY, PODS, format_resource_list
 from optsched.units.unreadable import why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Gang, Node, Queue, Snapshot
-    from optsched.domain.task import Task
-    from optsched.rules.outside import Question
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
+    from optsched.cluster.task import Task
+    from optsched.plugins.outside import Question
 
 Body = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from optsched.api.fields import Fields
 from optsched.api.schema import count, integer, listing, record, text, texts
-from optsched.domain.cards import Geometry, Instance
+from optsched.cluster.cards import Geometry, Instance
 from optsched.formats.npus import parse_chips
 from optsched.formats.text import Document, read_yaml
 from optsched.units import FieldError
@@ -18,7 +18,7 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optsched.domain.cards import Card, Chip
+    from optsched.cluster.cards import Card, Chip
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
 """(part of the name of a model, geometries), the first that fits counts."""

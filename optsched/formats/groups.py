@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api import wellknown
 from optsched.api.queue import DequeueStrategy
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import (
+from optsched.cluster.amounts import amounts
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import (
     DEFAULT_QUEUE,
     ROOT_QUEUE,
     Gang,
@@ -17,8 +18,7 @@ from optsched.domain.cluster import (
     Queue,
     QueueState,
 )
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
+from optsched.cluster.task import TaskStatus
 from optsched.formats.cards import CARDS, VGPU_IDS
 from optsched.formats.marks import (
     DEVICE,
@@ -40,7 +40,7 @@ from optsched.formats.tolerance import tolerance
 from optsched.formats.topology import sub_group_rule, topology_request
 from optsched.formats.upstream import PREFIX
 from optsched.formats.usage import USAGE, read_usage
-from optsched.rules.task_topology import read_roles
+from optsched.plugins.task_topology import read_roles
 from optsched.units import DurationError, FieldError, parse_duration_ms, split_usage
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from optsched.api.meta import OwnerReference
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
-    from optsched.domain.task import Task
-    from optsched.domain.usage import Usage
+    from optsched.cluster.task import Task
+    from optsched.cluster.usage import Usage
     from optsched.formats.priorities import Priorities
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"

@@ -13,7 +13,7 @@ from optsched.formats.instances import files_of
 from optsched.formats.solveresult import FileSum, InstanceIdentity, checksum
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
 
 SOLVERS: Final = ("ortools", "numpy", "scipy")
 

@@ -18,7 +18,7 @@ from optsched.units import FieldError, TimestampError, parse_time_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from optsched.domain.shards import Sharding
+    from optsched.cluster.shards import Sharding
 
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 """The label that every namespace has, with its own name."""

@@ -22,7 +22,7 @@ from optsched.formats.text import Document, TextError, read_json, read_yaml
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.formats.pods import DecodeOptions
     from optsched.formats.snapshot import Assembled
     from optsched.units import FieldError

@@ -10,9 +10,9 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.domain.cluster import Load
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import DeviceRequest
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Load
+from optsched.cluster.task import DeviceRequest
 from optsched.units import FieldError, TimestampError, format_micro_time, format_time, parse_time_ms
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import NO_GROUPS, NodeGroups
+from optsched.cluster.amounts import amounts
+from optsched.cluster.snapshot import NO_GROUPS, NodeGroups
 from optsched.units import parse_resource_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.queue import Queue
-    from optsched.domain.amounts import Amounts
+    from optsched.cluster.amounts import Amounts
 
 _EXAMPLE: Final = 'write {"GROUP": {"cpu": "3", "memory": "8Gi"}}'
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import Node
-from optsched.domain.task import Taint, TaintEffect
+from optsched.cluster.amounts import amounts
+from optsched.cluster.snapshot import Node
+from optsched.cluster.task import Taint, TaintEffect
 from optsched.formats.cards import CARD_PROBLEM, node_cards
 from optsched.formats.geometries import NO_TABLE
 from optsched.formats.marks import marked_load
@@ -17,7 +17,7 @@ from optsched.formats.stores import store_of
 from optsched.units import FieldError, most_on_node
 
 if TYPE_CHECKING:
-    from optsched.domain.amounts import Amounts
+    from optsched.cluster.amounts import Amounts
     from optsched.formats.geometries import DeviceTable
 
 GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"

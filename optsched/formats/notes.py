@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from optsched.api import wellknown
 from optsched.api.truth import is_true
 from optsched.api.wellknown import first_annotation
-from optsched.domain.numa import Alignment
+from optsched.cluster.numa import Alignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.api.schema import boolean, count, integer, listing, record, text
-from optsched.domain.cards import Card, CardRequest, CardUse, Chip, Template
+from optsched.cluster.cards import Card, CardRequest, CardUse, Chip, Template
 from optsched.units import FieldError, QuantityError, parse_amount
 
 if TYPE_CHECKING:

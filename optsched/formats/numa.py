@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from optsched.api.numatopology import parse_numatopology
-from optsched.domain.numa import Alignment, Numa, NumaCell, NumaHold, NumaPart
+from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaPart
 from optsched.formats.marks import PROBLEM
 from optsched.formats.problems import sentence
 from optsched.units import CPU, FieldError, QuantityError, parse_amount

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.domain.amounts import amount_of
-from optsched.domain.numa import NumaNeed, NumaPart
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.numa import NumaNeed, NumaPart
 from optsched.formats.numa import GPU
 from optsched.formats.requests import is_sidecar, own_request
 from optsched.units import CPU, MEMORY, FieldError, QuantityError, parse_amount
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.api.fields import Fields
-    from optsched.domain.amounts import Amounts
+    from optsched.cluster.amounts import Amounts
 
 NEEDS: Final = "optsched.io/numa"
 """Our own mark: the needs of the containers of a pod that has been dumped."""

@@ -12,10 +12,10 @@ import csv
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import DEFAULT_QUEUE, Node, Snapshot
-from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import DeviceRequest, Task, TaskShape, TaskStatus
+from optsched.cluster.amounts import amounts
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import DEFAULT_QUEUE, Node, Snapshot
+from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
 from optsched.formats.groups import Loner, implicit_gang, with_builtin_queues
 from optsched.formats.index import NAMESPACE_LABEL
 from optsched.formats.nodes import GPU_MODEL_LABEL
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from optsched.domain.cluster import Gang
+    from optsched.cluster.snapshot import Gang
 
 NODE_LIST: Final = "openb_node_list_gpu_node.csv"
 GPU: Final = "nvidia.com/gpu"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from optsched.api.fields import Fields
 from optsched.api.schema import Schema, boolean, listing, mapping, record, text, texts
-from optsched.domain.cards import CardUse
-from optsched.domain.decisions import (
+from optsched.cluster.cards import CardUse
+from optsched.cluster.decisions import (
     Allocate,
     Certificate,
     Enqueue,
@@ -26,9 +26,9 @@ from optsched.domain.decisions import (
     QueueShare,
     Sense,
 )
-from optsched.domain.devices import DeviceGrant, DeviceId
-from optsched.domain.numa import NumaPart
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.numa import NumaPart
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.marks import API_VERSION
 from optsched.units import FieldError
 from optsched.units.plaintext import write_json
@@ -37,9 +37,9 @@ from optsched.units.unreadable import why_unreadable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Action
-    from optsched.domain.task import Task
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.task import Task
 
 Part = TypeVar("Part")
 

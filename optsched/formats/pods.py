@@ -10,9 +10,9 @@ from optsched.api import wellknown
 from optsched.api.meta import ObjectMeta, parse_meta
 from optsched.api.podgroup import group_name_of
 from optsched.api.schema import MAX_INT32
-from optsched.domain.amounts import amounts, total
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import QueueGate, Task, TaskStatus
+from optsched.cluster.amounts import amounts, total
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import QueueGate, Task, TaskStatus
 from optsched.formats.cards import card_uses, held_cards
 from optsched.formats.deviceclaims import ClaimBook, claim_keys
 from optsched.formats.marks import PROBLEM, marked_device, marked_reason
@@ -38,9 +38,9 @@ from optsched.units import FieldError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.domain.devices import DeviceAsk
-    from optsched.domain.shards import Sharding
-    from optsched.domain.task import TaskShape
+    from optsched.cluster.devices import DeviceAsk
+    from optsched.cluster.shards import Sharding
+    from optsched.cluster.task import TaskShape
 
 DEFAULT_NAMESPACE: Final = "default"
 OTHER_SCHEDULER: Final = "default-scheduler"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import Quota
+from optsched.cluster.amounts import amounts
+from optsched.cluster.snapshot import Quota
 from optsched.formats.schemas import QUOTA
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from optsched.domain.selectors import (
+from optsched.cluster.selectors import (
     LabelSelector,
     NodeSelector,
     NodeTerm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from optsched.domain.shards import Shard, Sharding, ShardMode
+from optsched.cluster.shards import Shard, Sharding, ShardMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,10 +13,10 @@ from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.schedulinggroup import parse_scheduling_group
-from optsched.domain.cluster import Snapshot
-from optsched.domain.devices import Devices
-from optsched.domain.shards import NO_SHARDING
-from optsched.domain.task import TaskStatus
+from optsched.cluster.devices import Devices
+from optsched.cluster.shards import NO_SHARDING
+from optsched.cluster.snapshot import Snapshot
+from optsched.cluster.task import TaskStatus
 from optsched.formats.budgets import parse_budget
 from optsched.formats.deviceclaims import (
     parse_device_claim,
@@ -67,12 +67,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optsched.api.queue import Queue as ApiQueue
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Budget, Claim, Gang, Node, Quota
-    from optsched.domain.numa import Numa
-    from optsched.domain.shards import Sharding
-    from optsched.domain.task import Task
-    from optsched.domain.topology import Topology
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.numa import Numa
+    from optsched.cluster.shards import Sharding
+    from optsched.cluster.snapshot import Budget, Claim, Gang, Node, Quota
+    from optsched.cluster.task import Task
+    from optsched.cluster.topology import Topology
     from optsched.formats.problems import ObjectProblem
 
 Parsed = TypeVar("Parsed")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.api.schema import boolean, listing, mapping, record, text, texts
-from optsched.domain.progress import Ending, Incumbent, Progress, relative_gap
+from optsched.cluster.progress import Ending, Incumbent, Progress, relative_gap
 from optsched.formats.marks import API_VERSION
 from optsched.formats.plan import (
     LEVEL,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.api.schema import Schema
-    from optsched.domain.decisions import LevelResult
+    from optsched.cluster.decisions import LevelResult
 
 KIND: Final = "SolveResult"
 LIST: Final = "SolveResultList"

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
-from optsched.domain.stores import EMPTY_STORE, NO_WANTS, Store, Wants
+from optsched.cluster.stores import EMPTY_STORE, NO_WANTS, Store, Wants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
-from optsched.domain.amounts import amounts
-from optsched.domain.selectors import Operator
-from optsched.domain.task import (
+from optsched.cluster.amounts import amounts
+from optsched.cluster.selectors import Operator
+from optsched.cluster.task import (
     HostPort,
     PodTerm,
     SpreadTerm,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optsched.api.meta import ObjectMeta
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.selectors import NodeTerm
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.selectors import NodeTerm
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"

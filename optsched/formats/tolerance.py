@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from optsched.api import wellknown
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import Tolerance
+from optsched.cluster.amounts import amounts
+from optsched.cluster.snapshot import Tolerance
 from optsched.units import QuantityError, parse_amount
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.api.hypernode import MemberType
 from optsched.api.podgroup import TopologyMode as ApiMode
-from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.topology import (
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.topology import (
     NO_TOPOLOGY,
     HyperNode,
     SubGroupRule,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.schedulinggroup import group_named_by
-from optsched.domain.cluster import Gang, GangPhase
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.topology import TopologyRequest
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Gang, GangPhase
+from optsched.cluster.topology import TopologyRequest
 from optsched.formats.marks import PROBLEM, WAITING_SINCE, marked_reason, waiting_since_ms, without
 from optsched.formats.problems import sentence
 from optsched.units import FieldError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from optsched.api.schedulinggroup import SchedulingPodGroup
-    from optsched.domain.task import Task
+    from optsched.cluster.task import Task
     from optsched.formats.priorities import Priorities
 
 PREFIX: Final = "k8s:"

@@ -10,7 +10,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.domain.usage import Usage
+from optsched.cluster.usage import Usage
 from optsched.formats.marks import time_text
 from optsched.units import FieldError, TimestampError, parse_time_ms
 

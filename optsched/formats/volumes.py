@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import Claim
-from optsched.domain.volumes import Volume
+from optsched.cluster.amounts import amounts
+from optsched.cluster.snapshot import Claim
+from optsched.cluster.volumes import Volume
 from optsched.formats.marks import PROBLEM
 from optsched.formats.schemas import CLAIM, CSI_NODE, STORAGE_CLASS, VOLUME
 from optsched.formats.selectors import label_selector, node_selector, topology_selector
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from optsched.api.meta import ObjectMeta
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.selectors import LabelSelector, NodeSelector
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.selectors import LabelSelector, NodeSelector
     from optsched.units import FieldError
 
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.api.wellknown import ADMITTED_QUEUE
-from optsched.domain.decisions import Allocate
-from optsched.domain.reasons import ReasonCode
+from optsched.cluster.decisions import Allocate
+from optsched.cluster.reasons import ReasonCode
 from optsched.formats.cards import VGPU_IDS, bind_marks
 from optsched.formats.numa_pods import decision_marks
 from optsched.kube.backoff import Backoff, Steps
@@ -42,8 +42,8 @@ from optsched.kube.volumes import Surroundings as VolumeSurroundings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from optsched.domain.decisions import Plan
-    from optsched.domain.devices import DeviceGrant
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.devices import DeviceGrant
     from optsched.kube.cache import ClusterCache
     from optsched.kube.ports import Api, Ref
     from optsched.kube.volumes import Wanted

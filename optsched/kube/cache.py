@@ -17,10 +17,10 @@ from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.schedulinggroup import parse_scheduling_group
-from optsched.domain.cluster import Snapshot
-from optsched.domain.moves import MOVES
-from optsched.domain.shards import NO_SHARDING
-from optsched.domain.task import QueueGate, TaskStatus
+from optsched.cluster.moves import MOVES
+from optsched.cluster.shards import NO_SHARDING
+from optsched.cluster.snapshot import Snapshot
+from optsched.cluster.task import QueueGate, TaskStatus
 from optsched.formats.budgets import parse_budget
 from optsched.formats.cards import recut
 from optsched.formats.geometries import NO_TABLE
@@ -62,15 +62,15 @@ if TYPE_CHECKING:
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue as ApiQueue
     from optsched.api.schedulinggroup import SchedulingPodGroup
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cards import CardUse
-    from optsched.domain.cluster import Budget, Claim, Gang, Node, Queue, Quota
-    from optsched.domain.devices import DeviceClass, DeviceGrant
-    from optsched.domain.numa import Numa, NumaPart
-    from optsched.domain.reasons import Reason
-    from optsched.domain.selectors import NodeSelector
-    from optsched.domain.task import Task
-    from optsched.domain.usage import Usage
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.cards import CardUse
+    from optsched.cluster.devices import DeviceClass, DeviceGrant
+    from optsched.cluster.numa import Numa, NumaPart
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.selectors import NodeSelector
+    from optsched.cluster.snapshot import Budget, Claim, Gang, Node, Queue, Quota
+    from optsched.cluster.task import Task
+    from optsched.cluster.usage import Usage
     from optsched.formats.geometries import DeviceTable
     from optsched.kube.ports import Raw, Ref
     from optsched.kube.watch import WatchEvent

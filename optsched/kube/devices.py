@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from optsched.api import kinds
-from optsched.domain.devices import NO_DEVICES, DeviceAllocation, Devices
+from optsched.cluster.devices import NO_DEVICES, DeviceAllocation, Devices
 from optsched.formats.deviceclaims import (
     Stock,
     parse_device_claim,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.api.kinds import Kind
-    from optsched.domain.devices import DeviceClaim, DeviceClass, DeviceGrant
+    from optsched.cluster.devices import DeviceClaim, DeviceClass, DeviceGrant
     from optsched.formats.deviceclaims import Slice
     from optsched.kube.ports import Raw
 

@@ -13,9 +13,9 @@ from optsched.units import format_micro_time
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Plan
-    from optsched.rules.base import Violation
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import Violation
 
 KEPT: Final = 20
 """Dumps of each sort that are kept; the oldest go first."""

@@ -1,6 +1,6 @@
 """Carries out what a plan takes away: evicts victims, and says whose room it will be.
 
-What only moves is recorded with the gang that it moves for (see `domain.moves`), before it goes.
+What only moves is recorded with the gang that it moves for (see `cluster.moves`), before it goes.
 Victims count as leaving, and the tasks that wait for their room as nominated, from the moment they
 are planned. Nominations are written first: a scheduler that is started in between finds them in
 `status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from optsched.api.kinds import POD_GROUP
 from optsched.api.wellknown import EVICTED
-from optsched.domain.decisions import Allocate, Evict, Nominate
-from optsched.domain.moves import MOVES, records
-from optsched.domain.reasons import ReasonCode
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.moves import MOVES, records
+from optsched.cluster.reasons import ReasonCode
 from optsched.formats.pods import is_standing
 from optsched.formats.shuffled import shuffle_mark
 from optsched.formats.upstream import is_upstream
@@ -36,8 +36,8 @@ from optsched.kube.writes import beside
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.cache import ClusterCache
     from optsched.kube.holds import Holds
     from optsched.kube.ports import Api, Raw

@@ -16,7 +16,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from optsched.domain.decisions import Allocate, Evict
+from optsched.cluster.decisions import Allocate, Evict
 from optsched.formats.extender import (
     node_info,
     predicate_body,
@@ -26,16 +26,16 @@ from optsched.formats.extender import (
     session_body,
     task_info,
 )
-from optsched.rules.extender import Extender, Service
-from optsched.rules.outside import Question, Reply, Verb
+from optsched.plugins.extender import Extender, Service
+from optsched.plugins.outside import Question, Reply, Verb
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.domain.cluster import Node, Snapshot
-    from optsched.domain.decisions import Plan
-    from optsched.domain.task import TaskShape
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.task import TaskShape
     from optsched.formats.extender import Body
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
@@ -209,7 +209,7 @@ def _words(error: Exception) -> str:
 
 
 class Asking:
-    """The service of one session's extender; see `rules.outside.Outside`."""
+    """The service of one session's extender; see `plugins.outside.Outside`."""
 
     def __init__(
         self, extenders: Extenders, rule: Extender, snapshot: Snapshot, deadline_s: float

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.domain.cards import CardUse
-    from optsched.domain.numa import NumaPart
-    from optsched.domain.task import Task
+    from optsched.cluster.cards import CardUse
+    from optsched.cluster.numa import NumaPart
+    from optsched.cluster.task import Task
 
 _NOTHING: Final = "no device"
 _SHOWN: Final = 200

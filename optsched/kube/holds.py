@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.reasons import Reason
+from optsched.cluster.reasons import Reason
 from optsched.kube.backoff import Steps
 
 if TYPE_CHECKING:
-    from optsched.domain.reasons import ReasonCode
+    from optsched.cluster.reasons import ReasonCode
     from optsched.kube.cache import ClusterCache
     from optsched.session.ports import Clock
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.api.events import EventType
 from optsched.api.kinds import CONFIG_MAP, LEASE, POD
-from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.formats.pods import DecodeOptions
 from optsched.kube import notices
 from optsched.kube.binder import LiveBinder
@@ -39,9 +38,10 @@ from optsched.kube.scheduler import AlwaysLeading, Leadership, Parts, Scheduler
 from optsched.kube.solving import SolverKeeper
 from optsched.kube.waiting import Waiting
 from optsched.kube.writes import Write, writer
+from optsched.plugins.deviceshare import DeviceShare
+from optsched.plugins.volumes import Volumes
 from optsched.policy.policy import SolverKind
-from optsched.rules.deviceshare import DeviceShare
-from optsched.rules.volumes import Volumes
+from optsched.solver.cpsat.solver import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping

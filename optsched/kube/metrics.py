@@ -16,9 +16,9 @@ from prometheus_client import Counter as Total
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from optsched.domain.amounts import amount_of
-from optsched.rules.gpu_shares import GPU
-from optsched.rules.proportion import deserved_shares
+from optsched.cluster.amounts import amount_of
+from optsched.plugins.gpu_shares import GPU
+from optsched.plugins.proportion import deserved_shares
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Final
 from optsched.api.events import EventType
 from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
 from optsched.api.wellknown import MADE_GROUP_PREFIX, OVERUSE_TOLERANCE
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import TaskStatus
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.task import TaskStatus
 from optsched.formats.upstream import group_name, is_upstream
 from optsched.kube.events import REPEATS_S, Note
 from optsched.kube.ports import Ref, pod_ref
-from optsched.rules.entitled import GANG_RECLAIM, RECLAIM
+from optsched.plugins.entitled import GANG_RECLAIM, RECLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from optsched.api.kinds import Kind
     from optsched.api.podgroup import PodGroup
-    from optsched.domain.cluster import Gang
-    from optsched.domain.reasons import Reason
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Gang
     from optsched.kube.binder import Bind, Failure
     from optsched.kube.cache import ClusterCache
     from optsched.kube.errors import KubeError

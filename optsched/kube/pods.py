@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import kinds, wellknown
 from optsched.api.schema import MAX_INT32
-from optsched.domain.task import QueueGate, Task, TaskStatus
+from optsched.cluster.task import QueueGate, Task, TaskStatus
 from optsched.formats.cards import NOT_BOUND as CARDS_NOT_BOUND
 from optsched.formats.groups import AT_THEIR_END
 from optsched.formats.marks import without
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.domain.cards import CardUse
-    from optsched.domain.devices import DeviceClaim
-    from optsched.domain.numa import NumaPart
+    from optsched.cluster.cards import CardUse
+    from optsched.cluster.devices import DeviceClaim
+    from optsched.cluster.numa import NumaPart
     from optsched.formats.pods import DecodeOptions
     from optsched.formats.priorities import Priorities
     from optsched.kube.ports import Raw

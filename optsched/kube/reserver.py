@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.domain.devices import DeviceAllocation
+from optsched.cluster.devices import DeviceAllocation
 from optsched.formats.deviceclaims import FINALIZER, granted_fields
 from optsched.kube.errors import Conflict, KubeError, NotFound, Rejected
 from optsched.kube.ports import Ref
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.api.kinds import Kind
-    from optsched.domain.devices import DeviceClass, DeviceGrant
+    from optsched.cluster.devices import DeviceClass, DeviceGrant
     from optsched.kube.ports import Api, Raw
 
 TRIES: Final = 8

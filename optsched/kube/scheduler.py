@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
-from optsched.domain.decisions import Allocate, Enqueue
+from optsched.cluster.decisions import Allocate, Enqueue
+from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.extender import Extenders
 from optsched.kube.gates import Opening
 from optsched.kube.notices import Notices
@@ -23,9 +23,9 @@ from optsched.kube.ports import pod_ref
 from optsched.kube.shards import shard_patch
 from optsched.kube.status import Outcome, StatusBook, usage_patch
 from optsched.kube.writes import BUILTIN_QUEUES, beside
+from optsched.plugins.moves import SHUFFLE
+from optsched.plugins.past import half_life_of
 from optsched.policy.policy import SolverKind, without_solver
-from optsched.rules.moves import SHUFFLE
-from optsched.rules.past import half_life_of
 from optsched.session import question
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
@@ -33,9 +33,9 @@ from optsched.session.usage import UsageKeeper
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.decisions import Plan
-    from optsched.domain.shards import Sharding
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.shards import Sharding
+    from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.binder import LiveBinder
     from optsched.kube.cache import ClusterCache
     from optsched.kube.dumps import Dumps
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from optsched.kube.ports import Ref
     from optsched.kube.solving import SolverKeeper
     from optsched.kube.writes import Write
+    from optsched.plugins.contained import Fault
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
-    from optsched.rules.contained import Fault
     from optsched.session.flaws import Flaw
     from optsched.session.ports import Clock
     from optsched.session.session import Report

@@ -14,9 +14,9 @@ from optsched.api.kinds import JOB, POD_GROUP, QUEUE
 from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
 from optsched.api.queue import QueueCounts
 from optsched.api.serialize import podgroup_status_patch, queue_status_patch
-from optsched.domain.amounts import total
-from optsched.domain.cluster import GangPhase
-from optsched.domain.task import TaskStatus
+from optsched.cluster.amounts import total
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
 from optsched.formats.usage import USAGE, usage_text
 from optsched.kube.ports import Ref
 from optsched.session.status import gang_status
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from optsched.api.podgroup import PodGroup
     from optsched.api.queue import Queue as ApiQueue
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.reasons import Reason
-    from optsched.domain.usage import Usage
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.usage import Usage
     from optsched.kube.ports import Raw
     from optsched.session.status import GangStatus
 

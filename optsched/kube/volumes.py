@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
-from optsched.domain.volumes import VolumeGrant, deal
+from optsched.cluster.volumes import VolumeGrant, deal
 from optsched.formats.volumes import BOUND_BY_CONTROLLER, LOST, SELECTED_NODE
 from optsched.kube.errors import Conflict, KubeError, NotFound, ServerFault, TooMany, Unreachable
 from optsched.kube.ports import Ref
@@ -23,8 +23,8 @@ from optsched.kube.ports import Ref
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from optsched.domain.cluster import Claim
-    from optsched.domain.decisions import Allocate
+    from optsched.cluster.decisions import Allocate
+    from optsched.cluster.snapshot import Claim
     from optsched.kube.cache import ClusterCache
     from optsched.kube.ports import Api, Raw
     from optsched.kube.waiting import Waiting

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from optsched.api.kinds import POD, QUEUE
-from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
 from optsched.kube.errors import AlreadyExists, NotFound
 from optsched.kube.gates import Opening, let_go
 from optsched.kube.ports import Ref

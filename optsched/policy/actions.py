@@ -6,8 +6,8 @@ KAI-Scheduler.
 
 from __future__ import annotations
 
-from optsched.rules.plugins import Argument, Kind
-from optsched.rules.proposals import Action
+from optsched.plugins.proposals import Action
+from optsched.plugins.registry import Argument, Kind
 
 NEED_SOLVER = frozenset({"consolidation"})
 """Those that do nothing without a solver."""

@@ -16,20 +16,20 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from optsched.plugins.contained import HARMFUL, OWN_FACES
+from optsched.plugins.extension_points import Rule
+from optsched.plugins.faces import Face
+from optsched.plugins.proposals import Action, Proposer
+from optsched.plugins.registry import ALIASES, JOB_PLUGINS, PLUGINS, Argument, Kind, Plugin
+from optsched.plugins.ruleset import RuleSet
 from optsched.policy.actions import ACTIONS
 from optsched.policy.problem import PolicyError, Problem, Severity
-from optsched.rules.base import Rule
-from optsched.rules.contained import HARMFUL, OWN_FACES
-from optsched.rules.faces import Face
-from optsched.rules.plugins import ALIASES, JOB_PLUGINS, PLUGINS, Argument, Kind, Plugin
-from optsched.rules.proposals import Action, Proposer
-from optsched.rules.ruleset import RuleSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.rules.plugins import Value
-    from optsched.rules.proposals import Propose
+    from optsched.plugins.proposals import Propose
+    from optsched.plugins.registry import Value
 
 ENTRY_POINTS: Final = "optsched.plugins"
 """The group of entry points that name plugins."""

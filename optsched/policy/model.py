@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from optsched.plugins.levels import LEVELS
 from optsched.policy.access import choice_of, duration_of, fields_of, items_of, text_of, whole_of
 from optsched.policy.catalogue import BUILT_IN
 from optsched.policy.parts import (
@@ -28,16 +29,15 @@ from optsched.policy.policy import (
     SolverKind,
     build_rules,
 )
-from optsched.rules.levels import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from optsched.plugins.registry import Value
     from optsched.policy.catalogue import Catalogue
     from optsched.policy.located import Field, Node
     from optsched.policy.policy import TierPlugin
     from optsched.policy.problem import Findings
-    from optsched.rules.plugins import Value
 
 API_VERSION = "optsched.io/v1alpha1"
 KIND = "Model"

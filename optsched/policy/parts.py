@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from optsched.plugins.faces import DEFAULT_FACES, Face
+from optsched.plugins.proposals import Action
+from optsched.plugins.registry import ALIASES, HALF_LIFE, JOB_PLUGINS, Kind
 from optsched.policy.access import (
     choice_of,
     duration_of,
@@ -27,20 +30,17 @@ from optsched.policy.actions import NEED_SOLVER
 from optsched.policy.catalogue import BUILT_IN, proposer_of, rules_of
 from optsched.policy.policy import SolverKind, TierPlugin
 from optsched.policy.problem import nearest
-from optsched.rules.faces import DEFAULT_FACES, Face
-from optsched.rules.plugins import ALIASES, HALF_LIFE, JOB_PLUGINS, Kind
-from optsched.rules.proposals import Action
 from optsched.units import parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from optsched.plugins.proposals import Proposer
+    from optsched.plugins.registry import Argument, Plugin, Value
     from optsched.policy.catalogue import Catalogue
     from optsched.policy.located import Field, Node
     from optsched.policy.policy import Budgets
     from optsched.policy.problem import Findings, Spot
-    from optsched.rules.plugins import Argument, Plugin, Value
-    from optsched.rules.proposals import Proposer
 
 # --- actions -------------------------------------------------------------------------------------
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from optsched.rules.faces import DEFAULT_FACES, Face
-from optsched.rules.levels import LEVELS
-from optsched.rules.plugins import PLUGINS
-from optsched.rules.ruleset import ActiveRule, RuleSet
-from optsched.rules.wording import counted
+from optsched.plugins.faces import DEFAULT_FACES, Face
+from optsched.plugins.levels import LEVELS
+from optsched.plugins.registry import PLUGINS
+from optsched.plugins.ruleset import ActiveRule, RuleSet
+from optsched.plugins.wording import counted
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from optsched.plugins.proposals import Proposer
+    from optsched.plugins.registry import Plugin, Value
     from optsched.policy.problem import Problem
-    from optsched.rules.plugins import Plugin, Value
-    from optsched.rules.proposals import Proposer
 
 
 MOST_RESERVATIONS = 4
@@ -100,7 +100,7 @@ class Policy:
     rules
         In the order in which they are asked, with plugin, tier and faces.
     levels
-        Of the objective, the most important first; names in `optsched.rules.levels.LEVELS`.
+        Of the objective, the most important first; names in `optsched.plugins.levels.LEVELS`.
     admission, solver, budgets
         See their types.
     reservations

@@ -28,10 +28,10 @@ from optsched.policy.policy import MOST_RESERVATIONS, Budgets, Policy, SolverKin
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from optsched.plugins.registry import Value
     from optsched.policy.catalogue import Catalogue
     from optsched.policy.located import Field, Node
     from optsched.policy.problem import Findings, Spot
-    from optsched.rules.plugins import Value
 
 FIELDS = ("actions", "tiers", "configurations", "metrics", "solver", "pluginsDir")
 REQUIRED = ("actions", "tiers")

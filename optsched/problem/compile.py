@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from optsched.domain.booking import bookings_that_bind
-from optsched.domain.cluster import NO_POD_LIMIT
-from optsched.domain.devices import is_class_quota
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
+from optsched.cluster.booking import bookings_that_bind
+from optsched.cluster.devices import is_class_quota
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import NO_POD_LIMIT
+from optsched.cluster.task import TaskStatus
 from optsched.problem.arrays import LARGEST, ranges, sparse_table
 from optsched.problem.columns import NodeColumns
 from optsched.problem.problem import GangShapes, Problem, TaskClasses
@@ -27,9 +27,9 @@ from optsched.units import CPU, MEMORY, PODS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Gang, Node, Snapshot
-    from optsched.domain.task import Task, TaskShape
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import Gang, Node, Snapshot
+    from optsched.cluster.task import Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.queues import QueueArrays
     from optsched.problem.relations import Term

@@ -10,7 +10,7 @@ import numpy as np
 from optsched.problem.arrays import UNPLACED, frozen
 
 if TYPE_CHECKING:
-    from optsched.domain.decisions import Evict
+    from optsched.cluster.decisions import Evict
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.problem import Problem
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.task import TaskStatus
+from optsched.cluster.task import TaskStatus
 from optsched.problem.relations import build_relations
 from optsched.problem.running import running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from optsched.domain.task import Task
+    from optsched.cluster.task import Task
     from optsched.problem.problem import Problem
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.topology import sub_group_of
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.topology import sub_group_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from optsched.domain.cluster import Gang
-    from optsched.domain.task import Task
-    from optsched.domain.topology import TopologyRequest
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import Task
+    from optsched.cluster.topology import TopologyRequest
 
 NO_PART = -1
 """The part of a task that is in no smaller group."""

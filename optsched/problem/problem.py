@@ -13,9 +13,9 @@ from optsched.problem.arrays import frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.reasons import Reason
-    from optsched.domain.task import Task, TaskShape
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.task import Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.columns import NodeColumns
     from optsched.problem.queues import QueueArrays

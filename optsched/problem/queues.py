@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import NO_GROUPS, ROOT_QUEUE, QueueState
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import NO_GROUPS, ROOT_QUEUE, QueueState
 from optsched.problem.arrays import LARGEST, UNLIMITED, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Queue
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import Queue
     from optsched.problem.arrays import I64, Bool
 
 

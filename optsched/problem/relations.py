@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from optsched.domain.task import PodTerm, SpreadTerm, TaskStatus
+from optsched.cluster.task import PodTerm, SpreadTerm, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from optsched.domain.cluster import Node, Snapshot
-    from optsched.domain.task import HostPort, Task, TaskShape
+    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.task import HostPort, Task, TaskShape
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.columns import NodeColumns
     from optsched.problem.problem import TaskClasses

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import derived_of
+from optsched.cluster.snapshot import derived_of
 from optsched.problem.arrays import frozen
 from optsched.problem.relations import TermMatcher
 from optsched.units import PODS
@@ -18,8 +18,8 @@ from optsched.units import PODS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.domain.cluster import Gang
-    from optsched.domain.task import Task
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import Task
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
 

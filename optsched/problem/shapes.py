@@ -7,19 +7,19 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from optsched.domain.amounts import NOTHING, total
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import QueueGate, TaskStatus
+from optsched.cluster.amounts import NOTHING, total
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import QueueGate, TaskStatus
 from optsched.problem.parts import NO_PART, find_parts, standing_on
 from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Gang
-    from optsched.domain.task import Task, TaskShape
-    from optsched.domain.topology import TopologyRequest
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.topology import TopologyRequest
     from optsched.problem.parts import Part
 
 Relation = tuple[int, ...]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.problem.arrays import frozen, row_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from optsched.domain.cluster import Node, Snapshot
-    from optsched.domain.topology import Topology, TopologyRequest
+    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.topology import Topology, TopologyRequest
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.columns import NodeColumns
     from optsched.problem.shapes import GangShape

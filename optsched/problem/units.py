@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.topology import sub_group_of
+from optsched.cluster.topology import sub_group_of
 from optsched.problem.arrays import frozen
 from optsched.problem.parts import NO_PART
 from optsched.problem.topology import NOWHERE
@@ -15,7 +15,7 @@ from optsched.problem.topology import NOWHERE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.domain.task import Task
+    from optsched.cluster.task import Task
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.topology import Bound

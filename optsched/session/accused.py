@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optsched.domain.decisions import Allocate, Nominate
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.decisions import Allocate, Nominate
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.session.candidates import named_gangs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Action
-    from optsched.rules.base import Violation
-    from optsched.rules.ruleset import RuleSet
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import Violation
+    from optsched.plugins.ruleset import RuleSet
 
 
 def accused(

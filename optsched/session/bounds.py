@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.decisions import LevelStatus, Sense
-from optsched.engines.preemption.candidates import find_candidates
-from optsched.engines.victims.encode import ENDED, VICTIMS
-from optsched.engines.victims.facts import Facts
-from optsched.rules.base import is_node_level
-from optsched.rules.consolidation import CONSOLIDATE
+from optsched.cluster.decisions import LevelStatus, Sense
+from optsched.plugins.consolidation import CONSOLIDATE
+from optsched.plugins.extension_points import is_node_level
+from optsched.solver.preemption.candidates import find_candidates
+from optsched.solver.victims.encode import ENDED, VICTIMS
+from optsched.solver.victims.facts import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.domain.decisions import LevelResult
-    from optsched.engines.preemption.bound import EvictionBounds
+    from optsched.cluster.decisions import LevelResult
+    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.problem import Problem
-    from optsched.rules.ruleset import RuleSet
     from optsched.session.candidates import Candidate, Round
+    from optsched.solver.preemption.bound import EvictionBounds
 
 GANG_BY_GANG = "victims were searched gang by gang"
 """A limitation: some bound is looser than what the engine has proved without other evictions."""

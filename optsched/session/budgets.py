@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.entitled import PREEMPT, RECLAIM
+from optsched.plugins.victims import Victims, covers, unwilling
+from optsched.plugins.wording import counted
 from optsched.problem.running import running_tasks
-from optsched.rules.entitled import PREEMPT, RECLAIM
-from optsched.rules.victims import Victims, covers, unwilling
-from optsched.rules.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import Bool
     from optsched.problem.problem import Problem
-    from optsched.rules.ruleset import RuleSet
 
 SHORT_OF_ROOM = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
 """Reasons that an eviction could put an end to."""

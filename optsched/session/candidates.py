@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from functools import cached_property, cmp_to_key
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.domain.decisions import Allocate, Evict, Nominate, Sense
-from optsched.rules.base import is_node_level
+from optsched.cluster.decisions import Allocate, Evict, Nominate, Sense
+from optsched.plugins.extension_points import is_node_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Action, LevelResult
-    from optsched.engines.portfolio import Answer
-    from optsched.engines.victims.stage import Clearing
+    from optsched.cluster.decisions import Action, LevelResult
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import AnyLevel, Violation
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import AnyLevel, Violation
     from optsched.session.lending import Lending
+    from optsched.solver.portfolio import Answer
+    from optsched.solver.victims.stage import Clearing
 
 MOST_SINGLE_DROPS = 8
 """Gangs that repair drops one by one while there is time."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.decisions import Allocate
-from optsched.rules.device_claims import DeviceClaims
-from optsched.rules.deviceshare import DeviceShare
-from optsched.rules.numa_aware import NumaAware
-from optsched.rules.world import World
+from optsched.cluster.decisions import Allocate
+from optsched.plugins.device_claims import DeviceClaims
+from optsched.plugins.deviceshare import DeviceShare
+from optsched.plugins.numa_aware import NumaAware
+from optsched.plugins.world import World
 
 if TYPE_CHECKING:
-    from optsched.domain.cards import CardUse
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Action
-    from optsched.domain.devices import DeviceGrant
-    from optsched.domain.numa import NumaPart
-    from optsched.rules.ruleset import RuleSet
+    from optsched.cluster.cards import CardUse
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.devices import DeviceGrant
+    from optsched.cluster.numa import NumaPart
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.ruleset import RuleSet
 
 
 def with_cards(

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.booking import gang_end_ms
-from optsched.domain.decisions import Allocate, Enqueue, Evict, Nominate
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.booking import gang_end_ms
+from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.plugins.explain import Explainer, by_code
+from optsched.plugins.fifo import NOBODY, behind, first_in_order, held_behind
+from optsched.plugins.outcome import Outcome
+from optsched.plugins.wording import amount_text
 from optsched.problem.decisions import Decisions
-from optsched.rules.explain import Explainer, by_code
-from optsched.rules.fifo import NOBODY, behind, first_in_order, held_behind
-from optsched.rules.outcome import Outcome
-from optsched.rules.wording import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.domain.decisions import Action
+    from optsched.cluster.decisions import Action
+    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.ruleset import RuleSet
 
 
 def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Action, ...]:

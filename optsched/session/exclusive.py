@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.rules.deviceshare import EXCLUSIVE, DeviceShare
+from optsched.plugins.deviceshare import EXCLUSIVE, DeviceShare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.task import Task
-    from optsched.rules.base import Rule
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.task import Task
+    from optsched.plugins.extension_points import Rule
 
 
 def with_exclusive(snapshot: Snapshot, rules: Iterable[Rule]) -> Snapshot:

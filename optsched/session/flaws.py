@@ -8,16 +8,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from optsched.api import kinds
-from optsched.domain.cluster import ROOT_QUEUE
+from optsched.cluster.snapshot import ROOT_QUEUE
+from optsched.plugins.wording import amount_text
 from optsched.problem.queues import queue_faults
-from optsched.rules.wording import amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cluster import Gang, Queue, Snapshot
-    from optsched.domain.topology import TopologyRequest
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import Gang, Queue, Snapshot
+    from optsched.cluster.topology import TopologyRequest
     from optsched.session.guarantees import Unheld
 
 

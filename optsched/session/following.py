@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.decisions import LevelResult, LevelStatus
-from optsched.domain.progress import Incumbent, Progress, is_news
-from optsched.engines.portfolio import NO_SOLVER, judge, no_worse
+from optsched.cluster.decisions import LevelResult, LevelStatus
+from optsched.cluster.progress import Incumbent, Progress, is_news
+from optsched.plugins.outcome import Outcome
 from optsched.problem.arrays import UNPLACED
-from optsched.rules.outcome import Outcome
+from optsched.solver.portfolio import NO_SOLVER, judge, no_worse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from optsched.engines.portfolio import Answer, News
+    from optsched.plugins.extension_points import AnyLevel
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
-    from optsched.rules.base import AnyLevel
     from optsched.session.ports import Watch
+    from optsched.solver.portfolio import Answer, News
 
 RESUMED = "resumed"
 """The engine of decisions that an earlier solve has left."""

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import QueueGate
-from optsched.rules.asking import next_entries
-from optsched.rules.base import Greedy
-from optsched.rules.faces import Face
-from optsched.rules.ledger import Ledger
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.task import QueueGate
+from optsched.plugins.asking import next_entries
+from optsched.plugins.extension_points import Greedy
+from optsched.plugins.faces import Face
+from optsched.plugins.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from optsched.domain.reasons import Reason
+    from optsched.cluster.reasons import Reason
+    from optsched.plugins.outcome import Outcome
+    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.outcome import Outcome
-    from optsched.rules.ruleset import RuleSet
 
 _FOR_NODES: Final = frozenset(
     {

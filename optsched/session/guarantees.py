@@ -11,12 +11,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.cluster import ROOT_QUEUE
+from optsched.cluster.snapshot import ROOT_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.domain.cluster import Node, Queue, Snapshot
+    from optsched.cluster.snapshot import Node, Queue, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import ROOT_QUEUE
-from optsched.domain.decisions import Evict, LevelResult, LevelStatus
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.engines.greedy.pipeline import ALLOCATE, GreedyOptions, run_greedy
-from optsched.engines.portfolio import NO_SOLVER, improve, judge, settle
+from optsched.cluster.decisions import Evict, LevelResult, LevelStatus
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import ROOT_QUEUE
+from optsched.plugins.admission import Placed
+from optsched.plugins.entitled import RECLAIM
+from optsched.plugins.fifo import NOBODY, FifoLines
+from optsched.plugins.lending import LEND_IDLE, find_firmness
+from optsched.plugins.outcome import Outcome
+from optsched.plugins.proportion import Proportion, own_shares
+from optsched.plugins.weights import dominant_weights
+from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNPLACED
-from optsched.rules.admission import Placed
-from optsched.rules.entitled import RECLAIM
-from optsched.rules.fifo import NOBODY, FifoLines
-from optsched.rules.lending import LEND_IDLE, find_firmness
-from optsched.rules.outcome import Outcome
-from optsched.rules.proportion import Proportion, own_shares
-from optsched.rules.weights import dominant_weights
-from optsched.rules.wording import amount_text
+from optsched.solver.greedy.pipeline import ALLOCATE, GreedyOptions, run_greedy
+from optsched.solver.portfolio import NO_SOLVER, improve, judge, settle
 from optsched.units import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.domain.decisions import Action
-    from optsched.engines.portfolio import Search
+    from optsched.cluster.decisions import Action
+    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.ruleset import RuleSet
+    from optsched.solver.portfolio import Search
 
 _OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
 

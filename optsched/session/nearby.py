@@ -11,18 +11,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from optsched.api.wellknown import DATASETS
-from optsched.domain.stores import NO_WANTS, Wants
-from optsched.domain.task import TaskStatus
+from optsched.cluster.stores import NO_WANTS, Wants
+from optsched.cluster.task import TaskStatus
 from optsched.formats.stores import datasets_in
-from optsched.rules.data_locality import DataLocality
-from optsched.rules.nodeorder import NodeOrder
+from optsched.plugins.data_locality import DataLocality
+from optsched.plugins.nodeorder import NodeOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.task import Task
-    from optsched.rules.base import Rule
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import Task
+    from optsched.plugins.extension_points import Rule
 
 
 def with_wants(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:

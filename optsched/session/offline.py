@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.progress import Ending, is_news
+from optsched.cluster.progress import Ending, is_news
 from optsched.formats.plan import plan_document
 from optsched.formats.solveresult import (
     FileSum,
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Certificate
-    from optsched.domain.progress import Incumbent, Progress
-    from optsched.engines.cpsat.model import Limits
-    from optsched.engines.cpsat.solver import Solver
+    from optsched.cluster.decisions import Certificate
+    from optsched.cluster.progress import Incumbent, Progress
+    from optsched.cluster.snapshot import Snapshot
     from optsched.formats.solveresult import InstanceIdentity
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
     from optsched.session.session import Report
+    from optsched.solver.cpsat.model import Limits
+    from optsched.solver.cpsat.solver import Solver
 
 _PAUSE: Final = 9
 """Keeping what was found may take a tenth of the time: so much longer than it took is waited."""

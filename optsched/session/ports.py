@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Plan
-    from optsched.domain.progress import Incumbent, Progress
-    from optsched.rules.base import Violation
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.progress import Incumbent, Progress
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import Violation
 
 
 class Clock(Protocol):

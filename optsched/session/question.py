@@ -12,18 +12,18 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.cluster import Snapshot
-from optsched.domain.decisions import Allocate, Evict
-from optsched.domain.task import TaskStatus
-from optsched.engines.cpsat.model import Limits
+from optsched.cluster.decisions import Allocate, Evict
+from optsched.cluster.snapshot import Snapshot
+from optsched.cluster.task import TaskStatus
+from optsched.solver.cpsat.model import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import TypeVar
 
-    from optsched.domain.cluster import Gang, Node
-    from optsched.domain.decisions import Plan
-    from optsched.domain.task import Task
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.task import Task
 
     T = TypeVar("T")
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import TaskStatus
-from optsched.engines.greedy.reserving import Wishes, make_bookings
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.fifo import NOBODY, FifoLines
+from optsched.plugins.reservation import expectation
+from optsched.plugins.sla import Sla
 from optsched.problem.compile import compile_problem
-from optsched.rules.fifo import NOBODY, FifoLines
-from optsched.rules.reservation import expectation
-from optsched.rules.sla import Sla
+from optsched.solver.greedy.reserving import Wishes, make_bookings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from optsched.domain.booking import Booking
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.reasons import Reason
+    from optsched.cluster.booking import Booking
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
 

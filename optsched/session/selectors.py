@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.devices import evaluate_selectors
+from optsched.cluster.devices import evaluate_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.devices import DeviceNeed
+    from optsched.cluster.devices import DeviceNeed
+    from optsched.cluster.snapshot import Snapshot
 
 
 def with_verdicts(snapshot: Snapshot) -> Snapshot:

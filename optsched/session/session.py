@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import (
+from optsched.cluster.decisions import (
     Certificate,
     Enqueue,
     Evict,
@@ -24,48 +23,30 @@ from optsched.domain.decisions import (
     Plan,
     Sense,
 )
-from optsched.domain.eviction import leaving
-from optsched.domain.moves import is_successor, kept_places
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
-from optsched.engines.consolidation.stage import Means as MovingMeans
-from optsched.engines.consolidation.stage import consolidate
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.greedy.bundles import ByGang
-from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy, turns_of
-from optsched.engines.portfolio import (
-    IDEAL,
-    NO_SOLVER,
-    Answer,
-    Search,
-    improve,
-    is_ideal,
-    judge,
-)
-from optsched.engines.preemption.bound import bound_with_evictions
-from optsched.engines.preemption.solution import make_room_jointly
-from optsched.engines.shuffle import once_moved, shuffle
-from optsched.engines.victims.stage import Clearing, Means, count_victims, make_room
-from optsched.engines.victims.trial import has_foreign
+from optsched.cluster.eviction import leaving
+from optsched.cluster.moves import is_successor, kept_places
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.admission import Started
+from optsched.plugins.conformance import SYSTEM_PRIORITY, system_first
+from optsched.plugins.consolidation import CONSOLIDATE, Consolidation
+from optsched.plugins.contained import Fault, Faults, PluginFailure
+from optsched.plugins.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.plugins.extension_points import is_node_level
+from optsched.plugins.faces import Face
+from optsched.plugins.fairness import queue_shares
+from optsched.plugins.levels import build_levels
+from optsched.plugins.moves import SHUFFLE
+from optsched.plugins.outcome import Outcome
+from optsched.plugins.outside import Recorder, Recording
+from optsched.plugins.verify import verify_actions
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.running import running_tasks
 from optsched.problem.seats import nominated_seats
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
-from optsched.rules.admission import Started
-from optsched.rules.base import is_node_level
-from optsched.rules.conformance import SYSTEM_PRIORITY, system_first
-from optsched.rules.consolidation import CONSOLIDATE, Consolidation
-from optsched.rules.contained import Fault, Faults, PluginFailure
-from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
-from optsched.rules.faces import Face
-from optsched.rules.fairness import queue_shares
-from optsched.rules.levels import build_levels
-from optsched.rules.moves import SHUFFLE
-from optsched.rules.outcome import Outcome
-from optsched.rules.outside import Recorder, Recording
-from optsched.rules.verify import verify_actions
 from optsched.session.accused import accused
 from optsched.session.bounds import EvictionScope, can_evict
 from optsched.session.budgets import Protection, with_budgets
@@ -89,22 +70,41 @@ from optsched.session.lending import Decided, find_withheld, lend_idle, without_
 from optsched.session.nearby import with_wants
 from optsched.session.reserving import Reserved, expected, reserve
 from optsched.session.selectors import with_verdicts
+from optsched.solver.consolidation.stage import Means as MovingMeans
+from optsched.solver.consolidation.stage import consolidate
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.greedy.bundles import ByGang
+from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy, turns_of
+from optsched.solver.portfolio import (
+    IDEAL,
+    NO_SOLVER,
+    Answer,
+    Search,
+    improve,
+    is_ideal,
+    judge,
+)
+from optsched.solver.preemption.bound import bound_with_evictions
+from optsched.solver.preemption.solution import make_room_jointly
+from optsched.solver.shuffle import once_moved, shuffle
+from optsched.solver.victims.stage import Clearing, Means, count_victims, make_room
+from optsched.solver.victims.trial import has_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from optsched.domain.booking import Booking
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.decisions import Action
-    from optsched.domain.progress import Incumbent, Progress
-    from optsched.engines.cpsat.solver import Solver
+    from optsched.cluster.booking import Booking
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.progress import Incumbent, Progress
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.plugins.extension_points import AnyLevel, Violation
+    from optsched.plugins.outside import Outside
     from optsched.policy.policy import Policy
     from optsched.problem.arrays import I64
     from optsched.problem.problem import Problem
-    from optsched.rules.base import AnyLevel, Violation
-    from optsched.rules.outside import Outside
     from optsched.session.flaws import Flaw
     from optsched.session.ports import Clock, Incidents, Watch
+    from optsched.solver.cpsat.solver import Solver
 
 
 _REACH = {

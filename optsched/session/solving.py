@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import WorkerProcess
 from optsched.policy.policy import SolverKind
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Allocate, Enqueue
-from optsched.domain.task import TaskStatus
+from optsched.cluster.decisions import Allocate, Enqueue
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang
-    from optsched.domain.decisions import Plan
-    from optsched.domain.reasons import Reason
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Gang
 
 
 @dataclass(frozen=True, slots=True)

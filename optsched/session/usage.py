@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.amounts import total
-from optsched.domain.usage import Usage
-from optsched.rules.world import add_into
+from optsched.cluster.amounts import total
+from optsched.cluster.usage import Usage
+from optsched.plugins.world import add_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.cluster.snapshot import Gang, Snapshot
 
 WRITTEN_EVERY_MS: Final = 30_000
 """How often what a queue has used is written down at most."""

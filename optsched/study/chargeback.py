@@ -14,8 +14,8 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.wellknown import CRATER_USER, USER
-from optsched.domain.amounts import amount_of
-from optsched.domain.task import TaskStatus
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.task import TaskStatus
 from optsched.study.simulation.devices import milli_on
 from optsched.study.simulation.record import (
     Bind,
@@ -33,9 +33,9 @@ from optsched.units import CPU
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.task import Task, TaskShape
-    from optsched.domain.trace import Arrival, Trace
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.trace import Arrival, Trace
     from optsched.study.simulation.record import Event, Place
 
 HOUR_US: Final = 3_600_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optsched.rules.faces import DEFAULT_FACES, Face
-from optsched.rules.levels import LEVELS
+from optsched.plugins.faces import DEFAULT_FACES, Face
+from optsched.plugins.levels import LEVELS
 from optsched.units import format_duration_ms
 
 if TYPE_CHECKING:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optsched.domain.decisions import Allocate
+from optsched.cluster.decisions import Allocate
 from optsched.formats.marks import time_text
 from optsched.formats.snapshot import assemble
-from optsched.rules.past import half_life_of
+from optsched.plugins.past import half_life_of
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
     from optsched.formats.pods import DecodeOptions
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
-from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import Taint, TaintEffect, Task, TaskShape, TaskStatus, Toleration
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.cluster.task import Taint, TaintEffect, Task, TaskShape, TaskStatus, Toleration
 from optsched.study.generate import GIB, GPU
 from optsched.units import CPU, MEMORY, PODS
 

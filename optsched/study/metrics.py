@@ -12,9 +12,9 @@ from heapq import heappop, heappush
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.amounts import amount_of
-from optsched.rules.fragmentation import Kind, typical
-from optsched.rules.sla import own_waiting_ms
+from optsched.cluster.amounts import amount_of
+from optsched.plugins.fragmentation import Kind, typical
+from optsched.plugins.sla import own_waiting_ms
 from optsched.study.simulation.devices import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.study.simulation.record import (
     Bind,
@@ -32,10 +32,10 @@ from optsched.units import CPU
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from optsched.domain.cluster import Gang, Node
-    from optsched.domain.task import Task
-    from optsched.domain.topology import Topology
-    from optsched.domain.trace import Arrival, Trace
+    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.task import Task
+    from optsched.cluster.topology import Topology
+    from optsched.cluster.trace import Arrival, Trace
     from optsched.study.simulation.record import Event, Place
 
 UNFAIR: Final = 1.1

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optsched.domain.amounts import amount_of
-from optsched.domain.decisions import Allocate, Evict, Nominate
-from optsched.domain.progress import relative_gap
-from optsched.domain.trace import Arrival, Trace
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.progress import relative_gap
+from optsched.cluster.trace import Arrival, Trace
 from optsched.study.metrics import Fragmentation, Nearness, jain_index
 from optsched.study.simulation.devices import WHOLE, GpuBook, gpus_of, vgpu_milli
 from optsched.study.simulation.record import Place
@@ -18,9 +18,9 @@ from optsched.units import CPU
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Plan
-    from optsched.domain.task import Task
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.task import Task
 
 
 @dataclass(frozen=True, slots=True)

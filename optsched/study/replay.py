@@ -11,7 +11,7 @@ from platform import python_version
 from typing import TYPE_CHECKING, Any
 
 from optsched import __version__
-from optsched.domain.trace import sound_trace
+from optsched.cluster.trace import sound_trace
 from optsched.formats.instances import read_instance
 from optsched.formats.problems import InstanceError
 from optsched.formats.traces.own import is_own, read_own
@@ -30,13 +30,13 @@ from optsched.study.synthetic import synthetic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.domain.cluster import Node
-    from optsched.domain.trace import Trace, TraceProblem
-    from optsched.engines.cpsat.solver import Solver
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.trace import Trace, TraceProblem
     from optsched.formats.instances import Instance
     from optsched.formats.problems import ObjectProblem
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
+    from optsched.solver.cpsat.solver import Solver
     from optsched.study.chargeback import Chargeback
     from optsched.study.metrics import JobTimes, Metrics
     from optsched.study.story import Story

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import POD_GROUP
-from optsched.domain.cluster import GangPhase
+from optsched.cluster.snapshot import GangPhase
 from optsched.formats.snapshot import assemble
 from optsched.session.session import expected_starts, waiting_lines
 from optsched.study.objects import is_pod_of, key_of
@@ -14,8 +14,8 @@ from optsched.study.objects import is_pod_of, key_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.domain.booking import Booking
-    from optsched.domain.cluster import Gang
+    from optsched.cluster.booking import Booking
+    from optsched.cluster.snapshot import Gang
     from optsched.study.objects import Means
 
     Manifest = Mapping[str, Any]

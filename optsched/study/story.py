@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from optsched.domain.amounts import amount_of
+from optsched.cluster.amounts import amount_of
 from optsched.study.simulation.devices import WHOLE, GpuBook, gpu_milli, gpus_of, milli_on
 from optsched.study.simulation.record import (
     Bind,
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from optsched.domain.cluster import Node
-    from optsched.domain.reasons import Reason
-    from optsched.domain.task import Task, TaskShape
-    from optsched.domain.trace import Trace
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.cluster.trace import Trace
     from optsched.study.simulation.record import Event, Place
 
 GOES_ON: Final = ""

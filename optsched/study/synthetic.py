@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.api.wellknown import HOSTNAME
-from optsched.domain.cluster import Node, Queue, alike_gang
-from optsched.domain.task import TaskShape
-from optsched.domain.trace import Arrival, Trace
+from optsched.cluster.snapshot import Node, Queue, alike_gang
+from optsched.cluster.task import TaskShape
+from optsched.cluster.trace import Arrival, Trace
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:

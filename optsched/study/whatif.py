@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import POD, POD_GROUP, find_kind
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Allocate, Enqueue, Evict, Nominate
+from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
+from optsched.cluster.snapshot import GangPhase
 from optsched.formats.marks import time_text
 from optsched.formats.snapshot import assemble
 from optsched.session.session import expected_starts, run_session
@@ -20,10 +20,10 @@ from optsched.study.objects import is_pod_of, key_of, name_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.booking import Booking
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.decisions import Certificate, Plan
-    from optsched.domain.reasons import Reason
+    from optsched.cluster.booking import Booking
+    from optsched.cluster.decisions import Certificate, Plan
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.formats.problems import ObjectProblem
     from optsched.formats.snapshot import Assembled
     from optsched.study.objects import Means

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.decisions import Evict, LevelStatus, Sense
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Evict, LevelStatus, Sense
 from optsched.formats.instances import read_instance
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, judge_actions, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.shared import shared
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import LevelResult
+    from optsched.cluster.decisions import LevelResult
+    from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
     from optsched.session.session import Report
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import optsched
-from optsched.domain.decisions import Evict
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Evict
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from optsched.study.simulation.record import Start, Stop
 from optsched.study.simulation.simulator import Options, Simulation
 from tests.support.replays import times
@@ -20,7 +20,7 @@ from tests.support.shared import shared
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
 
 EXACT = Limits(budget_ms=None, num_workers=1)
 

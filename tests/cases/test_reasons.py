@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import optsched
-from optsched.domain.cluster import GangPhase, Queue
-from optsched.domain.reasons import ReasonCode
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
@@ -15,8 +15,8 @@ from tests.support.shared import shared
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.reasons import Reason
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Snapshot
 
 POLICY = without_solver(load_policy("volcano-default", lambda _: ""))
 

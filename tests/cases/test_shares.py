@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.amounts import Amounts, amounts, total
-from optsched.domain.cluster import Gang, Node, Queue, Snapshot
-from optsched.domain.decisions import Allocate, Evict, Nominate, Plan
-from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.cluster.amounts import Amounts, amounts, total
+from optsched.cluster.decisions import Allocate, Evict, Nominate, Plan
+from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
+from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.formats.instances import read_instance
 from optsched.policy.load import load_policy
 from optsched.session.session import Report, Surroundings, run_session

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 import optsched
-from optsched.domain.decisions import Evict
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Evict
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import limits_of
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.shared import shared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
 
 
 def decide(name: str, model: str = "volcano-default", solver: str = "cpsat") -> Plan:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from optsched.cli import pack
 from optsched.cli.main import main
-from optsched.engines.packing.solve import quick_packing
+from optsched.study.packing.solve import quick_packing
 from tests.support.disk import fill_for
 
 if TYPE_CHECKING:

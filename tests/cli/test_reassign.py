@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from optsched.cli import reassign
 from optsched.cli.main import main
-from optsched.domain.reassignment import cost_of, wrong_with
-from optsched.engines.reassignment.solve import quick_reassignment
-from optsched.formats.roadef import read_reassignment
+from optsched.study.reassignment.problem import cost_of, wrong_with
+from optsched.study.reassignment.roadef import read_reassignment
+from optsched.study.reassignment.solve import quick_reassignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

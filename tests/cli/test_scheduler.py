@@ -12,7 +12,7 @@ import pytest
 
 from optsched.cli.flags import translate
 from optsched.cli.scheduler import GRAMMAR
-from optsched.domain.shards import Sharding, ShardMode
+from optsched.cluster.shards import Sharding, ShardMode
 from optsched.kube import live
 from optsched.kube.client import ConfigError
 from optsched.kube.lease import Election, LeaseTimes

@@ -18,7 +18,7 @@ from optsched.cli import solving
 from optsched.cli.keeping import KeepError, check_writable, keep_text
 from optsched.cli.main import main
 from optsched.cli.showprogress import progress_text
-from optsched.domain.progress import Progress
+from optsched.cluster.progress import Progress
 from optsched.formats.solveresult import SolveResult, checksum, read_result
 from tests.support.disk import full
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from tests.conformance.play import Played
     from tests.conformance.scenarios import Scenario
 

@@ -6,18 +6,18 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optsched.domain.decisions import Allocate, Evict, Nominate
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
-from optsched.rules.verify import verify_actions
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.plugins.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
 from optsched.session.status import gang_status, plan_by_gang
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Snapshot
     from optsched.policy import Policy
 
 GONE = "1970-01-01T00:00:00Z"

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optsched.domain.cluster import Gang, Queue, Snapshot
-from optsched.domain.task import Task, TaskShape, TaskStatus
-from optsched.domain.topology import sub_group_of
-from optsched.engines.greedy.book import scorers_of
-from optsched.engines.greedy.equivalence import GangClasses
-from optsched.engines.greedy.evicting import Evicting
-from optsched.engines.greedy.faces import Faces
-from optsched.engines.greedy.order import GangOrder
-from optsched.engines.greedy.placing import Placing
-from optsched.engines.masks import static_mask
-from optsched.engines.shuffle import shuffle
+from optsched.cluster.snapshot import Gang, Queue, Snapshot
+from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.cluster.topology import sub_group_of
+from optsched.plugins.ledger import Ledger
+from optsched.plugins.network_topology import NetworkTopology
 from optsched.problem.compile import compile_problem
 from optsched.problem.running import running_tasks
-from optsched.rules.ledger import Ledger
-from optsched.rules.network_topology import NetworkTopology
+from optsched.solver.greedy.book import scorers_of
+from optsched.solver.greedy.equivalence import GangClasses
+from optsched.solver.greedy.evicting import Evicting
+from optsched.solver.greedy.faces import Faces
+from optsched.solver.greedy.order import GangOrder
+from optsched.solver.greedy.placing import Placing
+from optsched.solver.masks import static_mask
+from optsched.solver.shuffle import shuffle
 from optsched.units import parse_duration_ms
 from tests.conformance.scenarios import GROUP
 

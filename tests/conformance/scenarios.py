@@ -12,13 +12,13 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from optsched.domain.cluster import Load
-from optsched.domain.shards import NO_SHARDING, Shard, Sharding, ShardMode
+from optsched.cluster.shards import NO_SHARDING, Shard, Sharding, ShardMode
+from optsched.cluster.snapshot import Load
 from optsched.formats.snapshot import assemble
+from optsched.plugins.ruleset import RuleSet
 from optsched.policy.load import parse_policy
 from optsched.policy.parts import derive_levels
 from optsched.policy.policy import build_rules
-from optsched.rules.ruleset import RuleSet
 from optsched.units import parse_time_ms
 from tests.conformance.stand_ins import stand_ins
 from tests.support.shared import found
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.policy import Policy
 
 GROUP = "scheduling.k8s.io/group-name"

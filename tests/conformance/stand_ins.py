@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optsched.plugins.extension_points import Bar, Greedy, Rule
+from optsched.plugins.faces import Face
+from optsched.plugins.ruleset import ActiveRule
 from optsched.problem.running import running_tasks
-from optsched.rules.base import Bar, Greedy, Rule
-from optsched.rules.faces import Face
-from optsched.rules.ruleset import ActiveRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from optsched.plugins.ledger import Ledger
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
-    from optsched.rules.ledger import Ledger
 
 
 class Rejecter(Rule):

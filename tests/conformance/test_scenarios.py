@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from _pytest.mark import ParameterSet
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.session.session import Surroundings
     from tests.conformance.play import Played
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from optsched.domain.reasons import ReasonCode
+from optsched.cluster.reasons import ReasonCode
 from tests.support.pages import ROOT
 
 

@@ -8,9 +8,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from optsched.plugin import View
+from optsched.plugins.contained import OWN_FACES
+from optsched.plugins.outside import Verb
 from optsched.policy.load import parse_policy
-from optsched.rules.contained import OWN_FACES
-from optsched.rules.outside import Verb
 from tests.support.pages import ROOT, fences
 
 if TYPE_CHECKING:

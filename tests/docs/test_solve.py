@@ -7,7 +7,7 @@ import re
 import pytest
 
 from optsched.cli.solve import solve
-from optsched.domain.progress import Ending
+from optsched.cluster.progress import Ending
 from optsched.formats.solveresult import SCHEMA
 from tests.support.pages import ROOT
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.domain.cards import NO_LIMIT, Card, CardRequest, CardUse
+from optsched.cluster.cards import NO_LIMIT, Card, CardRequest, CardUse
 from optsched.formats.cards import use_marks
 from optsched.formats.encode import encode
 from optsched.formats.nodes import parse_node

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optsched.domain.devices import DeviceId, DeviceNeed, Version, is_class_quota
+from optsched.cluster.devices import DeviceId, DeviceNeed, Version, is_class_quota
 from optsched.formats.deviceclaims import (
     ClaimBook,
     parse_device_claim,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from optsched.domain.cluster import Claim, Gang, Owner, Snapshot
-from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import Claim, Gang, Owner, Snapshot
 from optsched.formats.encode import encode, write_bundle
 from optsched.formats.instances import read_instance
 from optsched.formats.openb import read_openb

@@ -7,9 +7,9 @@ import pytest
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
-from optsched.domain.cluster import Gang, GangPhase, Queue, QueueState
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
+from optsched.cluster.task import Task, TaskShape, TaskStatus
 from optsched.formats.groups import (
     Loner,
     gang_of_group,

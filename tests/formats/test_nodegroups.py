@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.domain.cluster import NO_GROUPS, NodeGroups, Queue
+from optsched.cluster.snapshot import NO_GROUPS, NodeGroups, Queue
 from optsched.formats.encode import encode
 from optsched.formats.snapshot import assemble
 

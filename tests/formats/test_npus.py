@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optsched.domain.cards import CardRequest, CardUse, Chip, Template
+from optsched.cluster.cards import CardRequest, CardUse, Chip, Template
 from optsched.formats.cards import bind_marks, use_marks
 from optsched.formats.encode import encode
 from optsched.formats.geometries import DeviceTable, parse_device_table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.domain.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
 from optsched.formats.encode import encode
 from optsched.formats.numa import parse_numa
 from optsched.formats.numa_pods import decision_marks, numa_parts

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.amounts import amount_of
-from optsched.domain.cluster import Gang
-from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import DeviceRequest, Task, TaskShape, TaskStatus
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import Gang
+from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
 from optsched.formats.instances import read_instance
 from optsched.formats.openb import GPU, read_openb
 from optsched.formats.problems import InstanceError
@@ -18,7 +18,7 @@ from tests.support.shared import shared
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,1024,2,T4\nn0,32000,512,0,\n"
 HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time\n"

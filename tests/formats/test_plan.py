@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.domain.cards import CardUse
-from optsched.domain.decisions import (
+from optsched.cluster.cards import CardUse
+from optsched.cluster.decisions import (
     Allocate,
     Certificate,
     Enqueue,
@@ -24,9 +24,9 @@ from optsched.domain.decisions import (
     QueueShare,
     Sense,
 )
-from optsched.domain.devices import DeviceGrant, DeviceId
-from optsched.domain.numa import NumaPart
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.numa import NumaPart
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.plan import (
     SCHEMA,
     PlanDocument,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import (
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.task import (
     DeviceRequest,
     HostPort,
     PodTerm,

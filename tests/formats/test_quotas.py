@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from optsched.domain.cluster import Quota
+from optsched.cluster.snapshot import Quota
 from optsched.formats.quotas import parse_quota
 
 

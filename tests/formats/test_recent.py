@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optsched.domain.task import TaskShape
+from optsched.cluster.task import TaskShape
 from optsched.formats.pods import PodDecoder
 from optsched.formats.recent import Interned, Recent
 from tests.formats.objects import pod

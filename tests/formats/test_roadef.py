@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.reassignment import ReassignmentCost, cost_of, wrong_with
 from optsched.formats.problems import InstanceError
-from optsched.formats.roadef import parse_reassignment, read_reassignment
+from optsched.study.reassignment.problem import ReassignmentCost, cost_of, wrong_with
+from optsched.study.reassignment.roadef import parse_reassignment, read_reassignment
 from tests.support.shared import shared
 
 if TYPE_CHECKING:

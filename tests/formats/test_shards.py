@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.domain.shards import Shard, Sharding, ShardMode
+from optsched.cluster.shards import Shard, Sharding, ShardMode
 from optsched.formats.encode import encode
 from optsched.formats.pods import DecodeOptions
 from optsched.formats.snapshot import assemble

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.domain.cluster import Claim, Queue, Snapshot
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import TaskStatus
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.snapshot import Claim, Queue, Snapshot
+from optsched.cluster.task import TaskStatus
 from optsched.formats.pods import DecodeOptions
 from optsched.formats.snapshot import Assembled, assemble
 from tests.formats.objects import CSI, csi_node, group, node, pod, queue, thing

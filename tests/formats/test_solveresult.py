@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optsched.domain.decisions import Plan
-from optsched.domain.progress import Ending, Incumbent, Progress, relative_gap
+from optsched.cluster.decisions import Plan
+from optsched.cluster.progress import Ending, Incumbent, Progress, relative_gap
 from optsched.formats.plan import plan_document, write_plan
 from optsched.formats.solveresult import (
     SCHEMA,

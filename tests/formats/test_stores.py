@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.domain.stores import EMPTY_STORE, NO_WANTS, Store, Wants
+from optsched.cluster.stores import EMPTY_STORE, NO_WANTS, Store, Wants
 from optsched.formats.nodes import parse_node
 from optsched.formats.pods import PodDecoder
 from optsched.formats.stores import full_name

@@ -8,8 +8,8 @@ import pytest
 
 from optsched.api.hypernode import parse_hypernode
 from optsched.api.podgroup import parse_podgroup
-from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.topology import (
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.topology import (
     HyperNode,
     SubGroupRule,
     Topology,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.topology import TopologyRequest
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.topology import TopologyRequest
 from optsched.formats.encode import encode
 from optsched.formats.snapshot import assemble
 from tests.formats.objects import group, meta, pod

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.domain.cluster import Queue, Snapshot
-from optsched.domain.usage import Usage
+from optsched.cluster.snapshot import Queue, Snapshot
+from optsched.cluster.usage import Usage
 from optsched.formats.encode import encode
 from optsched.formats.snapshot import assemble
 from optsched.formats.usage import USAGE, read_usage, usage_text

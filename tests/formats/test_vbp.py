@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.domain.packing import ItemKind, volume_bound, wrong_with_bins
 from optsched.formats.problems import InstanceError
-from optsched.formats.vbp import parse_vbp, read_vbp
+from optsched.study.packing.problem import ItemKind, volume_bound, wrong_with_bins
+from optsched.study.packing.vbp import parse_vbp, read_vbp
 from tests.support.packing import published
 from tests.support.shared import shared
 

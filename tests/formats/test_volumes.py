@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from optsched.domain.cluster import Claim
-from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import Claim
 from optsched.formats.volumes import Storage, parse_claim, parse_csi_node
 from tests.formats.objects import CSI, csi_node, thing, volume
 

@@ -25,13 +25,13 @@ from optsched.api.podgroup import parse_podgroup
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.queue import parse_queue
 from optsched.api.schedulinggroup import parse_scheduling_group
+from optsched.cluster.cel import CelError, Unsupported, compile_selector
+from optsched.cluster.devices import DeviceId, PooledDevice
+from optsched.cluster.moves import read_moves
 from optsched.controllers.hypernode import ConfigError, read_sources
 from optsched.controllers.job.plugins.flags import read_flags
 from optsched.controllers.job.scene import read_mark
 from optsched.controllers.ufm import UfmError, read_links
-from optsched.domain.cel import CelError, Unsupported, compile_selector
-from optsched.domain.devices import DeviceId, PooledDevice
-from optsched.domain.moves import read_moves
 from optsched.formats.budgets import parse_budget
 from optsched.formats.deviceclaims import parse_device_claim, parse_device_class, parse_slice
 from optsched.formats.extender import Verb, read_refusals, read_reply
@@ -43,7 +43,6 @@ from optsched.formats.plan import parse_plan, read_plan
 from optsched.formats.pods import DecodeOptions, PodDecoder
 from optsched.formats.problems import InstanceError
 from optsched.formats.quotas import parse_quota
-from optsched.formats.roadef import parse_reassignment
 from optsched.formats.snapshot import assemble
 from optsched.formats.solveresult import parse_result, read_result
 from optsched.formats.text import Document, read_json, read_yaml, write_yaml
@@ -55,11 +54,12 @@ from optsched.formats.traces.own import read_own
 from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
 from optsched.formats.usage import read_usage
-from optsched.formats.vbp import parse_vbp
 from optsched.formats.volumes import parse_csi_node
 from optsched.policy import parse_policy
 from optsched.policy.problem import PolicyError
 from optsched.study.instances.catalogue import read_catalogue
+from optsched.study.packing.vbp import parse_vbp
+from optsched.study.reassignment.roadef import parse_reassignment
 from optsched.units import (
     QuantityError,
     parse_amount,

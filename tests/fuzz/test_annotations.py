@@ -14,12 +14,12 @@ from optsched.formats.encode import encode
 from optsched.formats.snapshot import assemble
 from optsched.formats.traces.philly import read_philly
 from optsched.formats.usage import USAGE
+from optsched.plugins import strategy_fit
 from optsched.policy.load import load_policy
-from optsched.rules import strategy_fit
 from optsched.session.session import Surroundings, run_session
 from tests.formats.objects import group, node, pod, queue
 from tests.fuzz.parsers import NODE, POD
-from tests.rules.test_device_claims import GROUP
+from tests.plugins.test_device_claims import GROUP
 
 KEYS = sorted(
     {

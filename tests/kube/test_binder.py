@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optsched.api.kinds import NODE, POD, RESOURCE_CLAIMS
-from optsched.domain.cards import CardUse
-from optsched.domain.decisions import Allocate, Certificate, Enqueue, Plan
-from optsched.domain.devices import DeviceGrant, DeviceId
-from optsched.domain.numa import NumaPart
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import TaskStatus
+from optsched.cluster.cards import CardUse
+from optsched.cluster.decisions import Allocate, Certificate, Enqueue, Plan
+from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.numa import NumaPart
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.task import TaskStatus
 from optsched.kube.binder import FAULTS, Bind, Failure, LiveBinder, Surroundings
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import (

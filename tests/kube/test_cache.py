@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optsched.api import kinds
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import TaskStatus
 from optsched.formats.index import READ_KINDS
 from optsched.formats.pods import DecodeOptions, PodDecoder, is_gone
 from optsched.formats.snapshot import assemble
@@ -35,7 +35,7 @@ from tests.kube.cluster import Objects, key_of, kind_of
 from tests.support.effort import EFFORT
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.cluster.snapshot import Gang, Snapshot
 
 IN_G = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
 OPTIONS = DecodeOptions(scheduler_names=("volcano", "optsched"))

@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.decisions import Certificate, Plan
+from optsched.cluster.decisions import Certificate, Plan
 from optsched.formats.instances import read_instance
 from optsched.formats.plan import read_plan
 from optsched.kube.dumps import KEPT, Dumps
-from optsched.rules.base import Violation
+from optsched.plugins.extension_points import Violation
 from tests.support.small import cluster, gang, node, shape
 
 if TYPE_CHECKING:

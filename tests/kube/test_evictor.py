@@ -7,9 +7,9 @@ import pytest
 
 from optsched.api.kinds import POD, POD_GROUP
 from optsched.api.wellknown import EVICTED
-from optsched.domain.decisions import Allocate, Certificate, Evict, Nominate, Plan
-from optsched.domain.moves import MOVES, read_moves
-from optsched.domain.task import TaskStatus
+from optsched.cluster.decisions import Allocate, Certificate, Evict, Nominate, Plan
+from optsched.cluster.moves import MOVES, read_moves
+from optsched.cluster.task import TaskStatus
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import (
     Conflict,
@@ -29,8 +29,8 @@ from tests.formats.objects import group, node, pod
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
-    from optsched.domain.decisions import Action
-    from optsched.domain.task import Task
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.task import Task
     from optsched.kube.errors import KubeError
     from optsched.kube.evictor import Victim
     from optsched.kube.writes import Write

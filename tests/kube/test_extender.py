@@ -17,10 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from optsched.domain.cluster import GangPhase, Owner
-from optsched.domain.reasons import ReasonCode
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.snapshot import GangPhase, Owner
 from optsched.formats.encode import encode
 from optsched.formats.snapshot import assemble
 from optsched.kube.clock import SystemClock
@@ -28,6 +26,8 @@ from optsched.kube.extender import MOST_BYTES, Extenders
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import cluster, gang, node, running, shape
 
 EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)

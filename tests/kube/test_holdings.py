@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from optsched.api import kinds
-from optsched.domain.cards import CardUse
-from optsched.domain.numa import NumaPart
+from optsched.cluster.cards import CardUse
+from optsched.cluster.numa import NumaPart
 from optsched.formats.pods import DecodeOptions
 from optsched.kube.cache import ClusterCache
 from optsched.kube.watch import Changed, Deleted

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from optsched.domain.cluster import Queue
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Queue
 from optsched.kube.metrics import Metrics, QueueFigures
+from optsched.plugins.extension_points import Violation
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.rules.base import Violation
 from optsched.session.session import Surroundings, run_session
 from tests.kube.fakes import FakeClock
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang
+    from optsched.cluster.snapshot import Gang
     from optsched.session.session import Report
 
 POLICY = without_solver(load_policy("volcano-default", Path.read_text))

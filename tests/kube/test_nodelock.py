@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from optsched.api.kinds import NODE
-from optsched.domain.cards import CardUse
-from optsched.domain.decisions import Allocate
+from optsched.cluster.cards import CardUse
+from optsched.cluster.decisions import Allocate
 from optsched.kube.binder import LiveBinder, Surroundings
 from optsched.kube.errors import Conflict, Forbidden
 from optsched.kube.nodelock import LOCK, PATIENCE_S, NodeLocks

@@ -8,8 +8,8 @@ import pytest
 from optsched.api.events import EventType
 from optsched.api.podgroup import parse_podgroup
 from optsched.api.wellknown import OVERUSE_TOLERANCE
-from optsched.domain.decisions import Evict
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.decisions import Evict
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.kube.binder import Bind, Failure
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import TooMany
@@ -30,7 +30,7 @@ from tests.kube.cluster import Objects
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.kube.events import Note
 
 NO_ROOM = Reason(ReasonCode.RESOURCES, "8 cpu are missing")

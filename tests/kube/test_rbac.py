@@ -16,8 +16,8 @@ from optsched.api.kinds import (
     RESOURCE_CLAIMS,
     SCHEDULING_POD_GROUPS,
 )
-from optsched.domain.devices import DeviceGrant, DeviceId
-from optsched.domain.usage import Usage
+from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.usage import Usage
 from optsched.formats.index import READ_KINDS
 from optsched.formats.text import Document, read_yaml
 from optsched.kube.errors import Unreachable

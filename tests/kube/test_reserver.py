@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import POD, RESOURCE_CLAIMS
-from optsched.domain.devices import DeviceClass, DeviceGrant, DeviceId
+from optsched.cluster.devices import DeviceClass, DeviceGrant, DeviceId
 from optsched.formats.deviceclaims import FINALIZER
 from optsched.kube.errors import Conflict, Rejected, Unreachable
 from optsched.kube.ports import Ref

@@ -11,7 +11,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE
-from optsched.engines.cpsat.model import Limits
 from optsched.formats.usage import read_usage
 from optsched.kube import scheduler as module
 from optsched.kube.binder import LiveBinder, Surroundings
@@ -33,6 +32,7 @@ from optsched.policy.catalogue import Shelf
 from optsched.policy.reload import PolicyWatch
 from optsched.session.question import limits_for
 from optsched.session.session import run_session
+from optsched.solver.cpsat.model import Limits
 from tests.formats.objects import group, node, pod, queue
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 

@@ -10,7 +10,7 @@ from optsched.kube.solving import RETRY_S, SolverKeeper
 from tests.kube.fakes import FakeClock, running, waiting
 
 if TYPE_CHECKING:
-    from optsched.engines.cpsat.model import Limits, Model, Solution
+    from optsched.solver.cpsat.model import Limits, Model, Solution
 
 
 class FakeSolver:

@@ -9,7 +9,7 @@ import pytest
 
 from optsched.api.kinds import POD_GROUP, QUEUE
 from optsched.api.podgroup import parse_podgroup
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.kube.cache import ClusterCache
 from optsched.kube.ports import Ref
 from optsched.kube.status import (

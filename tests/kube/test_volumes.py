@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
-from optsched.domain.decisions import Allocate, Certificate, Plan
-from optsched.domain.reasons import ReasonCode
+from optsched.cluster.decisions import Allocate, Certificate, Plan
+from optsched.cluster.reasons import ReasonCode
 from optsched.kube.binder import Bind, Failure, LiveBinder, Surroundings
 from optsched.kube.cache import ClusterCache
 from optsched.kube.errors import Forbidden, Unreachable

@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
-from optsched.domain.decisions import Allocate, Evict, Nominate
+from optsched.cluster.decisions import Allocate, Evict, Nominate
 from tests.oracle.checks import Finding, refused
 from tests.oracle.manifests import gang_of, key_of, timestamp
 from tests.oracle.proofs import check_starvation
@@ -15,7 +15,7 @@ from tests.oracle.sessions import Worth, decide, described, policy_of, snapshot_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
     from tests.oracle.manifests import Cluster, Manifest
 
 SESSIONS = 10

@@ -22,7 +22,7 @@ from tests.oracle.sessions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
     from optsched.session.session import Report
     from tests.oracle.manifests import Cluster

@@ -15,7 +15,7 @@ from tests.oracle.sessions import Worth, decide, described, first_loss, policy_o
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
     from tests.oracle.manifests import Cluster
 
 _HALF = "other-half"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate, Sense
+from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate, Sense
+from optsched.plugins.admission import ADMISSION
 from optsched.policy.load import is_shipped
-from optsched.rules.admission import ADMISSION
 from tests.oracle.checks import Finding
 from tests.oracle.manifests import gang_of
 from tests.oracle.sessions import (
@@ -32,8 +32,8 @@ from tests.oracle.sessions import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Action, Certificate
+    from optsched.cluster.decisions import Action, Certificate
+    from optsched.cluster.snapshot import Snapshot
     from tests.oracle.manifests import Cluster
     from tests.oracle.sessions import Difference
 

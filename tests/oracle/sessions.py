@@ -7,20 +7,20 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optsched.domain.decisions import Sense
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Sense
 from optsched.formats.snapshot import assemble
 from optsched.policy.load import is_shipped, load_policy
 from optsched.policy.policy import SolverKind
 from optsched.session.session import Surroundings, judge_actions, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.oracle.manifests import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Action, Plan
+    from optsched.cluster.decisions import Action, Plan
+    from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
     from optsched.session.session import Report
     from tests.oracle.manifests import Cluster

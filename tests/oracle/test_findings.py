@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.domain.decisions import Allocate, Evict
+from optsched.cluster.decisions import Allocate, Evict
 from tests.oracle.chains import check_calm
 from tests.oracle.checks import check_session
 from tests.oracle.manifests import Cluster, Manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from optsched.domain.decisions import Allocate, Certificate, Evict, Nominate, Plan
+from optsched.cluster.decisions import Allocate, Certificate, Evict, Nominate, Plan
 from tests.oracle.chains import carry_out
 from tests.oracle.checks import check_session
 from tests.oracle.clusters import FAMILIES, draw_cluster

@@ -8,10 +8,10 @@ from textwrap import dedent
 import pytest
 
 from optsched.cli.plugins import read_folder, shelf_of
+from optsched.plugins.registry import PLUGINS
 from optsched.policy import PolicyError, PolicyWatch, Rejected, Reloaded, Unchanged, describe
 from optsched.policy.catalogue import ENTRY_POINTS, Shelf
 from optsched.policy.load import load_policy, parse_policy
-from optsched.rules.plugins import PLUGINS
 
 GOOD = """
     from optsched.plugin import Argument, Kind, Plugin, Rule

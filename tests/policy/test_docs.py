@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.plugins.faces import Face
+from optsched.plugins.levels import LEVELS
+from optsched.plugins.registry import ALIASES, PLUGINS
 from optsched.policy import PolicyError, SolverKind, parse_policy, shipped_models
 from optsched.policy.actions import ACTIONS
 from optsched.policy.model import FIELDS
 from optsched.policy.volcano import FIELDS as VOLCANO_FIELDS
-from optsched.rules.faces import Face
-from optsched.rules.levels import LEVELS
-from optsched.rules.plugins import ALIASES, PLUGINS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from optsched.rules.plugins import Argument
+    from optsched.plugins.registry import Argument
 
 TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.M | re.S)

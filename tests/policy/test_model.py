@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from optsched.plugins.faces import Face
 from optsched.policy import Admission, Budgets, Policy, PolicyError, SolverKind, parse_policy
-from optsched.rules.faces import Face
 
 GOLDEN = Path(__file__).parent / "golden"
 HEAD = "apiVersion: optsched.io/v1alpha1\nkind: Model\nname: m\n"

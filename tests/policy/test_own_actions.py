@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cli.plugins import read_folder
+from optsched.plugins.proposals import Place
 from optsched.policy import PolicyError, describe
 from optsched.policy.catalogue import Shelf
 from optsched.policy.load import parse_policy
-from optsched.rules.proposals import Place
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from dataclasses import fields, is_dataclass, replace
 
 import pytest
 
+from optsched.plugins.faces import Face
+from optsched.plugins.registry import PLUGINS, Kind
 from optsched.policy.load import parse_policy
-from optsched.rules.faces import Face
-from optsched.rules.plugins import PLUGINS, Kind
 
 EXTENDER = (
     *("urlPrefix", "httpTimeout", "onSessionOpenVerb", "onSessionCloseVerb", "predicateVerb"),

@@ -8,6 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optsched.plugins.binpack import Binpack
+from optsched.plugins.extension_points import Rule
+from optsched.plugins.faces import DEFAULT_FACES, Face
+from optsched.plugins.levels import LEVELS
+from optsched.plugins.overcommit import Overcommit
+from optsched.plugins.registry import PLUGINS
+from optsched.plugins.usage import Usage
+from optsched.plugins.volume_fill import VolumeFill
+from optsched.plugins.volumes import Volumes
 from optsched.policy import (
     Admission,
     PolicyError,
@@ -19,15 +28,6 @@ from optsched.policy import (
 from optsched.policy.located import read_tree
 from optsched.policy.parts import LEVEL_NEEDS, LEVEL_ORDER
 from optsched.policy.problem import Findings
-from optsched.rules.base import Rule
-from optsched.rules.binpack import Binpack
-from optsched.rules.faces import DEFAULT_FACES, Face
-from optsched.rules.levels import LEVELS
-from optsched.rules.overcommit import Overcommit
-from optsched.rules.plugins import PLUGINS
-from optsched.rules.usage import Usage
-from optsched.rules.volume_fill import VolumeFill
-from optsched.rules.volumes import Volumes
 from tests.support.shared import found, shared
 
 if TYPE_CHECKING:

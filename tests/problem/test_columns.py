@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import Taint, TaintEffect
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.task import Taint, TaintEffect
 from optsched.problem.columns import NodeColumns
 from tests.support.small import HOST, ZONE, node
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue, QueueState, Snapshot
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import Task, TaskStatus
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, QueueState, Snapshot
+from optsched.cluster.task import Task, TaskStatus
 from optsched.problem.compile import compile_problem
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 

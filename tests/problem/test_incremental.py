@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.selectors import Operator, Requirement
-from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
-from optsched.engines.portfolio import judge
+from optsched.cluster.selectors import Operator, Requirement
+from optsched.plugins.binpack import Binpack
+from optsched.plugins.capability import Capability
+from optsched.plugins.drf import Drf
+from optsched.plugins.gang import Gang
+from optsched.plugins.guarantee import Guarantee
+from optsched.plugins.host_ports import HostPorts
+from optsched.plugins.levels import LEVELS, build_levels
+from optsched.plugins.node_affinity import NodeAffinity
+from optsched.plugins.pod_affinity import PodAffinity
+from optsched.plugins.priority import Priority
+from optsched.plugins.proportion import Proportion
+from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.spread import Spread
+from optsched.plugins.taints import Taints
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers
-from optsched.rules.binpack import Binpack
-from optsched.rules.capability import Capability
-from optsched.rules.drf import Drf
-from optsched.rules.gang import Gang
-from optsched.rules.guarantee import Guarantee
-from optsched.rules.host_ports import HostPorts
-from optsched.rules.levels import LEVELS, build_levels
-from optsched.rules.node_affinity import NodeAffinity
-from optsched.rules.pod_affinity import PodAffinity
-from optsched.rules.priority import Priority
-from optsched.rules.proportion import Proportion
-from optsched.rules.ruleset import RuleSet
-from optsched.rules.spread import Spread
-from optsched.rules.taints import Taints
+from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.solver.portfolio import judge
 from tests.support.changes import history
 from tests.support.small import ZONE, cluster, gang, node, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.decisions import LevelResult
+    from optsched.cluster.decisions import LevelResult
     from optsched.problem.problem import Problem
 
 RULES = RuleSet.of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optsched.domain.cluster import NodeGroups, Queue, Snapshot
+from optsched.cluster.snapshot import NodeGroups, Queue, Snapshot
 from optsched.problem.compile import compile_problem
 from optsched.problem.queues import narrowing_queues
 from tests.support.small import cluster, gang, node, shape

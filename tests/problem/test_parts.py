@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.topology import SubGroupRule, TopologyRequest
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.topology import SubGroupRule, TopologyRequest
 from optsched.problem.parts import NO_PART, Part
 from optsched.problem.shapes import gang_row
 from tests.support.small import gang, running, shape

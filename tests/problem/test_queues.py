@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import Queue, QueueState
-from optsched.domain.reasons import Reason, ReasonCode
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Queue, QueueState
 from optsched.problem.arrays import UNLIMITED
 from optsched.problem.queues import NEVER_MS, Demand, QueueArrays, queue_arrays
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.task import HostPort, PodTerm, SpreadTerm, TaskShape, TaskStatus
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, TaskShape, TaskStatus
 from optsched.problem.compile import compile_problem
 from optsched.problem.relations import Term, TermKind
 from tests.support.small import HOST, ZONE, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.problem.problem import Problem
 
 

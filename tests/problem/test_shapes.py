@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.domain.cluster import Gang
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import Task, TaskStatus
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Gang
+from optsched.cluster.task import Task, TaskStatus
 from optsched.problem.shapes import GangRow, GangShape, gang_row
 from tests.support.small import gang, shape
 

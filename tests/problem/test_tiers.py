@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.cluster import Queue
-from optsched.domain.task import TaskStatus
+from optsched.cluster.snapshot import Queue
+from optsched.cluster.task import TaskStatus
 from optsched.problem.compile import compile_problem
 from optsched.problem.tiers import priority_tiers, weighted_tier
 from tests.support.small import cluster, gang, node, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang
+    from optsched.cluster.snapshot import Gang
 
 NOW, PATIENCE = 100_000, 60_000
 

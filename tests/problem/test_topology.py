@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.topology import (
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.topology import (
     HyperNode,
     SubGroupRule,
     Topology,

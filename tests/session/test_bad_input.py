@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
 from optsched.formats.instances import read_instance
 from optsched.formats.problems import InstanceError
 from optsched.formats.text import write_yaml
 from optsched.policy import PolicyError
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.formats.objects import (
     CSI,
     bound_claim,
@@ -39,7 +39,7 @@ from tests.formats.objects import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
     from optsched.formats.instances import Instance
 
 LIMITS = Limits(budget_ms=None, num_workers=1)

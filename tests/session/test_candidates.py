@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Allocate, LevelResult, LevelStatus, Sense
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
-from optsched.engines.portfolio import Answer
-from optsched.engines.victims.stage import Clearing
+from optsched.cluster.decisions import Allocate, LevelResult, LevelStatus, Sense
+from optsched.cluster.snapshot import GangPhase
 from optsched.policy.load import load_policy, parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.session import session as module
 from optsched.session.candidates import Candidate, Round, drop_gangs, rank_candidates
 from optsched.session.session import Surroundings, find_tiers, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.portfolio import Answer
+from optsched.solver.victims.stage import Clearing
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     import pytest
 
-    from optsched.domain.cluster import Gang, Snapshot
+    from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.session.session import Report
 
 POLICY = load_policy("volcano-default", lambda path: path.read_text())

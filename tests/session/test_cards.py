@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cards import CardRequest, CardUse
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Allocate, Evict, Nominate
-from optsched.domain.task import TaskShape
+from optsched.cluster.cards import CardRequest, CardUse
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskShape
 from optsched.formats.cards import bind_marks, card_uses
+from optsched.plugins.deviceshare import DeviceShare
+from optsched.plugins.gang import Gang
+from optsched.plugins.ruleset import RuleSet
 from optsched.policy import parse_policy
-from optsched.rules.deviceshare import DeviceShare
-from optsched.rules.gang import Gang
-from optsched.rules.ruleset import RuleSet
 from optsched.session.cards import with_cards
 from optsched.session.session import run_session
 from tests.conformance.play import alone, solving
-from tests.rules.test_deviceshare import RULES, cards, host, random_cards, vgpu
+from tests.plugins.test_deviceshare import RULES, cards, host, random_cards, vgpu
 from tests.support.effort import EFFORT
 from tests.support.engines import Bench
 from tests.support.small import cluster, gang, node, running
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.session.session import Surroundings
 
 

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import Gang, GangPhase, Queue
-from optsched.domain.decisions import Allocate, Evict, Nominate
-from optsched.domain.moves import MOVES, PATIENCE_MS, kept_places, read_moves, records
-from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.task import PodTerm, TaskStatus
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.moves import MOVES, PATIENCE_MS, kept_places, read_moves, records
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.snapshot import Gang, GangPhase, Queue
+from optsched.cluster.task import PodTerm, TaskStatus
+from optsched.plugins.consolidation import Consolidation
+from optsched.plugins.entitled import Entitled
+from optsched.plugins.verify import verify_actions
 from optsched.policy.load import parse_policy
-from optsched.rules.consolidation import Consolidation
-from optsched.rules.entitled import Entitled
-from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.effort import EFFORT
 from tests.support.small import GPU, HOST, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.domain.cluster import Node, Snapshot
-    from optsched.domain.decisions import Plan
-    from optsched.domain.task import Task
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.task import Task
 
 MODEL = """
 apiVersion: optsched.io/v1alpha1

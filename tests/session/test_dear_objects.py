@@ -11,10 +11,10 @@ from optsched.formats.snapshot import assemble
 from optsched.formats.taskshapes import MOST_REQUIREMENTS, MOST_TERMS
 from optsched.session.session import Surroundings, run_session
 from tests.formats.objects import claiming, device_claim, group, node, pod
-from tests.rules.test_device_claims import GROUP, POLICY
+from tests.plugins.test_device_claims import GROUP, POLICY
 
 if TYPE_CHECKING:
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.decisions import Allocate
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Allocate
 from optsched.formats.instances import read_instance
 from optsched.formats.pods import DecodeOptions
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
-from tests.rules.test_device_claims import random_claims
-from tests.rules.test_deviceshare import random_cards
+from optsched.solver.cpsat.solver import InProcess
+from tests.plugins.test_device_claims import random_claims
+from tests.plugins.test_deviceshare import random_cards
 from tests.support.devices import random_parts, wrong_with_devices
 from tests.support.effort import EFFORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
 
 EXAMPLES = Path(__file__).parents[2] / "instances" / "examples"

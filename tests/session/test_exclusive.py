@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cards import Card, CardRequest, CardUse
-from optsched.domain.reasons import ReasonCode
-from optsched.domain.task import TaskShape
+from optsched.cluster.cards import Card, CardRequest, CardUse
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.task import TaskShape
 from optsched.policy import PolicyError, parse_policy
 from optsched.session.exclusive import with_exclusive
 from optsched.session.session import Surroundings, run_session
 from tests.support.small import cluster, gang, node, running
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Node
-    from optsched.domain.task import Task
+    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.task import Task
     from optsched.policy.policy import Policy
 
 CONF = """

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cards import Card
-from optsched.domain.cluster import Budget, Queue, Snapshot
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.selectors import LabelSelector
-from optsched.domain.topology import HyperNode, SubGroupRule, Topology, TopologyMode
-from optsched.domain.topology import TopologyRequest as Request
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.cards import Card
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.selectors import LabelSelector
+from optsched.cluster.snapshot import Budget, Queue, Snapshot
+from optsched.cluster.topology import HyperNode, SubGroupRule, Topology, TopologyMode
+from optsched.cluster.topology import TopologyRequest as Request
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.domain.cluster import Gang
+    from optsched.cluster.snapshot import Gang
     from optsched.session.session import Report
 
 POLICY = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optsched.domain.cluster import Gang, GangPhase, Queue, Snapshot
-from optsched.domain.task import QueueGate
+from optsched.cluster.snapshot import Gang, GangPhase, Queue, Snapshot
+from optsched.cluster.task import QueueGate
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
 from tests.support.small import CPU, cluster, gang, node, shape

@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
-from optsched.domain.task import Task, TaskShape, TaskStatus
-from optsched.engines.cpsat import levels
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.pricing import Pricer, TooManyRooms
-from optsched.engines.cpsat.solver import InProcess
-from optsched.engines.greedy.book import Book
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.plugins.ledger import Ledger
+from optsched.plugins.levels import NodeScore
+from optsched.plugins.nodeorder import NodeOrder
+from optsched.plugins.outcome import Outcome
+from optsched.plugins.pod_affinity import PodAffinity
 from optsched.policy.load import load_policy
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.relations import Relations
-from optsched.rules.ledger import Ledger
-from optsched.rules.levels import NodeScore
-from optsched.rules.nodeorder import NodeOrder
-from optsched.rules.outcome import Outcome
-from optsched.rules.pod_affinity import PodAffinity
 from optsched.session.session import Report, Surroundings, run_session
+from optsched.solver.cpsat import levels
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.pricing import Pricer, TooManyRooms
+from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.greedy.book import Book
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.engines.cpsat.exact import Effort, Result
     from optsched.problem.arrays import F64, I64
     from optsched.problem.problem import Problem
+    from optsched.solver.cpsat.exact import Effort, Result
 
 RULES = load_policy("volcano-default", Path.read_text).rules
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.domain.cluster import Queue
+from optsched.cluster.snapshot import Queue
 from optsched.session.guarantees import Unheld, claims, hold_guarantees
 from tests.support.small import CPU, cluster, node
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.domain.cluster import Queue
-from optsched.domain.decisions import Evict
-from optsched.rules.victims import Victims
-from optsched.rules.world import World
+from optsched.cluster.decisions import Evict
+from optsched.cluster.snapshot import Queue
+from optsched.plugins.victims import Victims
+from optsched.plugins.world import World
 from optsched.units import CPU
 from tests.session.test_victims import decide, evicted, runs
 from tests.support.small import cluster, gang, node, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
 
 HOUR_MS = 3_600_000
 SHIELDS: dict[str, dict[str, Any]] = {

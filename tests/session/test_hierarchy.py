@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cluster import Gang, GangPhase, Queue
-from optsched.domain.decisions import Evict
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Evict
+from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Snapshot
 
 CONF = """
 actions: allocate

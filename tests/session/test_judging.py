@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.domain.decisions import Allocate, Evict
+from optsched.cluster.decisions import Allocate, Evict
 from optsched.formats.snapshot import assemble
 from optsched.formats.text import read_yaml
 from optsched.policy.load import load_policy

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import Budget, Gang, GangPhase, Queue, Snapshot
-from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate, Plan
-from optsched.domain.eviction import leaving
-from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.task import TaskStatus
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate, Plan
+from optsched.cluster.eviction import leaving
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.snapshot import Budget, Gang, GangPhase, Queue, Snapshot
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.verify import verify_actions
 from optsched.policy.load import parse_policy
-from optsched.rules.verify import verify_actions
 from optsched.session.session import Report, Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import cluster, gang, node, running, shape
 
 MODEL = """

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.stores import Store, Wants
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.stores import Store, Wants
+from optsched.plugins.data_locality import DataLocality
+from optsched.plugins.nodeorder import NodeOrder
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
-from optsched.rules.data_locality import DataLocality
-from optsched.rules.nodeorder import NodeOrder
 from optsched.session.nearby import with_wants
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Node, Snapshot
+    from optsched.cluster.snapshot import Gang, Node, Snapshot
 
 MIB = 1 << 20
 SOLVING = Surroundings(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Allocate, Evict, Nominate
-from optsched.domain.numa import NumaPart
-from optsched.domain.task import TaskStatus
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.numa import NumaPart
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
 from optsched.formats.snapshot import assemble
 from optsched.policy import parse_policy
 from optsched.session.session import run_session
 from tests.conformance.play import alone, solving
-from tests.rules.test_numa_aware import SINGLE, asks, cells, hold, host
+from tests.plugins.test_numa_aware import SINGLE, asks, cells, hold, host
 from tests.support.small import cluster, gang, running
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.session.session import Surroundings
 
 POLICY = """actions: enqueue, allocate, preempt, backfill

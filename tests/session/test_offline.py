@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.decisions import Certificate, Evict, LevelResult, LevelStatus, Sense
-from optsched.domain.progress import Ending, Incumbent, Progress
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess, WorkerProcess
+from optsched.cluster.decisions import Certificate, Evict, LevelResult, LevelStatus, Sense
+from optsched.cluster.progress import Ending, Incumbent, Progress
 from optsched.formats.identity import instance_identity, versions
 from optsched.formats.instances import read_instance
 from optsched.formats.solveresult import SolveResult, read_result, write_result
@@ -26,10 +24,12 @@ from optsched.session.offline import (
     parameters_of,
     solve_offline,
 )
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess, WorkerProcess
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.session.session import Report
 
 PACKING = Path(__file__).parents[2] / "instances" / "examples" / "packing.yaml"

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import Queue
-from optsched.domain.usage import Usage
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.snapshot import Queue
+from optsched.cluster.usage import Usage
 from optsched.formats.encode import encode
 from optsched.formats.snapshot import assemble
 from optsched.policy.load import parse_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import GPU, cluster, gang, node, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Snapshot
 
 CONF = """
 actions: allocate

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.domain.cluster import Budget, Queue
-from optsched.domain.decisions import Evict, Nominate
-from optsched.domain.selectors import LabelSelector
-from optsched.domain.topology import HyperNode, Topology, TopologyMode, TopologyRequest
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Evict, Nominate
+from optsched.cluster.selectors import LabelSelector
+from optsched.cluster.snapshot import Budget, Queue
+from optsched.cluster.topology import HyperNode, Topology, TopologyMode, TopologyRequest
 from optsched.plugin import Displace, Place, Rule, Violation
+from optsched.plugins.network_topology import NetworkTopology
+from optsched.plugins.proposals import Proposer
+from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
-from optsched.rules.network_topology import NetworkTopology
-from optsched.rules.proposals import Proposer
-from optsched.rules.ruleset import ActiveRule, RuleSet
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)

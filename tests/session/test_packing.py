@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import cluster, gang, node, shape
 
 POLICY = load_policy("volcano-default", Path.read_text)

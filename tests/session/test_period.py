@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.decisions import Evict
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Evict
 from optsched.policy.load import load_policy
 from optsched.session.question import period_for
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.evictions import full_cluster
 
 if TYPE_CHECKING:
-    from optsched.engines.cpsat.model import LevelModel
-    from optsched.engines.cpsat.solver import Solved, Tell
     from optsched.session.session import Report
+    from optsched.solver.cpsat.model import LevelModel
+    from optsched.solver.cpsat.solver import Solved, Tell
 
 SNAPSHOT = full_cluster(np.random.default_rng(2))
 POLICY = load_policy("volcano-default", Path.read_text)

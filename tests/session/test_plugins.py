@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from optsched.cli.plugins import shelf_of
-from optsched.domain.cluster import GangPhase
-from optsched.domain.reasons import ReasonCode
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.snapshot import GangPhase
 from optsched.plugin import Face, Greedy, Rule, Violation, running_tasks
+from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.policy.load import load_policy
 from optsched.policy.policy import SolverKind
-from optsched.rules.ruleset import ActiveRule, RuleSet
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from optsched.study.emulated import EmulatedCluster
 from optsched.testing import RuleContract
 from tests.support.jobs import documents

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from optsched.domain.cluster import Snapshot
-from optsched.domain.decisions import (
+from optsched.cluster.decisions import (
     Allocate,
     Certificate,
     Enqueue,
@@ -22,10 +21,10 @@ from optsched.domain.decisions import (
     Plan,
     Sense,
 )
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import TaskStatus
-from optsched.domain.usage import Usage
-from optsched.engines.cpsat.model import Limits
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Snapshot
+from optsched.cluster.task import TaskStatus
+from optsched.cluster.usage import Usage
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.question import (
@@ -38,13 +37,14 @@ from optsched.session.question import (
     next_turn_ms,
 )
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
 from tests.support.changes import history
 from tests.support.effort import EFFORT
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.decisions import Action
-    from optsched.domain.task import Task
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.task import Task
 
 SHIPPED = ("volcano-default", "volcano-compatible", "max-throughput")
 POLICIES = {name: without_solver(load_policy(name, Path.read_text)) for name in SHIPPED}

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from optsched.domain.cluster import Gang, GangPhase, Queue
-from optsched.domain.decisions import Enqueue
-from optsched.domain.topology import TopologyRequest
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Enqueue
+from optsched.cluster.snapshot import Gang, GangPhase, Queue
+from optsched.cluster.topology import TopologyRequest
 from optsched.policy.load import parse_policy
 from optsched.session.reserving import HOLD_MS, is_held
 from optsched.session.session import Surroundings
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.effort import EFFORT
 from tests.support.small import GPU, gang, node, running, shape
 from tests.support.virtual import Virtual, lasting

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import Queue
-from optsched.domain.decisions import Allocate, LevelStatus, Sense
-from optsched.engines.cpsat.model import LevelUpdate, Limits
-from optsched.engines.cpsat.solver import DIED, OVER_TIME, InProcess, Solved, WorkerProcess
-from optsched.engines.portfolio import DIRECT, GREEDY, IDEAL, NO_SOLVER
-from optsched.engines.sound import UNSOUND
+from optsched.cluster.decisions import Allocate, LevelStatus, Sense
+from optsched.cluster.snapshot import Queue
+from optsched.plugins.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
-from optsched.rules.verify import verify_actions
 from optsched.session import session as module
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import LevelUpdate, Limits
+from optsched.solver.cpsat.solver import DIED, OVER_TIME, InProcess, Solved, WorkerProcess
+from optsched.solver.portfolio import DIRECT, GREEDY, IDEAL, NO_SOLVER
+from optsched.solver.sound import UNSOUND
 from tests.support.changes import history
 from tests.support.effort import EFFORT
 from tests.support.small import CPU, cluster, gang, node, random_cluster, shape
@@ -30,11 +30,11 @@ from tests.support.small import CPU, cluster, gang, node, random_cluster, shape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Certificate, Plan
-    from optsched.engines.cpsat.model import LevelModel
+    from optsched.cluster.decisions import Certificate, Plan
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import Violation
     from optsched.problem.decisions import Decisions
-    from optsched.rules.base import Violation
+    from optsched.solver.cpsat.model import LevelModel
 
 
 def policy_of(name: str):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.task import TaskStatus
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
 from optsched.session.status import gang_status
 from tests.support.small import gang, shape
 

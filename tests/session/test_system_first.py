@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.domain.cluster import Gang, Queue, Snapshot
-from optsched.domain.decisions import Evict
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Evict
+from optsched.cluster.snapshot import Gang, Queue, Snapshot
+from optsched.plugins.conformance import SYSTEM_PRIORITY, system_first
 from optsched.policy.load import parse_policy
-from optsched.rules.conformance import SYSTEM_PRIORITY, system_first
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 POLICY = """

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cluster import Node
-from optsched.domain.task import TaskShape
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.snapshot import Node
+from optsched.cluster.task import TaskShape
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.shared import shared
 from tests.support.small import cluster, gang
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.domain.cluster import Gang
+    from optsched.cluster.snapshot import Gang
 
 MI = 1 << 20
 PS, WORKER = ((("cpu", cpu), ("memory", mi * MI)) for cpu, mi in ((1000, 1000), (2000, 3800)))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.domain.cluster import Queue
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.snapshot import Queue
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
 EXACT = Limits(budget_ms=None, deterministic=10.0, num_workers=1)

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Evict, Nominate
-from optsched.domain.task import TaskStatus
-from optsched.domain.topology import TopologyRequest
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Evict, Nominate
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
+from optsched.cluster.topology import TopologyRequest
 from optsched.policy import SolverKind, load_policy
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.effort import EFFORT
 from tests.support.small import cluster, gang, network, node, shape, with_network
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Node, Snapshot
-    from optsched.domain.decisions import Action
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Gang, Node, Snapshot
     from optsched.session.session import Report
 
 SOLVED = load_policy("topology-first", Path.read_text)

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cards import Card, CardRequest, CardUse
-from optsched.domain.cluster import Budget, Claim, GangPhase, Queue
-from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
-from optsched.domain.eviction import leaving
-from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import DeviceRequest, HostPort, PodTerm, SpreadTerm
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.cards import Card, CardRequest, CardUse
+from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
+from optsched.cluster.eviction import leaving
+from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import Budget, Claim, GangPhase, Queue
+from optsched.cluster.task import DeviceRequest, HostPort, PodTerm, SpreadTerm
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import GPU, HOST, ZONE, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.domain.cluster import Gang, Node, Snapshot
-    from optsched.domain.decisions import Plan
-    from optsched.domain.task import TaskShape
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Gang, Node, Snapshot
+    from optsched.cluster.task import TaskShape
 
 MODEL = """
 apiVersion: optsched.io/v1alpha1

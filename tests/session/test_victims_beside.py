@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optsched.domain.decisions import Allocate, Evict, Nominate
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Allocate, Evict, Nominate
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
 from optsched.session.session import Surroundings, run_session
-from tests.engines.test_victims import (
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
+from tests.solver.test_victims import (
     CARDS_GUARDED,
     CELLS_GUARDED,
     CLAIMS_GUARDED,

@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Allocate, Evict, LevelStatus, Nominate
-from optsched.domain.eviction import leaving
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Allocate, Evict, LevelStatus, Nominate
+from optsched.cluster.eviction import leaving
+from optsched.cluster.snapshot import GangPhase
+from optsched.plugins.extension_points import Greedy, Rule, Violation
+from optsched.plugins.faces import Face
+from optsched.plugins.ruleset import ActiveRule, RuleSet
 from optsched.policy.load import load_policy
-from optsched.rules.base import Greedy, Rule, Violation
-from optsched.rules.faces import Face
-from optsched.rules.ruleset import ActiveRule, RuleSet
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.decisions import Plan
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.world import World
     from optsched.problem.arrays import I64, Bool
     from optsched.problem.formulation import Formulation
     from optsched.problem.problem import Problem
-    from optsched.rules.ledger import Ledger
-    from optsched.rules.world import World
 
 LOUD = {"noise": "loud"}
 

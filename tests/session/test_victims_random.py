@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cluster import GangPhase, Queue
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.snapshot import GangPhase, Queue
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import limits_of
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.task import TaskShape
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import TaskShape
 
 MODEL = """
 apiVersion: optsched.io/v1alpha1

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.cluster import GangPhase, Queue
-from optsched.domain.decisions import Allocate, Evict, Nominate
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.snapshot import GangPhase, Queue
+from optsched.plugins.entitled import Entitled
+from optsched.plugins.verify import verify_actions
 from optsched.policy.load import parse_policy
-from optsched.rules.entitled import Entitled
-from optsched.rules.verify import verify_actions
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import limits_of
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.decisions import Action, Plan
+    from optsched.cluster.decisions import Action, Plan
+    from optsched.cluster.snapshot import Gang, Snapshot
 
 MODEL = """
 apiVersion: optsched.io/v1alpha1

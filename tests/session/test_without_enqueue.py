@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from optsched.domain.cluster import GangPhase, Queue, QueueState
-from optsched.domain.decisions import Enqueue
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.decisions import Enqueue
+from optsched.cluster.snapshot import GangPhase, Queue, QueueState
 from optsched.policy.load import parse_policy
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
 from tests.support.small import CPU, cluster, gang, node, shape
 
 POLICY = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optsched.domain.cluster import Gang, GangPhase, Queue
-from optsched.domain.decisions import Enqueue
+from optsched.cluster.decisions import Enqueue
+from optsched.cluster.snapshot import Gang, GangPhase, Queue
 from optsched.policy import parse_policy
 from optsched.session.session import Surroundings, run_session, without_gangs
 from tests.support.small import CPU, cluster, gang, node, shape

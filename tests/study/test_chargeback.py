@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from optsched.api.wellknown import CRATER_USER, USER
-from optsched.domain.cards import Card, CardRequest
-from optsched.domain.cluster import Gang, Queue, Snapshot
-from optsched.domain.task import DeviceRequest, TaskStatus
-from optsched.domain.trace import Arrival, Trace
+from optsched.cluster.cards import Card, CardRequest
+from optsched.cluster.snapshot import Gang, Queue, Snapshot
+from optsched.cluster.task import DeviceRequest, TaskStatus
+from optsched.cluster.trace import Arrival, Trace
 from optsched.policy.load import load_policy
 from optsched.study.chargeback import (
     HOUR_US,

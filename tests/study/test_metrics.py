@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.domain.cards import Card, CardRequest
-from optsched.domain.cluster import Queue
-from optsched.domain.topology import HyperNode, Topology
-from optsched.domain.trace import Arrival, Trace
+from optsched.cluster.cards import Card, CardRequest
+from optsched.cluster.snapshot import Queue
+from optsched.cluster.topology import HyperNode, Topology
+from optsched.cluster.trace import Arrival, Trace
 from optsched.study.metrics import Spread, jain_index, measure, spread
 from optsched.study.simulation.record import (
     Event,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import optsched
-from optsched.domain.cards import Card, CardRequest
-from optsched.domain.decisions import (
+from optsched.cluster.cards import Card, CardRequest
+from optsched.cluster.decisions import (
     Allocate,
     Certificate,
     Evict,

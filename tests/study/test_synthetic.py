@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from optsched.domain.trace import sound_trace
+from optsched.cluster.trace import sound_trace
 from optsched.study.synthetic import GavelTrace, SyntheticError, synthetic
 
 MANY = GavelTrace(num_jobs=20_000, num_nodes=100, estimated=0.25, num_priorities=3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.domain.reasons import ReasonCode
+from optsched.cluster.reasons import ReasonCode
 from optsched.formats.pods import DecodeOptions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from optsched.domain.cluster import QueueState, Snapshot
-from optsched.domain.task import Taint, TaintEffect, TaskStatus
+from optsched.cluster.snapshot import QueueState, Snapshot
+from optsched.cluster.task import Taint, TaintEffect, TaskStatus
 from tests.support.small import (
     CPU,
     GPU,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from optsched.domain.cluster import Gang, Node, Queue
-    from optsched.domain.task import Task
+    from optsched.cluster.snapshot import Gang, Node, Queue
+    from optsched.cluster.task import Task
 
     Change = Callable[[np.random.Generator, Snapshot], Snapshot]
 

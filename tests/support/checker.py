@@ -13,20 +13,20 @@ from itertools import combinations, product
 from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
-from optsched.domain.cluster import QueueState
-from optsched.domain.shards import ShardMode
-from optsched.domain.task import TaintEffect, TaskStatus
+from optsched.cluster.shards import ShardMode
+from optsched.cluster.snapshot import QueueState
+from optsched.cluster.task import TaintEffect, TaskStatus
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.booking import Booking
-    from optsched.domain.cluster import Claim, Gang, Node, Queue, Snapshot
-    from optsched.domain.decisions import Allocate
-    from optsched.domain.devices import DeviceConstraint, DeviceId, DeviceNeed, PooledDevice
-    from optsched.domain.selectors import NodeSelector
-    from optsched.domain.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape
+    from optsched.cluster.booking import Booking
+    from optsched.cluster.decisions import Allocate
+    from optsched.cluster.devices import DeviceConstraint, DeviceId, DeviceNeed, PooledDevice
+    from optsched.cluster.selectors import NodeSelector
+    from optsched.cluster.snapshot import Claim, Gang, Node, Queue, Snapshot
+    from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, Task, TaskShape
 
 GPU = "nvidia.com/gpu"
 HELD = (TaskStatus.BOUND, TaskStatus.RUNNING)

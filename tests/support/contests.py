@@ -20,19 +20,9 @@ from optsched.api.wellknown import (
     RUNNING_ESTIMATE,
     VGPU_PODGROUP_POLICY,
 )
-from optsched.domain.amounts import amounts, total
-from optsched.domain.cards import Card, CardRequest, Chip, Geometry, Instance, Template
-from optsched.domain.cluster import (
-    Budget,
-    Claim,
-    Gang,
-    GangPhase,
-    Node,
-    Queue,
-    QueueState,
-    Snapshot,
-)
-from optsched.domain.devices import (
+from optsched.cluster.amounts import amounts, total
+from optsched.cluster.cards import Card, CardRequest, Chip, Geometry, Instance, Template
+from optsched.cluster.devices import (
     NO_DEVICES,
     DeviceAllocation,
     DeviceAsk,
@@ -44,11 +34,21 @@ from optsched.domain.devices import (
     Devices,
     PooledDevice,
 )
-from optsched.domain.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
-from optsched.domain.selectors import LabelSelector, Operator, Requirement
-from optsched.domain.shards import NO_SHARDING, Shard, Sharding, ShardMode
-from optsched.domain.task import PodTerm, SpreadTerm, Task, TaskStatus
-from optsched.domain.usage import Usage
+from optsched.cluster.numa import Alignment, Numa, NumaCell, NumaHold, NumaNeed, NumaPart
+from optsched.cluster.selectors import LabelSelector, Operator, Requirement
+from optsched.cluster.shards import NO_SHARDING, Shard, Sharding, ShardMode
+from optsched.cluster.snapshot import (
+    Budget,
+    Claim,
+    Gang,
+    GangPhase,
+    Node,
+    Queue,
+    QueueState,
+    Snapshot,
+)
+from optsched.cluster.task import PodTerm, SpreadTerm, Task, TaskStatus
+from optsched.cluster.usage import Usage
 from tests.support.strategies import (
     CPU,
     GPU,
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.task import TaskShape
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.task import TaskShape
 
 CONSTRAINTS = frozenset(
     {

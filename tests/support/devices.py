@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Allocate
-from optsched.domain.task import DeviceRequest
+from optsched.cluster.decisions import Allocate
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import DeviceRequest
 from tests.support import small
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from optsched.domain.cards import Card, CardUse
-    from optsched.domain.cluster import Node, Snapshot
-    from optsched.domain.task import Task, TaskShape
+    from optsched.cluster.cards import Card, CardUse
+    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.task import Task, TaskShape
 
 GPU = "nvidia.com/gpu"
 MEMORY, NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"

@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.decisions import Allocate, Nominate, Sense
-from optsched.engines import portfolio
-from optsched.engines.cpsat.exact import Answer as Found
-from optsched.engines.cpsat.exact import Effort, Task, maximize
-from optsched.engines.cpsat.levels import solve_levels
-from optsched.engines.cpsat.model import Limits, Objective
-from optsched.engines.cpsat.solver import InProcess
-from optsched.engines.encode import Goal, encode_configurations, encode_direct
-from optsched.engines.greedy.pipeline import GreedyOptions, run_greedy
+from optsched.cluster.decisions import Allocate, Nominate, Sense
+from optsched.plugins.levels import build_levels
+from optsched.plugins.verify import verify_actions
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
 from optsched.problem.linear import Expression
 from optsched.problem.tiers import priority_tiers
-from optsched.rules.levels import build_levels
-from optsched.rules.verify import verify_actions
 from optsched.session.decompile import actions_of, pending_of
+from optsched.solver import portfolio
+from optsched.solver.cpsat.exact import Answer as Found
+from optsched.solver.cpsat.exact import Effort, Task, maximize
+from optsched.solver.cpsat.levels import solve_levels
+from optsched.solver.cpsat.model import Limits, Objective
+from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.encode import Goal, encode_configurations, encode_direct
+from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
 from tests.support.small import best_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from dataclasses import Field
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Action
-    from optsched.engines.portfolio import Answer
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import AnyLevel
+    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
-    from optsched.rules.base import AnyLevel
-    from optsched.rules.ruleset import RuleSet
+    from optsched.solver.portfolio import Answer
 
 GANG_LEVELS = ("guarantee", "admission", "fair-share", "tasks")
 EXACT = Limits(budget_ms=None, num_workers=1)

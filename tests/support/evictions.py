@@ -7,19 +7,19 @@ from dataclasses import replace
 from itertools import chain, combinations, permutations, product
 from typing import TYPE_CHECKING
 
-from optsched.domain.cluster import GangPhase, Queue
-from optsched.domain.decisions import Allocate, Evict, Nominate, Sense
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.cpsat.solver import InProcess
-from optsched.engines.preemption.bound import bound_with_evictions
-from optsched.engines.preemption.solution import make_room_jointly
-from optsched.engines.victims.stage import Means, nominate_seats
+from optsched.cluster.decisions import Allocate, Evict, Nominate, Sense
+from optsched.cluster.snapshot import GangPhase, Queue
+from optsched.plugins.entitled import PREEMPT, RECLAIM, Entitled
+from optsched.plugins.levels import build_levels
+from optsched.plugins.verify import verify_actions
 from optsched.problem.compile import compile_problem
 from optsched.problem.decisions import Decisions
-from optsched.rules.entitled import PREEMPT, RECLAIM, Entitled
-from optsched.rules.levels import build_levels
-from optsched.rules.verify import verify_actions
 from optsched.session.session import find_tiers, judge_actions
+from optsched.solver.cpsat.model import Limits
+from optsched.solver.cpsat.solver import InProcess
+from optsched.solver.preemption.bound import bound_with_evictions
+from optsched.solver.preemption.solution import make_room_jointly
+from optsched.solver.victims.stage import Means, nominate_seats
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.decisions import Action, LevelResult
-    from optsched.domain.task import Task, TaskShape
-    from optsched.engines.preemption.bound import EvictionBounds
+    from optsched.cluster.decisions import Action, LevelResult
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import Task, TaskShape
+    from optsched.plugins.extension_points import AnyLevel
     from optsched.policy.policy import Policy
-    from optsched.rules.base import AnyLevel
+    from optsched.solver.preemption.bound import EvictionBounds
 
 REACH = frozenset({PREEMPT, RECLAIM})
 

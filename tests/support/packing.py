@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optsched.formats.vbp import parse_vbp
+from optsched.study.packing.vbp import parse_vbp
 
 if TYPE_CHECKING:
-    from optsched.domain.packing import VectorPacking
+    from optsched.study.packing.problem import VectorPacking
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from optsched.domain.reassignment import (
+from optsched.study.reassignment.problem import (
     Balance,
     Machine,
     Process,

@@ -11,7 +11,7 @@ from optsched.study.simulation.simulator import Options, Simulation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from optsched.domain.trace import Trace
+    from optsched.cluster.trace import Trace
     from optsched.policy.policy import Policy
     from optsched.study.simulation.record import Event
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue, Snapshot
-from optsched.domain.decisions import Allocate, Sense
-from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import (
+from optsched.cluster.decisions import Allocate, Sense
+from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
+from optsched.cluster.task import (
     DeviceRequest,
     HostPort,
     PodTerm,
@@ -23,24 +23,24 @@ from optsched.domain.task import (
     TaskStatus,
     Toleration,
 )
-from optsched.domain.topology import (
+from optsched.cluster.topology import (
     HyperNode,
     SubGroupRule,
     Topology,
     TopologyMode,
     TopologyRequest,
 )
+from optsched.plugins.outcome import Outcome
+from optsched.plugins.verify import verify_actions
 from optsched.problem.arrays import UNPLACED
 from optsched.problem.decisions import Decisions
-from optsched.rules.outcome import Outcome
-from optsched.rules.verify import verify_actions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from optsched.plugins.extension_points import AnyLevel
+    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.problem import Problem
-    from optsched.rules.base import AnyLevel
-    from optsched.rules.ruleset import RuleSet
 
 CPU, GPU = "cpu", "nvidia.com/gpu"
 ZONE, HOST = "zone", "kubernetes.io/hostname"

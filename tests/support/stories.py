@@ -35,7 +35,7 @@ from tests.support.pages import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
     from optsched.study.replay import Given
 

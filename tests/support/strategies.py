@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from optsched.domain.amounts import amounts, total
-from optsched.domain.cluster import (
+from optsched.cluster.amounts import amounts, total
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.shards import Shard, Sharding, ShardMode
+from optsched.cluster.snapshot import (
     Budget,
     Claim,
     Gang,
@@ -25,11 +28,8 @@ from optsched.domain.cluster import (
     Quota,
     Snapshot,
 )
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.shards import Shard, Sharding, ShardMode
-from optsched.domain.stores import Store, Wants
-from optsched.domain.task import (
+from optsched.cluster.stores import Store, Wants
+from optsched.cluster.task import (
     DeviceRequest,
     HostPort,
     PodTerm,
@@ -42,14 +42,14 @@ from optsched.domain.task import (
     TaskStatus,
     Toleration,
 )
-from optsched.domain.topology import (
+from optsched.cluster.topology import (
     HyperNode,
     SubGroupRule,
     Topology,
     TopologyMode,
     TopologyRequest,
 )
-from optsched.domain.volumes import Volume
+from optsched.cluster.volumes import Volume
 from optsched.formats.groups import Loner, implicit_gang, missing_gang
 from optsched.formats.index import NAMESPACE_LABEL
 from optsched.formats.nodes import GPU_MODEL_LABEL
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from optsched.domain.amounts import Amounts
+    from optsched.cluster.amounts import Amounts
 
 CPU, MEMORY, GPU, PODS = "cpu", "memory", "nvidia.com/gpu", "pods"
 ZONE, HOST = "zone", "kubernetes.io/hostname"

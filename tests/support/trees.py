@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import Gang, GangPhase, Node, Queue, QueueState, Snapshot
-from optsched.domain.eviction import leaving
-from optsched.domain.reasons import Reason, ReasonCode
-from optsched.domain.task import Task, TaskShape, TaskStatus
+from optsched.cluster.amounts import amounts
+from optsched.cluster.eviction import leaving
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, QueueState, Snapshot
+from optsched.cluster.task import Task, TaskShape, TaskStatus
+from optsched.plugins.capacity import Capacity
+from optsched.plugins.hdrf import HierarchicalDrf
+from optsched.plugins.proportion import deserved_shares, own_shares
+from optsched.plugins.shares_by_name import shares_by_name
+from optsched.plugins.tolerances import kept_amounts
+from optsched.plugins.world import World
 from optsched.problem.compile import compile_problem
-from optsched.rules.capacity import Capacity
-from optsched.rules.hdrf import HierarchicalDrf
-from optsched.rules.proportion import deserved_shares, own_shares
-from optsched.rules.shares_by_name import shares_by_name
-from optsched.rules.tolerances import kept_amounts
-from optsched.rules.world import World
 
 if TYPE_CHECKING:
     from optsched.problem.problem import Problem

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from optsched.domain.cluster import Node
-    from optsched.domain.trace import Found, TraceProblem
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.trace import Found, TraceProblem
     from optsched.formats.traces.rows import Row
 
 THROUGHPUTS: Final = "simulation_throughputs.json"

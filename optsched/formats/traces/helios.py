@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.cluster import Queue
+from optsched.cluster.snapshot import Queue
 from optsched.formats.problems import InstanceError
 from optsched.formats.traces.jobs import (
     GPU,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from optsched.domain.cluster import Node
-    from optsched.domain.trace import Found, TraceProblem
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.trace import Found, TraceProblem
     from optsched.formats.traces.rows import Row
 
 GPU_NUMBERS: Final = "cluster_gpu_number.csv"

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.api.wellknown import HOSTNAME, USER
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import DEFAULT_QUEUE, ROOT_QUEUE, Gang, Node, Queue
-from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from optsched.domain.task import DeviceRequest, Task, TaskShape, TaskStatus
-from optsched.domain.trace import Arrival, Trace, TraceProblem, sound_trace
+from optsched.cluster.amounts import amounts
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE, Gang, Node, Queue
+from optsched.cluster.task import DeviceRequest, Task, TaskShape, TaskStatus
+from optsched.cluster.trace import Arrival, Trace, TraceProblem, sound_trace
 from optsched.formats.nodes import GPU_MODEL_LABEL
 from optsched.formats.pods import DEFAULT_NAMESPACE
 from optsched.formats.problems import InstanceError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from optsched.domain.trace import Found
+    from optsched.cluster.trace import Found
 
 GPU: Final = "nvidia.com/gpu"
 

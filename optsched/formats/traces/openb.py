@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.trace import TraceProblem
+from optsched.cluster.trace import TraceProblem
 from optsched.formats.openb import NODE_LIST, WHOLE_MILLI, read_openb_rows
 from optsched.formats.traces.jobs import GPU, Part, TracedJob, played
 from optsched.formats.traces.rows import Table
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from optsched.domain.cluster import Node
-    from optsched.domain.trace import Found
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.trace import Found
     from optsched.formats.openb import PodRow
     from optsched.formats.traces.rows import Row
 

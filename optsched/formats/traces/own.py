@@ -20,10 +20,10 @@ from optsched.api.schema import (
     text,
 )
 from optsched.api.wellknown import HOSTNAME, USER
-from optsched.domain.amounts import amounts as sorted_amounts
-from optsched.domain.cluster import DEFAULT_QUEUE, Gang, Node, Queue, alike_gang
-from optsched.domain.task import TaskShape
-from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
+from optsched.cluster.amounts import amounts as sorted_amounts
+from optsched.cluster.snapshot import DEFAULT_QUEUE, Gang, Node, Queue, alike_gang
+from optsched.cluster.task import TaskShape
+from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace, TraceProblem, sound_trace
 from optsched.formats.groups import with_builtin_queues
 from optsched.formats.nodes import offered_amounts
 from optsched.formats.problems import InstanceError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from optsched.domain.trace import Found
+    from optsched.cluster.trace import Found
     from optsched.units import FieldError
 
 KIND: Final = "Trace"

@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import Node
+from optsched.cluster.amounts import amounts
+from optsched.cluster.snapshot import Node
 from optsched.formats.nodes import GPU_MODEL_LABEL
 from optsched.formats.problems import InstanceError
 from optsched.formats.traces.jobs import GPU, MOST_TASKS, Part, TracedJob, listed_nodes, played
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from optsched.domain.trace import Found, TraceProblem
+    from optsched.cluster.trace import Found, TraceProblem
     from optsched.formats.traces.rows import Row
 
 JOBS: Final = "pai_job_table.csv"

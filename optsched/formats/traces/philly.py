@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.domain.amounts import amounts
-from optsched.domain.cluster import Node
-from optsched.domain.trace import TraceProblem
+from optsched.cluster.amounts import amounts
+from optsched.cluster.snapshot import Node
+from optsched.cluster.trace import TraceProblem
 from optsched.formats.problems import InstanceError
 from optsched.formats.traces.jobs import GPU, Part, TracedJob, listed_nodes, played
 from optsched.formats.traces.rows import NOTHING, Table, instant_ms
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from optsched.domain.trace import Found
+    from optsched.cluster.trace import Found
 
 MACHINES: Final = "cluster_machine_list"
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from optsched.domain.cluster import Node
-    from optsched.domain.trace import Found
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.trace import Found
 
 _WITH_NODES: Final[Mapping[str, Callable[[Path, Sequence[Node] | None], Found]]] = {
     "helios": read_helios,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.trace import TraceProblem
+from optsched.cluster.trace import TraceProblem
 from optsched.formats.problems import InstanceError
 from optsched.units.unreadable import why_unreadable
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.engines.sharing.moving import Running, improved
-from optsched.engines.sharing.search import allocate
 from optsched.study.fgd.checking import milli_of_plan, turned_away, wrong_with_plan
 from optsched.study.fgd.offline import (
     arrived_pods,
@@ -22,14 +20,16 @@ from optsched.study.fgd.online import helpful, placed_in_batches, planned_slots
 from optsched.study.fgd.policies import POLICIES
 from optsched.study.fgd.replay import replay
 from optsched.study.fgd.workload import arrivals
+from optsched.study.gpu_packing.moving import Running, improved
+from optsched.study.gpu_packing.search import allocate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from optsched.engines.sharing.pool import Layout, Pool
     from optsched.problem.arrays import I64
     from optsched.study.fgd.checking import Placed
     from optsched.study.fgd.workload import Workload
+    from optsched.study.gpu_packing.pool import Layout, Pool
 
 BATCHES: Final = (1, 10, 100, 1000)
 """Sizes of batches of the published protocol."""

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.engines.sharing.pool import WHOLE, Layout, Nodes, Pool, empty_layout
 from optsched.study.fgd.checking import Placed
+from optsched.study.gpu_packing.pool import WHOLE, Layout, Nodes, Pool, empty_layout
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection, Iterator, Sequence
 
-    from optsched.engines.sharing.moving import At
     from optsched.problem.arrays import I64
     from optsched.study.fgd.workload import Arrivals, Workload
+    from optsched.study.gpu_packing.moving import At
 
 
 def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:

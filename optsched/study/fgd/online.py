@@ -2,7 +2,7 @@
 
 Like FGD, the policy knows which part of the pods each class makes up, the rare ones too. Once,
 before anybody comes, it plans where as many of them as ask for a little more than all GPUs would go
-best (`optsched.engines.sharing`); every node gets slots. Of a batch each pod takes a slot of its
+best (`optsched.study.gpu_packing`); every node gets slots. Of a batch each pod takes a slot of its
 class; who finds none takes a slot made for no less, then by FGD's score room without slots, then
 any room, whose slots are given up. Nobody is turned away who fits somewhere.
 
@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.engines.sharing.pool import WHOLE
-from optsched.engines.sharing.rounding import rounded
 from optsched.study.fgd.checking import Placed, milli_of_plan
 from optsched.study.fgd.offline import plan_of, pool_of
 from optsched.study.fgd.policies import POLICIES
 from optsched.study.fgd.room import Room
+from optsched.study.gpu_packing.pool import WHOLE
+from optsched.study.gpu_packing.rounding import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.engines.sharing.pool import Asked
     from optsched.problem.arrays import F64, I64
     from optsched.study.fgd.workload import Workload
+    from optsched.study.gpu_packing.pool import Asked
 
 EXPECTED: Final = 102
 """Percent of all GPUs for which slots are planned: a little more, since not all demand has room."""

@@ -2,7 +2,7 @@
 
 They are scores and not models of ours: each cuts its score off to a whole number from 0 to 100 and
 breaks the many ties by chance, so that the curves hang on how it rounds. What is ours and comes
-near is `optsched.rules.fragmentation` for FGD, in exact numbers, and the plugin `binpack` for
+near is `optsched.plugins.fragmentation` for FGD, in exact numbers, and the plugin `binpack` for
 BestFit. Formulas: `pkg/simulator/plugin/*_score.go` of the simulator.
 """
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from optsched.engines.sharing.pool import WHOLE, Asked
 from optsched.problem.arrays import row_groups
 from optsched.study.fgd.fragments import Fragments
 from optsched.study.fgd.states import room_for, sort_of, tightest, with_pods
+from optsched.study.gpu_packing.pool import WHOLE, Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

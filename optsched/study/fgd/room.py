@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.engines.sharing.pool import WHOLE
 from optsched.study.fgd.states import States, room_for
+from optsched.study.gpu_packing.pool import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

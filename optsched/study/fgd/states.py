@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.engines.sharing.pool import WHOLE
+from optsched.study.gpu_packing.pool import WHOLE
 
 if TYPE_CHECKING:
-    from optsched.engines.sharing.pool import Asked
     from optsched.problem.arrays import I64, Bool
+    from optsched.study.gpu_packing.pool import Asked
 
 
 @dataclass(frozen=True, eq=False, slots=True)

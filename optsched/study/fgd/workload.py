@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.domain.amounts import amount_of
-from optsched.engines.sharing.pool import WHOLE, Asked
+from optsched.cluster.amounts import amount_of
 from optsched.formats.openb import GPU, NODE_LIST, read_openb_rows
 from optsched.formats.problems import InstanceError
 from optsched.study.fgd.gorandom import GoRandom
+from optsched.study.gpu_packing.pool import WHOLE, Asked
 from optsched.units import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from optsched.domain.cluster import Node
+    from optsched.cluster.snapshot import Node
     from optsched.formats.openb import PodRow
     from optsched.formats.problems import ObjectProblem
     from optsched.problem.arrays import F64, I64

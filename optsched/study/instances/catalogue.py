@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.api.schema import boolean, count, listing, mapping, record, text
-from optsched.domain.decisions import LevelStatus, Sense
-from optsched.domain.progress import relative_gap
-from optsched.engines.victims.encode import ENDED, VICTIMS
+from optsched.cluster.decisions import LevelStatus, Sense
+from optsched.cluster.progress import relative_gap
 from optsched.formats.marks import API_VERSION
 from optsched.formats.plan import LEVEL, encode_level, parse_level
 from optsched.formats.problems import InstanceError
 from optsched.formats.single import read_single, unknown_paths
 from optsched.formats.text import line_of
+from optsched.solver.victims.encode import ENDED, VICTIMS
 from optsched.study.instances.families import LICENCE, Recipe, RecipeError
 from optsched.units.plaintext import write_json
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.api.schema import Schema
-    from optsched.domain.decisions import LevelResult
+    from optsched.cluster.decisions import LevelResult
     from optsched.units import FieldError
 
 KIND: Final = "InstanceCatalogue"

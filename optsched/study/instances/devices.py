@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from optsched.domain.cards import ALL_CORES
-from optsched.domain.decisions import Allocate
+from optsched.cluster.cards import ALL_CORES
+from optsched.cluster.decisions import Allocate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.domain.cards import Card, CardUse
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Action
-    from optsched.domain.task import Task
+    from optsched.cluster.cards import Card, CardUse
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.task import Task
 
 
 def wrong_with_cards(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from optsched.api.wellknown import HOSTNAME
-from optsched.domain.reasons import ReasonCode
+from optsched.cluster.reasons import ReasonCode
 from optsched.study.instances.gangs import (
     CPUS,
     GIB,

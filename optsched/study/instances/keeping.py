@@ -12,30 +12,30 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optsched.domain.decisions import LevelResult, LevelStatus, Sense
-from optsched.domain.packing import wrong_with_bins
+from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
 from optsched.formats.plan import encode_plan, plan_document, read_plan, restore_plan
 from optsched.formats.snapshot import assemble
 from optsched.formats.solveresult import checksum
 from optsched.formats.text import Document, read_yaml
-from optsched.formats.vbp import parse_vbp
 from optsched.policy.load import load_policy
 from optsched.session.session import judge_actions
 from optsched.study.instances.catalogue import Entry, wrong_with_level
 from optsched.study.instances.devices import wrong_with_cards
 from optsched.study.instances.shipped import MOST_BYTES, PACKING
+from optsched.study.packing.problem import wrong_with_bins
+from optsched.study.packing.vbp import parse_vbp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import Plan
-    from optsched.domain.packing import Bin, VectorPacking
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
     from optsched.session.session import Judgement
     from optsched.study.instances.catalogue import Best
     from optsched.study.instances.families import Recipe
     from optsched.study.instances.shipped import Shipped
+    from optsched.study.packing.problem import Bin, VectorPacking
 
 
 def snapshot_of(recipe: Recipe) -> Snapshot:

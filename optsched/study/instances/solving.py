@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from optsched.domain.decisions import LevelStatus, Sense
-from optsched.engines.cpsat.model import Limits
-from optsched.engines.packing.work import PackingWork, packings
+from optsched.cluster.decisions import LevelStatus, Sense
 from optsched.session.lending import LENT
 from optsched.session.session import Surroundings, run_session
 from optsched.session.solving import ENGINES
+from optsched.solver.cpsat.model import Limits
 from optsched.study.instances.catalogue import OVER_VICTIMS, Best, gap_of, wrong_with_level
 from optsched.study.instances.keeping import (
     bins_level,
@@ -22,14 +21,15 @@ from optsched.study.instances.keeping import (
     snapshot_of,
 )
 from optsched.study.instances.shipped import PACKING
+from optsched.study.packing.work import PackingWork, packings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from optsched.domain.decisions import LevelResult
-    from optsched.engines.cpsat.solver import WorkerProcess
+    from optsched.cluster.decisions import LevelResult
     from optsched.session.ports import Clock
+    from optsched.solver.cpsat.solver import WorkerProcess
     from optsched.study.instances.catalogue import Entry
     from optsched.study.instances.families import Recipe
 

@@ -9,7 +9,7 @@ from optsched.study.instances.catalogue import gap_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from optsched.domain.decisions import LevelResult
+    from optsched.cluster.decisions import LevelResult
     from optsched.study.instances.catalogue import Entry
 
 BEGIN: Final = "<!-- table -->"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from optsched.domain.amounts import amount_of
+from optsched.cluster.amounts import amount_of
 from optsched.study.reports.gangcells import (
     FREE,
     MOST_CELLS,
@@ -34,9 +34,9 @@ from optsched.units import CPU
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.domain.cards import CardUse
-    from optsched.domain.cluster import Node, Snapshot
-    from optsched.domain.task import Task
+    from optsched.cluster.cards import CardUse
+    from optsched.cluster.snapshot import Node, Snapshot
+    from optsched.cluster.task import Task
     from optsched.formats.plan import PlanDocument
     from optsched.study.reports.gangcells import Parts
     from optsched.study.story import Lanes

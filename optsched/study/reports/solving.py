@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.domain.decisions import PPM, Sense
-from optsched.domain.progress import relative_gap
+from optsched.cluster.decisions import PPM, Sense
+from optsched.cluster.progress import relative_gap
 from optsched.study.reports import svg
 from optsched.study.reports.gaps import GapLine, TimeAxis, gap_chart
 from optsched.study.reports.models import model_section
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from optsched.domain.cluster import Snapshot
-    from optsched.domain.decisions import LevelResult
-    from optsched.domain.progress import Progress
-    from optsched.domain.reasons import Reason
+    from optsched.cluster.decisions import LevelResult
+    from optsched.cluster.progress import Progress
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Snapshot
     from optsched.formats.plan import Eviction, PlanDocument
     from optsched.formats.solveresult import SolveResult
     from optsched.study.planmeasures import PlanMeasures

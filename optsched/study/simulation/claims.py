@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.devices import DeviceAllocation, DeviceGrant
+from optsched.cluster.devices import DeviceAllocation, DeviceGrant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from optsched.domain.devices import DeviceClaim, Devices
-    from optsched.domain.task import Task, TaskShape
+    from optsched.cluster.devices import DeviceClaim, Devices
+    from optsched.cluster.task import Task, TaskShape
 
 _LEFT: Final = "~"
 """Between the key of a claim and when the pod goes that leaves with it; in no name of an object."""

@@ -10,8 +10,8 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.cluster import GangPhase, Snapshot
-from optsched.domain.task import TaskStatus
+from optsched.cluster.snapshot import GangPhase, Snapshot
+from optsched.cluster.task import TaskStatus
 from optsched.study.simulation.claims import ClaimBook
 from optsched.study.simulation.devices import GpuBook, gpu_milli
 from optsched.study.simulation.record import Place
@@ -19,12 +19,12 @@ from optsched.study.simulation.record import Place
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from optsched.domain.cards import CardUse
-    from optsched.domain.cluster import Gang, Node
-    from optsched.domain.devices import DeviceGrant
-    from optsched.domain.numa import NumaPart
-    from optsched.domain.task import Task
-    from optsched.domain.trace import Arrival, Trace
+    from optsched.cluster.cards import CardUse
+    from optsched.cluster.devices import DeviceGrant
+    from optsched.cluster.numa import NumaPart
+    from optsched.cluster.snapshot import Gang, Node
+    from optsched.cluster.task import Task
+    from optsched.cluster.trace import Arrival, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.amounts import amount_of
-from optsched.rules.gpu_shares import GPU
+from optsched.cluster.amounts import amount_of
+from optsched.plugins.gpu_shares import GPU
 from optsched.units import is_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from optsched.domain.amounts import Amounts
-    from optsched.domain.cards import CardRequest, CardUse
-    from optsched.domain.cluster import Node
-    from optsched.domain.task import TaskShape
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.cards import CardRequest, CardUse
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import TaskShape
 
 WHOLE: Final = 1000
 """Thousandths of a GPU."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from optsched.domain.cluster import GangPhase
-from optsched.domain.task import TaskStatus
-from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
+from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.domain.cluster import Gang, Node, Queue, Snapshot
-    from optsched.domain.devices import DeviceClaim, Devices
-    from optsched.domain.task import Task
+    from optsched.cluster.devices import DeviceClaim, Devices
+    from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
+    from optsched.cluster.task import Task
 
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 

@@ -14,15 +14,15 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from optsched.api.wellknown import CHECKPOINT_INTERVAL
-from optsched.domain.cluster import GangPhase
-from optsched.domain.decisions import Allocate, Enqueue, Evict, Nominate
-from optsched.domain.trace import NodeChange
-from optsched.engines.cpsat.model import Limits
-from optsched.rules.moves import SHUFFLE
-from optsched.rules.past import half_life_of
+from optsched.cluster.decisions import Allocate, Enqueue, Evict, Nominate
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.trace import NodeChange
+from optsched.plugins.moves import SHUFFLE
+from optsched.plugins.past import half_life_of
 from optsched.session.question import AT_LATEST_MS, next_turn_ms
 from optsched.session.session import Surroundings, run_session
 from optsched.session.usage import UsageKeeper
+from optsched.solver.cpsat.model import Limits
 from optsched.study.simulation import record, state
 from optsched.study.simulation.cluster import Held, Seat, SimulatedCluster
 from optsched.units import DurationError, parse_duration_ms
@@ -30,14 +30,14 @@ from optsched.units import DurationError, parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.decisions import Plan
-    from optsched.domain.trace import NodeEvent, Trace
-    from optsched.engines.cpsat.solver import Solver
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.trace import NodeEvent, Trace
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
     from optsched.session.ports import Clock
     from optsched.session.session import Report
+    from optsched.solver.cpsat.solver import Solver
     from optsched.study.simulation.cluster import Job
     from optsched.study.simulation.record import Event
 

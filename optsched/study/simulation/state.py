@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Final
 
-from optsched.domain.cards import CardUse
-from optsched.domain.cluster import GangPhase
-from optsched.domain.devices import DeviceGrant, DeviceId
-from optsched.domain.numa import NumaPart
-from optsched.domain.usage import Usage
+from optsched.cluster.cards import CardUse
+from optsched.cluster.devices import DeviceGrant, DeviceId
+from optsched.cluster.numa import NumaPart
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.usage import Usage
 from optsched.study.simulation.cluster import Held, Seat
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optsched.domain.task import TaskStatus
-from optsched.domain.trace import Arrival, Trace
+from optsched.cluster.task import TaskStatus
+from optsched.cluster.trace import Arrival, Trace
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Node, Snapshot
+    from optsched.cluster.snapshot import Gang, Node, Snapshot
 
 _KEPT = frozenset({TaskStatus.PENDING, TaskStatus.GATED, TaskStatus.BOUND, TaskStatus.RUNNING})
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optsched.formats.problems import InstanceError
-from optsched.formats.roadef import parse_reassignment
 from optsched.formats.traces.gavel import THROUGHPUTS
 from optsched.formats.traces.jobs import GPU, equal_nodes
 from optsched.formats.traces.own import read_own
 from optsched.formats.traces.read import read_published_trace
-from optsched.formats.vbp import parse_vbp
 from optsched.policy.load import load_policy
+from optsched.study.packing.vbp import parse_vbp
+from optsched.study.reassignment.roadef import parse_reassignment
 from optsched.study.simulation.simulator import Options, Simulation
 from optsched.units import CPU, MEMORY
 from tests.formats.test_roadef import MODEL, START
@@ -26,7 +26,7 @@ from tests.formats.test_roadef import MODEL, START
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.domain.trace import Trace
+    from optsched.cluster.trace import Trace
 
 NODES = equal_nodes(2, {GPU: 8, CPU: 96_000, MEMORY: 768 * 2**30, "pods": 110})
 NASTY = (

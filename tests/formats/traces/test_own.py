@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from optsched.domain.trace import NodeChange, NodeEvent
+from optsched.cluster.trace import NodeChange, NodeEvent
 from optsched.formats.problems import InstanceError
 from optsched.formats.traces.own import SCHEMA, is_own, read_own
 

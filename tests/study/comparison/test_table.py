@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from optsched.domain.trace import Trace
+from optsched.cluster.trace import Trace
 from optsched.study.chargeback import Chargeback
 from optsched.study.comparison.common import columns_of
 from optsched.study.comparison.figures import FIGURES, SHOWN

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.engines.sharing.bound import allocation_bound
 from optsched.study.fgd.checking import milli_of_plan, wrong_with_plan
 from optsched.study.fgd.figures import offline, scene, with_moves
 from optsched.study.fgd.offline import arrived_pods, layout_of, plan_of, pool_of
 from optsched.study.fgd.policies import POLICIES
 from optsched.study.fgd.replay import replay
 from optsched.study.fgd.workload import Workload, arrivals, read_workload
+from optsched.study.gpu_packing.bound import allocation_bound
 from tests.support.research import RESEARCH
 from tests.support.shared import shared
 
 if TYPE_CHECKING:
-    from optsched.engines.sharing.pool import Pool
+    from optsched.study.gpu_packing.pool import Pool
 
 BOUNDS = {"gpushare100": 89.19, "default": 96.91, "gpuspec33": 96.37, "multigpu50": 98.32}
 SOME = list(BOUNDS) if RESEARCH == "full" else ["multigpu50"]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.selectors import NodeSelector, NodeTerm, Operator, Requirement
+from optsched.cluster.selectors import NodeSelector, NodeTerm, Operator, Requirement
 from optsched.formats.nodes import GPU_MODEL_LABEL
 from optsched.formats.openb import read_openb
+from optsched.plugins.fragmentation import Kind, Target, typical
 from optsched.problem.compile import compile_problem
-from optsched.rules.fragmentation import Kind, Target, typical
 from optsched.study.fgd.fragments import Fragments
 from optsched.study.fgd.policies import POLICIES
 from optsched.study.fgd.replay import replay

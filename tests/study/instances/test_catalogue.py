@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from optsched.domain.decisions import LevelResult, LevelStatus, Sense
+from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
 from optsched.formats.problems import InstanceError
 from optsched.study.instances.catalogue import (
     Best,

@@ -6,9 +6,9 @@ import pytest
 
 from optsched.formats.snapshot import assemble
 from optsched.formats.text import Document, read_yaml
-from optsched.formats.vbp import parse_vbp
 from optsched.study.instances.chance import Chance
 from optsched.study.instances.families import FAMILIES, Recipe, RecipeError
+from optsched.study.packing.vbp import parse_vbp
 
 SMALL = {
     "gangs-homogeneous": {"nodes": 3},

@@ -14,7 +14,7 @@ from tests.support.pages import ROOT
 from tests.support.stories import HARM, base, solved
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.study.reports.solving import Answer
 
 GPUS = ROOT / "instances" / "examples" / "gpus-model.yaml"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import Queue
-from optsched.domain.devices import (
+from optsched.cluster.devices import (
     DeviceAllocation,
     DeviceAsk,
     DeviceClaim,
@@ -20,11 +19,12 @@ from optsched.domain.devices import (
     Devices,
     PooledDevice,
 )
-from optsched.domain.task import TaskStatus
-from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.snapshot import Queue
+from optsched.cluster.task import TaskStatus
+from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.policy.load import load_policy
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.solver import InProcess
 from optsched.study.simulation.record import Finish, Start, Stop, lines
 from optsched.study.simulation.recorded import trace_of_record
 from optsched.study.simulation.simulator import Options, Simulation
@@ -36,8 +36,8 @@ from tests.support.small import cluster, gang, node, running, shape
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optsched.domain.cluster import Gang, Snapshot
-    from optsched.domain.task import Task
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import Task
     from optsched.study.simulation.record import Event
 
 S = 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optsched.domain.task import DeviceRequest
+from optsched.cluster.task import DeviceRequest
 from optsched.study.simulation.devices import GpuBook, gpu_milli
 from tests.support.small import node, shape
 

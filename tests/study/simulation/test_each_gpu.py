@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.domain.cluster import Queue
-from optsched.domain.task import DeviceRequest
-from optsched.domain.trace import Arrival, Trace
+from optsched.cluster.snapshot import Queue
+from optsched.cluster.task import DeviceRequest
+from optsched.cluster.trace import Arrival, Trace
 from optsched.policy.load import load_policy
 from optsched.study.simulation.record import Bind, Finish, Move, Place, Release, Start, Stop
 from optsched.study.simulation.simulator import Options, Simulation
@@ -21,7 +21,7 @@ from tests.support.small import gang, node, shape
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from optsched.domain.task import TaskShape
+    from optsched.cluster.task import TaskShape
 
 GPU = "nvidia.com/gpu"
 

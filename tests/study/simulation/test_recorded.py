@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.domain.task import TaskStatus
-from optsched.domain.trace import NodeChange, NodeEvent
+from optsched.cluster.task import TaskStatus
+from optsched.cluster.trace import NodeChange, NodeEvent
 from optsched.study.simulation.recorded import trace_of_record
 from tests.support.small import cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
-    from optsched.domain.cluster import Gang, Node, Snapshot
+    from optsched.cluster.snapshot import Gang, Node, Snapshot
 
 T0 = 1_000_000
 

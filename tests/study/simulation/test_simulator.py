@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optsched.domain.amounts import amount_of
-from optsched.domain.cluster import Queue, Snapshot
-from optsched.domain.task import Task, TaskStatus
-from optsched.domain.trace import Arrival, NodeChange, NodeEvent, Trace
-from optsched.engines.cpsat.solver import InProcess
+from optsched.cluster.amounts import amount_of
+from optsched.cluster.snapshot import Queue, Snapshot
+from optsched.cluster.task import Task, TaskStatus
+from optsched.cluster.trace import Arrival, NodeChange, NodeEvent, Trace
 from optsched.policy.load import load_policy
 from optsched.policy.policy import Policy, without_solver
 from optsched.session.session import Surroundings, run_session
+from optsched.solver.cpsat.solver import InProcess
 from optsched.study.chargeback import chargeback
 from optsched.study.metrics import measure
 from optsched.study.simulation.record import (

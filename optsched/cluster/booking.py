@@ -1,0 +1,134 @@
+"""Room that is promised to a gang from an instant on, and when running tasks are expected to end.
+
+A booking is made for a gang that has waited for too long and can not start now. Others may use
+its room as long as they are gone by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from optsched.api.wellknown import RUNNING_ESTIMATE
+from optsched.cluster.task import TaskStatus
+from optsched.units import DurationError, parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """What must be free from an instant on, so that a gang can start then.
+
+    Attributes
+    ----------
+    gang
+        Key of the gang that it is made for.
+    priority
+        Of that gang: only gangs that are not more important have to keep out of its way.
+    start_ms
+        When the gang is expected to start, in epoch milliseconds.
+    is_open
+        Whether that is only the earliest possible instant, because something that it waits for
+        does not say how long it runs.
+    nodes
+        (node, what must be free there), by name.
+    queues
+        (queue with a ceiling, what must be free below that), by name.
+
+    """
+
+    gang: str
+    priority: int
+    start_ms: int
+    is_open: bool = False
+    nodes: tuple[tuple[str, Amounts], ...] = ()
+    queues: tuple[tuple[str, Amounts], ...] = ()
+
+    @property
+    def keeps_something(self) -> bool:
+        """Whether anybody has to keep out of its way; if not, it is a place in line alone."""
+        return bool(self.nodes or self.queues)
+
+    @property
+    def as_place_in_line(self) -> Booking:
+        """The same without what must be free: its gang comes before later ones by other means."""
+        return replace(self, nodes=(), queues=())
+
+
+def estimate_ms(task: Task, gang: Gang | None) -> int:
+    """How long a task is expected to run: the shortest that anybody says; 0 where nobody does."""
+    said = (task.estimate_ms, 0 if gang is None else gang_estimate_ms(gang))
+    return min((each for each in said if each), default=0)
+
+
+def gang_estimate_ms(gang: Gang) -> int:
+    """What the PodGroup says about how long its tasks run; 0 where it says nothing readable."""
+    text = gang.annotations.get(RUNNING_ESTIMATE)
+    return 0 if text is None else _read_ms(text)
+
+
+@lru_cache(maxsize=4096)
+def _read_ms(text: str) -> int:
+    try:
+        return max(parse_duration_ms(text), 0)
+    except DurationError:
+        return 0
+
+
+def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
+    """When a task that has its node is expected to end; None where nobody says.
+
+    One that has outrun its estimate is given twice as long, again and again (Tsafrir, Etsion and
+    Feitelson, TPDS 18(6), 2007, correct estimates in steps as well). Where its start is not known
+    it has started now.
+    """
+    length = estimate_ms(task, gang)
+    if not length:
+        return None
+    start = min(task.started_ms, now_ms) if task.started_ms else now_ms
+    while start + length <= now_ms:
+        length *= 2
+    return start + length
+
+
+def gang_end_ms(gang: Gang, now_ms: int) -> int | None:
+    """When all tasks of a gang would have ended that start now; None where that is not known."""
+    waiting = [t for t in gang.tasks if not t.status.holds_resources]
+    lengths = {estimate_ms(t, gang) for t in waiting} or {gang_estimate_ms(gang)}
+    return None if 0 in lengths else now_ms + max(lengths)
+
+
+def bookings_that_bind(gang: Gang, bookings: Sequence[Booking], now_ms: int) -> tuple[int, ...]:
+    """Numbers of the bookings that tasks of a gang may not get in the way of if they start now.
+
+    Those before its own one, where it has one, and of gangs that are not less important; not those
+    that begin after its tasks have ended, or for which nothing must be free. A gang that runs with
+    less than its minimum is completed first: it holds room that is of no use to anybody. A gang
+    with nominated nodes has its room: bookings are made beside that.
+    """
+    waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
+    if not bookings or not waiting:
+        return ()
+    if _is_broken(gang) or any(t.nominated_node for t in waiting):
+        return ()
+    own = next((i for i, b in enumerate(bookings) if b.gang == gang.key), len(bookings))
+    end = gang_end_ms(gang, now_ms)
+    return tuple(
+        i
+        for i, booking in enumerate(bookings[:own])
+        if booking.keeps_something
+        and gang.priority <= booking.priority
+        and (end is None or end > booking.start_ms)
+    )
+
+
+def _is_broken(gang: Gang) -> bool:
+    ready = sum(t.status.counts_as_ready for t in gang.tasks)
+    return not gang.is_loose and 0 < ready < gang.min_member

@@ -1,0 +1,217 @@
+"""What a session decides: ordered actions, reasons for what waits, and a certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.cluster.cards import CardUse
+    from optsched.cluster.devices import DeviceGrant
+    from optsched.cluster.numa import NumaPart
+    from optsched.cluster.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """A gang may have its pods created and take part in allocation."""
+
+    gang: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Bind a task to a node now: to cards, devices that its claims get, and parts of its cells."""
+
+    task: str
+    node: str
+    gang: str
+    cards: tuple[CardUse, ...] = ()
+    devices: tuple[DeviceGrant, ...] = ()
+    numa: tuple[NumaPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nominate:
+    """Keep room for a task on a node that is about to be freed; nothing is bound yet."""
+
+    task: str
+    node: str
+    gang: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Remove a running task on behalf of a gang, or because a plugin wants it off its node.
+
+    Attributes
+    ----------
+    preemptor
+        Key of the gang that gets the room; empty where none is to get it.
+    to
+        The node where it starts again, if it only moves.
+    plugin, reason
+        Where no gang gets the room: the plugin, and why it does not want the task there.
+    """
+
+    task: str
+    node: str
+    action: str
+    preemptor: str
+    to: str = ""
+    plugin: str = ""
+    reason: str = ""
+
+
+Action: TypeAlias = Enqueue | Allocate | Nominate | Evict
+
+
+class Sense(StrEnum):
+    """Whether more or less of a level is better."""
+
+    MAX = "max"
+    MIN = "min"
+
+
+class LevelStatus(StrEnum):
+    """How good a level's value is known to be."""
+
+    OPTIMAL = "OPTIMAL"
+    FEASIBLE = "FEASIBLE"
+    BOUND_ONLY = "BOUND_ONLY"
+    SKIPPED = "SKIPPED"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelResult:
+    """One level of the objective: what was reached and what could be reached at most.
+
+    Attributes
+    ----------
+    unit
+        What `value` and `bound` count.
+    value
+        Reached by the plan.
+    bound
+        No plan that keeps the values of the levels above reaches more (or less, by `sense`); None
+        when no bound is known.
+    """
+
+    name: str
+    unit: str
+    sense: Sense
+    value: int
+    bound: int | None
+    status: LevelStatus
+
+    @property
+    def gap(self) -> int | None:
+        """Distance from the value to the bound, in units; None without a bound."""
+        return None if self.bound is None else abs(self.bound - self.value)
+
+
+PPM = 1_000_000
+"""Shares are told in millionths of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """What a queue holds after a plan, and what it would hold if tasks could be cut as one likes.
+
+    Attributes
+    ----------
+    share, ideal
+        Dominant shares in millionths of the cluster.
+    """
+
+    queue: str
+    share: int
+    ideal: int
+
+    @property
+    def distance(self) -> int:
+        """How far it is from its ideal; above zero where it holds more."""
+        return self.share - self.ideal
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How far a plan is from the best there is, and who says so.
+
+    Attributes
+    ----------
+    levels
+        In order of importance.
+    engine
+        The engine whose plan it is.
+    seconds
+        Wall time from snapshot to verified plan; 0 where no clock may be read.
+    stopped
+        Why the search ended.
+    relaxed
+        Rules that the bounds leave out.
+    shares
+        Of the queues that ask for something, by name.
+    limitations
+        Why the plan is not proved even where every level is optimal: the bounds hold over fewer
+        plans than the policy allows, or the session dropped a gang or an answer.
+    kept_idle
+        Which rules keep capacity idle that gangs which wait could use, and how much.
+    """
+
+    levels: tuple[LevelResult, ...]
+    engine: str
+    seconds: float
+    stopped: str
+    relaxed: tuple[str, ...] = ()
+    shares: tuple[QueueShare, ...] = ()
+    limitations: tuple[str, ...] = ()
+    kept_idle: tuple[str, ...] = ()
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether no better plan exists: some level, all of them optimal, without limitations."""
+        if not self.levels or self.relaxed or self.limitations:
+            return False
+        return all(r.status is LevelStatus.OPTIMAL for r in self.levels)
+
+    @property
+    def verdict(self) -> str:
+        """What is proved, in one clause."""
+        if self.is_proved:
+            return "proved: no plan is better"
+        if not self.levels:
+            return "nothing to prove: no level of the model applies"
+        if self.limitations:
+            return f"not proved: {', '.join(self.limitations)}"
+        if self.relaxed:
+            return f"bounds leave out: {', '.join(self.relaxed)}"
+        return "not proved on every level"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The ordered, verified outcome of a session.
+
+    Attributes
+    ----------
+    actions
+        In the order in which they are to be carried out.
+    pending
+        Why each gang that has tasks left waits, by gang key.
+    pending_tasks
+        The same for single tasks where the answer differs from the gang's.
+    """
+
+    actions: tuple[Action, ...]
+    certificate: Certificate
+    pending: Mapping[str, Reason] = field(default_factory=dict)
+    pending_tasks: Mapping[str, Reason] = field(default_factory=dict)
+
+    @property
+    def binds(self) -> dict[str, str]:
+        """Node by task, of every allocation."""
+        return {a.task: a.node for a in self.actions if isinstance(a, Allocate)}

@@ -1,0 +1,336 @@
+"""Tasks that are moved: told to go, made again by their owners, and started again elsewhere.
+
+Between an eviction and the pod that comes in its stead there is nothing that could be nominated to
+a node. Until it is there, a task that is expected keeps its place.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from optsched.cluster.amounts import amounts
+from optsched.cluster.decisions import Evict
+from optsched.cluster.eviction import leaving
+from optsched.cluster.snapshot import Gang, GangPhase
+from optsched.cluster.task import Task, TaskShape, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Node, Snapshot
+
+MOVES = "optsched.io/moves"
+"""Annotation of a gang's PodGroup, or of its only pod: what was moved for it and is not back."""
+
+PATIENCE_MS = 120_000
+"""How long a place is kept, counted from the eviction, once the pod that was moved is gone."""
+
+_ALONE = "pod:"
+"""Begins the names of gangs of pods without a PodGroup."""
+
+_MARK = "~"
+"""Ends the keys of tasks that no pod stands for yet; no name of an object may have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A pod that was told to go, and the place that is kept for the one in its stead.
+
+    Attributes
+    ----------
+    task, uid
+        The pod.
+    to
+        The node.
+    gang, owner, queue
+        Of the pod. A pod in its stead is of the same gang, or of the same owner where it is a gang
+        of its own.
+    request
+        What it takes.
+    at_ms
+        When it was decided.
+
+    """
+
+    task: str
+    uid: str
+    to: str
+    gang: str
+    owner: str
+    queue: str
+    request: Amounts
+    at_ms: int
+
+
+# --- on paper ------------------------------------------------------------------------------------
+
+
+def successor_of(task: Task, to: str) -> Task:
+    """The pending task that comes in the stead of one that is moved."""
+    return replace(
+        task,
+        key=task.key + _MARK,
+        uid="",
+        status=TaskStatus.PENDING,
+        node="",
+        nominated_node=to,
+        is_victim=False,
+        started_ms=0,
+        cards=(),
+        gpus=(),
+        device_claims=(),
+        numa=(),
+    )
+
+
+def is_successor(key: str) -> bool:
+    """Whether a task stands for a pod that does not exist yet."""
+    return key.endswith(_MARK)
+
+
+def predecessor(key: str) -> str:
+    """The task that a successor comes in the stead of."""
+    return key.removesuffix(_MARK)
+
+
+def moved(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
+    """Return the snapshot in which tasks, by key, leave and start again, nominated to nodes."""
+
+    def each(gang: Gang) -> Gang:
+        fresh = [successor_of(t, places[t.key]) for t in gang.tasks if t.key in places]
+        return _with_tasks(gang, (*left[gang.key].tasks, *fresh)) if fresh else left[gang.key]
+
+    # Successors request what their predecessors hold.
+    away = leaving(snapshot, places, still_request=False)
+    left = away.gang_by_key
+    return replace(away, gangs=tuple(each(gang) for gang in snapshot.gangs))
+
+
+def nominated(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
+    """The snapshot in which pending tasks, by key, are nominated to nodes."""
+
+    def each(task: Task) -> Task:
+        node = places.get(task.key, task.nominated_node)
+        return task if node == task.nominated_node else replace(task, nominated_node=node)
+
+    gangs = tuple(
+        replace(g, tasks=tuple(map(each, g.tasks))) if any(t.key in places for t in g.tasks) else g
+        for g in snapshot.gangs
+    )
+    return replace(snapshot, gangs=gangs)
+
+
+def _with_tasks(gang: Gang, tasks: Iterable[Task]) -> Gang:
+    return replace(gang, tasks=tuple(sorted(tasks, key=lambda t: t.order)))
+
+
+# --- in a cluster --------------------------------------------------------------------------------
+
+
+def read_moves(text: str) -> tuple[Move, ...]:
+    """The moves of an annotation; those that have no reading are as good as not there."""
+    try:
+        listed = json.loads(text)
+        return tuple(
+            Move(
+                task=str(each["pod"]),
+                uid=str(each["uid"]),
+                to=str(each["to"]),
+                gang=str(each["gang"]),
+                owner=str(each["owner"]),
+                queue=str(each["queue"]),
+                request=amounts({str(r): int(a) for r, a in each["request"].items()}),
+                at_ms=int(each["at"]),
+            )
+            for each in listed
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return ()
+
+
+def write_moves(moves: Iterable[Move]) -> str:
+    """Moves as an annotation, in order; empty for none."""
+    listed = [
+        {
+            "pod": move.task,
+            "uid": move.uid,
+            "to": move.to,
+            "gang": move.gang,
+            "owner": move.owner,
+            "queue": move.queue,
+            "request": dict(move.request),
+            "at": move.at_ms,
+        }
+        for move in sorted(moves, key=lambda each: each.task)
+    ]
+    return json.dumps(listed, separators=(",", ":"), sort_keys=True) if listed else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What is left of the moves that gangs have a record of.
+
+    Attributes
+    ----------
+    snapshot
+        The cluster with a place for everybody who is still to come: pods that have come are
+        nominated to it, expected tasks hold the others.
+    left
+        By gang, of those with a record: its moves whose pods have yet to come.
+
+    """
+
+    snapshot: Snapshot
+    left: Mapping[str, tuple[Move, ...]]
+
+
+def kept_places(snapshot: Snapshot) -> Kept:
+    """Keep the places of what was moved, as far as that is recorded and still has a meaning."""
+    recorded = {
+        g.key: read_moves(text) for g in snapshot.gangs if (text := g.annotations.get(MOVES))
+    }
+    if not recorded:
+        return Kept(snapshot, {})
+    arrivals = _Arrivals(snapshot)
+    left: dict[str, tuple[Move, ...]] = {}
+    for key, moves in recorded.items():
+        left[key] = tuple(m for m in moves if arrivals.is_open(m))
+    everybody = [m for moves in left.values() for m in moves]
+    places, come = arrivals.matched(everybody)
+    still = [m for m in everybody if m not in come]
+    left = {key: tuple(m for m in moves if m not in come) for key, moves in left.items()}
+    return Kept(_with_expected(nominated(snapshot, places), still), left)
+
+
+def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
+    """By gang, what its record has to say once a plan is carried out, where that is something else.
+
+    What was moved earlier and has its pod by now is nominated or bound, and needs no record.
+    """
+    open_moves = {key: list(moves) for key, moves in kept_places(snapshot).left.items()}
+    gangs = snapshot.gang_by_key
+    tasks = {t.key: t for g in snapshot.gangs for t in g.tasks}
+    for action in actions:
+        if isinstance(action, Evict) and action.to and action.task in tasks:
+            move = _move(tasks[action.task], action.to, gangs, snapshot.taken_ms)
+            open_moves.setdefault(action.preemptor, []).append(move)
+    texts = {key: write_moves(moves) for key, moves in open_moves.items() if key in gangs}
+    return {k: text for k, text in texts.items() if text != gangs[k].annotations.get(MOVES, "")}
+
+
+def _move(task: Task, to: str, gangs: Mapping[str, Gang], now_ms: int) -> Move:
+    queue = gangs[task.gang].queue
+    return Move(task.key, task.uid, to, task.gang, task.owner, queue, task.shape.request, now_ms)
+
+
+class _Arrivals:
+    """Which pods have come in the stead of those that were moved."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._tasks = {t.key: t for g in snapshot.gangs for t in g.tasks}
+        self._waiting: dict[str, list[Task]] = {}
+        for gang in snapshot.gangs:
+            for task in gang.tasks:
+                if task.status is TaskStatus.PENDING and not task.nominated_node:
+                    whose = _whose(gang.key, task.owner, task.key)
+                    self._waiting.setdefault(whose, []).append(task)
+
+    def is_open(self, move: Move) -> bool:
+        """Whether a place is still to be kept."""
+        node = self._snapshot.node_by_name.get(move.to)
+        if node is None or not node.ready:
+            return False
+        task = self._tasks.get(move.task)
+        if task is not None and task.uid == move.uid:
+            return task.status is TaskStatus.RELEASING
+        is_alone = _is_alone(move.gang)
+        if not is_alone and move.gang not in self._snapshot.gang_by_key:
+            return False
+        return self._snapshot.taken_ms - move.at_ms < PATIENCE_MS
+
+    def matched(self, moves: Sequence[Move]) -> tuple[dict[str, str], set[Move]]:
+        """Nodes by task for pods that have come, and the moves that they end."""
+        places: dict[str, str] = {}
+        ended: set[Move] = set()
+        by_owner: dict[str, list[Move]] = {}
+        for move in moves:
+            by_owner.setdefault(_whose(move.gang, move.owner, move.task), []).append(move)
+        for whose, theirs in by_owner.items():
+            waiting = self._waiting.get(whose, [])
+            if not self._may_come(theirs[0].gang, len(waiting), len(theirs)):
+                continue
+            for move in theirs:
+                task = next((t for t in waiting if _takes(t) == dict(move.request)), None)
+                if task is not None:
+                    waiting.remove(task)
+                    places[task.key] = move.to
+                    ended.add(move)
+        return places, ended
+
+    def _may_come(self, key: str, num_waiting: int, num_expected: int) -> bool:
+        """Whether a gang that has to start whole is there; its places are kept until it is."""
+        gang = self._snapshot.gang_by_key.get(key)
+        if gang is None or _is_alone(key):
+            return True
+        ready = sum(t.status.counts_as_ready for t in gang.tasks)
+        return ready >= gang.min_member or num_waiting >= num_expected
+
+
+def _whose(gang: str, owner: str, task: str) -> str:
+    """Who has pods made again: the gang, or else the owner, or else the pod under its own name."""
+    return (owner or task) if _is_alone(gang) else gang
+
+
+def _is_alone(gang: str) -> bool:
+    """Whether a gang is that of a pod without a PodGroup."""
+    return gang.partition("/")[2].startswith(_ALONE)
+
+
+def _takes(task: Task) -> dict[str, int]:
+    return dict(task.shape.request)
+
+
+def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
+    """The snapshot with a task that holds its place for each move."""
+    if not moves:
+        return snapshot
+    on: dict[str, list[Task]] = {}
+    of: dict[str, list[Task]] = {}
+    queue_of: dict[str, str] = {}
+    for move in moves:
+        gang = move.gang + _MARK if _is_alone(move.gang) else move.gang
+        task = Task(
+            move.task + _MARK,
+            TaskShape(move.request),
+            TaskStatus.EXPECTED,
+            gang=gang,
+            node=move.to,
+            preemptable=False,
+        )
+        on.setdefault(move.to, []).append(task)
+        of.setdefault(gang, []).append(task)
+        queue_of[gang] = move.queue
+    gangs = {g.key: g for g in snapshot.gangs}
+    for key, tasks in of.items():
+        if key in gangs:
+            gangs[key] = _with_tasks(gangs[key], (*gangs[key].tasks, *tasks))
+        else:
+            gangs[key] = _expected_gang(key, queue_of[key], tasks)
+    nodes = tuple(_with_residents(n, on.get(n.name, [])) for n in snapshot.nodes)
+    return replace(snapshot, nodes=nodes, gangs=tuple(gangs[key] for key in sorted(gangs)))
+
+
+def _expected_gang(key: str, queue: str, tasks: Sequence[Task]) -> Gang:
+    phase = GangPhase.RUNNING
+    return Gang(key, queue, phase=phase, tasks=tuple(tasks), is_implicit=True)
+
+
+def _with_residents(node: Node, tasks: Sequence[Task]) -> Node:
+    if not tasks:
+        return node
+    return replace(node, residents=tuple(sorted((*node.residents, *tasks), key=lambda t: t.key)))

@@ -1,0 +1,376 @@
+"""Traces: what arrives at a cluster over time, how long it runs, and which nodes fail when.
+
+Times count in milliseconds from the beginning of the trace.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from optsched.cluster.snapshot import NO_POD_LIMIT
+from optsched.cluster.topology import NO_TOPOLOGY
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
+    from optsched.cluster.task import TaskShape
+    from optsched.cluster.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A gang that is submitted at an instant.
+
+    Attributes
+    ----------
+    gang
+        As it is submitted, its tasks pending. Tasks that have a node hold it from then on already,
+        for a trace that begins on a cluster at work.
+    duration_ms
+        How long it runs once its minimum has started, undisturbed; None: for ever.
+    estimate_ms
+        What its user says about that; None where nothing is said. Rules see this, never the
+        duration.
+    grace_ms
+        How long its pods hold what they have after they have been evicted, to save their work
+        (`terminationGracePeriodSeconds`).
+    where
+        `file:line` it was read from; empty where it comes from no file.
+
+    """
+
+    at_ms: int
+    gang: Gang
+    duration_ms: int | None
+    estimate_ms: int | None = None
+    grace_ms: int = 0
+    where: str = field(default="", compare=False)
+
+
+class NodeChange(StrEnum):
+    """What happens to a node."""
+
+    DOWN = "down"
+    UP = "up"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """A node fails, with everything on it, or comes back."""
+
+    at_ms: int
+    node: str
+    change: NodeChange
+    where: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Nodes and queues, and what happens to them.
+
+    Attributes
+    ----------
+    nodes, queues
+        In name order.
+    arrivals
+        In the order of time, and where that is equal in the order in which they were written.
+    node_events
+        Likewise; every node is up in the beginning.
+    topology
+        The HyperNodes of the network.
+    start_ms
+        When it begins, in epoch milliseconds.
+    rest
+        What else there is in the cluster all the time: claims, namespaces, budgets and so on. Its
+        nodes, gangs and queues do not count; None for nothing.
+
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    queues: tuple[Queue, ...]
+    arrivals: tuple[Arrival, ...]
+    node_events: tuple[NodeEvent, ...] = ()
+    topology: Topology = NO_TOPOLOGY
+    start_ms: int = 0
+    rest: Snapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceProblem:
+    """One thing that is wrong with one part of a trace, which is left out; the rest stays.
+
+    Attributes
+    ----------
+    kind, key
+        Such as Gang and `namespace/name`.
+    path, value
+        The field and what it holds; both empty where the part as a whole is meant.
+    message
+        What is wrong and what would be accepted.
+    where
+        `file:line`; empty where it comes from no file.
+
+    """
+
+    kind: str
+    key: str
+    path: str
+    value: object
+    message: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.kind} {self.key}".strip()
+        said = f"{self.path}: {self.value} {self.message}" if self.path else self.message
+        return ": ".join(part for part in (self.where, name, said) if part)
+
+
+Found: TypeAlias = "tuple[Trace, tuple[TraceProblem, ...]]"
+_Event = TypeVar("_Event", Arrival, NodeEvent)
+
+_NEGATIVE = "is below zero: write the milliseconds from the beginning of the trace"
+_NO_DURATION = "is below zero: write milliseconds, or nothing where it never ends"
+_NO_GRACE = "is below zero: write milliseconds, or nothing where pods leave at once"
+_NO_ESTIMATE = "is below zero: write milliseconds, or nothing where none is known"
+
+
+def sound_trace(trace: Trace) -> Found:
+    """The parts of a trace that can be played, in order, and what is wrong with the others.
+
+    Nodes and queues may come in any order. Arrivals and events of nodes have to come in the order
+    of time; where the clock goes back, the fewest of them are left out that let it run forward
+    again. Gangs are left out that could not start in the whole cluster, empty and with all nodes
+    up: where they ask for a resource more than all nodes have, or more tasks than can sit at once.
+    """
+    problems: list[TraceProblem] = []
+    nodes = _once(trace.nodes, "Node", lambda n: n.name, problems)
+    queues = _once(trace.queues, "Queue", lambda q: q.name, problems)
+    room = _Room(nodes)
+    names = _Names({q.name for q in queues})
+    fit: list[Arrival] = []
+    for arrival in _forward(trace.arrivals, _of_arrival, problems):
+        found = _wrong(arrival) or room.lacks(arrival) or names.clashes(arrival)
+        if found is None:
+            names.add(arrival)
+            fit.append(arrival)
+        else:
+            problems.append(found)
+    events = _played(_forward(trace.node_events, _of_event, problems), nodes, problems)
+    sound = replace(trace, nodes=nodes, queues=queues, arrivals=tuple(fit), node_events=events)
+    return sound, tuple(problems)
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+_Named = TypeVar("_Named")
+
+
+def _once(
+    parts: Iterable[_Named],
+    kind: str,
+    name_of: Callable[[_Named], str],
+    problems: list[TraceProblem],
+) -> tuple[_Named, ...]:
+    """Parts in name order; of those with one name the first."""
+    found: dict[str, _Named] = {}
+    for part in parts:
+        if name_of(part) in found:
+            message = "is there more than once; the first one counts"
+            problems.append(TraceProblem(kind, name_of(part), "", None, message))
+        found.setdefault(name_of(part), part)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _of_arrival(arrival: Arrival) -> tuple[str, str]:
+    return "Gang", arrival.gang.key
+
+
+def _of_event(event: NodeEvent) -> tuple[str, str]:
+    return "Node", event.node
+
+
+def _forward(
+    events: Sequence[_Event],
+    name_of: Callable[[_Event], tuple[str, str]],
+    problems: list[TraceProblem],
+) -> list[_Event]:
+    """Events whose times are not below zero and never go back: as many of them as there can be."""
+    timely = [e for e in events if e.at_ms >= 0]
+    kept = _never_falling([e.at_ms for e in timely])
+    before: dict[int, int] = {}
+    last = 0
+    for i, event in enumerate(timely):
+        if i in kept:
+            last = event.at_ms
+        before[id(event)] = last
+    stay = {id(timely[i]) for i in kept}
+    for event in events:
+        if id(event) in stay:
+            continue
+        message = _NEGATIVE
+        if event.at_ms >= 0:
+            message = f"is out of order: the clock of its neighbours stands at {before[id(event)]}"
+        kind, key = name_of(event)
+        problems.append(TraceProblem(kind, key, "at_ms", event.at_ms, message, event.where))
+    return [e for e in events if id(e) in stay]
+
+
+def _never_falling(times: Sequence[int]) -> set[int]:
+    """Positions of a longest subsequence that never falls (patience sorting, n log n)."""
+    tails: list[int] = []
+    ends: list[int] = []
+    previous: list[int] = []
+    for i, time in enumerate(times):
+        place = bisect_right(tails, time)
+        previous.append(ends[place - 1] if place else -1)
+        tails[place : place + 1] = [time]
+        ends[place : place + 1] = [i]
+    kept: set[int] = set()
+    at = ends[-1] if ends else -1
+    while at >= 0:
+        kept.add(at)
+        at = previous[at]
+    return kept
+
+
+# --- arrivals ------------------------------------------------------------------------------------
+
+
+def _wrong(arrival: Arrival) -> TraceProblem | None:
+    """What is wrong with an arrival by itself."""
+    gang = arrival.gang
+    if arrival.duration_ms is not None and arrival.duration_ms < 0:
+        return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
+    if arrival.estimate_ms is not None and arrival.estimate_ms < 0:
+        return _problem(arrival, "estimate_ms", arrival.estimate_ms, _NO_ESTIMATE)
+    if arrival.grace_ms < 0:
+        return _problem(arrival, "grace_ms", arrival.grace_ms, _NO_GRACE)
+    if not gang.tasks:
+        return _problem(arrival, "tasks", 0, "is nothing to run: a gang has at least one task")
+    if gang.min_member > len(gang.tasks):
+        message = f"is more than the {len(gang.tasks)} tasks that it has"
+        return _problem(arrival, "min_member", gang.min_member, message)
+    return None
+
+
+def _problem(arrival: Arrival, path: str, value: object, message: str) -> TraceProblem:
+    return TraceProblem("Gang", arrival.gang.key, path, value, message, arrival.where)
+
+
+class _Names:
+    """Names that are taken."""
+
+    def __init__(self, queues: set[str]) -> None:
+        self._queues = queues
+        self._gangs: set[str] = set()
+        self._tasks: set[str] = set()
+
+    def clashes(self, arrival: Arrival) -> TraceProblem | None:
+        gang = arrival.gang
+        if gang.queue not in self._queues:
+            return _problem(arrival, "queue", gang.queue, "is no queue of this trace")
+        if gang.key in self._gangs:
+            message = "is there more than once; the first one counts"
+            return _problem(arrival, "", None, message)
+        keys = Counter(t.key for t in gang.tasks)
+        taken = next((key for key, n in keys.items() if n > 1 or key in self._tasks), None)
+        if taken is not None:
+            return _problem(arrival, "tasks", taken, "is the name of another task, too")
+        return None
+
+    def add(self, arrival: Arrival) -> None:
+        self._gangs.add(arrival.gang.key)
+        self._tasks.update(t.key for t in arrival.gang.tasks)
+
+
+class _Room:
+    """How many tasks of a shape the empty cluster holds."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._names = {n.name for n in nodes}
+        self._kinds = Counter(n.allocatable for n in nodes)
+        self._fits: dict[TaskShape, int] = {}
+        self._total: Counter[str] = Counter()
+        for kind, number in self._kinds.items():
+            self._total.update({resource: amount * number for resource, amount in kind})
+
+    def lacks(self, arrival: Arrival) -> TraceProblem | None:
+        """Why a gang can never start; None where nothing shows that."""
+        gang = arrival.gang
+        strange = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
+        if strange is not None:
+            return _problem(arrival, "node", strange, "is no node of this trace")
+        least = gang.min_member or 1
+        shapes = Counter(t.shape for t in gang.tasks)
+        seated = sum(min(n, self._num_fit(shape)) for shape, n in shapes.items())
+        if seated < least:
+            return _problem(arrival, "min_member", least, self._too_large(seated))
+        for resource in sorted({name for shape in shapes for name, _ in shape.request}):
+            asked = _least_of(shapes, resource, least)
+            if asked > (total := self._total[resource]) and resource in self._total:
+                message = f"is more than the {total} of the whole cluster"
+                return _problem(arrival, resource, asked, message)
+        return None
+
+    @staticmethod
+    def _too_large(seated: int) -> str:
+        sits = f"{seated} of its tasks fit" if seated else "none of its tasks fits"
+        return f"can never start: {sits} into the whole cluster, empty"
+
+    def _num_fit(self, shape: TaskShape) -> int:
+        if shape not in self._fits:
+            request = dict(shape.request)
+            self._fits[shape] = sum(
+                n * _num_on(dict(kind), request) for kind, n in self._kinds.items()
+            )
+        return self._fits[shape]
+
+
+def _num_on(offers: Mapping[str, int], request: Mapping[str, int]) -> int:
+    """How many tasks that ask for so much sit on an empty node."""
+    one = {PODS: 1, **{r: amount for r, amount in request.items() if amount > 0}}
+    limits = {PODS: NO_POD_LIMIT, **offers}
+    return min(limits.get(resource, 0) // amount for resource, amount in one.items())
+
+
+def _least_of(shapes: Mapping[TaskShape, int], resource: str, least: int) -> int:
+    """What so many tasks take of a resource at least, whichever they are."""
+    each = sorted((_amount(shape.request, resource), n) for shape, n in shapes.items())
+    asked = 0
+    for amount, number in each:
+        asked += amount * min(number, least)
+        least -= min(number, least)
+    return asked
+
+
+def _amount(request: Amounts, resource: str) -> int:
+    return dict(request).get(resource, 0)
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def _played(
+    events: Iterable[NodeEvent], nodes: Iterable[Node], problems: list[TraceProblem]
+) -> tuple[NodeEvent, ...]:
+    """Events that change something: of nodes that are there, down when up and up when down."""
+    state = {n.name: NodeChange.UP for n in nodes}
+    kept: list[NodeEvent] = []
+    for event in events:
+        known = state.get(event.node)
+        if known is None or known is event.change:
+            message = "is no node of this trace" if known is None else f"is {known} already"
+            problems.append(TraceProblem("Node", event.node, "", None, message, event.where))
+            continue
+        state[event.node] = event.change
+        kept.append(event)
+    return tuple(kept)

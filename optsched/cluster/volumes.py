@@ -1,0 +1,205 @@
+"""Volumes for claims that wait until a node is chosen for who uses them.
+
+A claim gets a volume that is there and can be reached from all nodes where the claim is used, or
+one that is made for it. A volume is for one claim. Upstream: kube-scheduler, VolumeBinding
+(`findMatchingVolumes`, `checkVolumeProvisions`); it takes claim by claim the smallest volume that
+does, here claims make way for one another where that helps all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from optsched.cluster.selectors import NodeSelector
+    from optsched.cluster.snapshot import Claim
+
+    Selects: TypeAlias = Callable[[NodeSelector, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A PersistentVolume that a claim could be bound to.
+
+    Attributes
+    ----------
+    storage_class
+        Its StorageClass, which is that of the claim.
+    nodes
+        Nodes from which it can be reached; None: every node.
+
+    """
+
+    name: str
+    storage_class: str = ""
+    capacity_bytes: int = 0
+    nodes: NodeSelector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a claim could get, given the nodes where it is used.
+
+    Attributes
+    ----------
+    volumes
+        Names of volumes that do, those that it should have first.
+    is_made
+        Whether a volume can be made for it where it gets none of them.
+
+    """
+
+    claim: str
+    volumes: tuple[str, ...]
+    is_made: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeGrant:
+    """What a claim gets before who uses it is bound: a volume, or one that is made for a node."""
+
+    claim: str
+    node: str
+    volume: str = ""
+
+
+def ask_of(claim: Claim, nodes: Collection[str], selects: Selects) -> Ask:
+    """What a claim that waits could get, used on some nodes.
+
+    selects: whether a selector selects a node.
+    """
+    fitting = (
+        volume.name
+        for volume in claim.volumes
+        if volume.nodes is None or all(selects(volume.nodes, node) for node in nodes)
+    )
+    return Ask(claim.key, tuple(fitting), can_be_made(claim, nodes, selects))
+
+
+def can_be_made(claim: Claim, nodes: Collection[str], selects: Selects) -> bool:
+    """Whether a volume for a claim can be made that is meant for some nodes."""
+    if not claim.provisions or (claim.selected_node and set(nodes) - {claim.selected_node}):
+        return False
+    allowed = claim.nodes
+    return allowed is None or all(selects(allowed, node) for node in nodes)
+
+
+class Holders:
+    """Which claims have which volumes; every claim that can have none made holds one.
+
+    Attributes
+    ----------
+    of_volume
+        The claim that holds a volume.
+    short
+        Claims that hold none although they need one.
+
+    """
+
+    def __init__(self) -> None:
+        self.of_volume: dict[str, str] = {}
+        self.short: set[str] = set()
+        self._asks: dict[str, Ask] = {}
+        self._volume_of: dict[str, str] = {}
+
+    def volume_of(self, claim: str) -> str:
+        """The volume that a claim holds; empty for none."""
+        return self._volume_of.get(claim, "")
+
+    def put(self, ask: Ask) -> bool:
+        """Let a claim have what it asks for, or what it asks for now; whether that can be."""
+        self._asks[ask.claim] = ask
+        self.short.discard(ask.claim)
+        held = self._volume_of.get(ask.claim)
+        if held is not None and (ask.is_made or held not in ask.volumes):
+            self._let_go(ask.claim)
+            held = None
+        if ask.is_made or held is not None or self._seat(ask.claim):
+            return True
+        self.short.add(ask.claim)
+        return False
+
+    def remove(self, claim: str) -> None:
+        """Let a claim have nothing any more, so that others may have it."""
+        self._asks.pop(claim, None)
+        self.short.discard(claim)
+        if claim in self._volume_of:
+            self._let_go(claim)
+        for other in sorted(self.short):
+            self.put(self._asks[other])
+
+    def open_to(self, claim: str, volumes: Iterable[str]) -> list[str]:
+        """Of some volumes those that a claim may have with all others content."""
+        movable = self._movable(claim)
+        return [v for v in volumes if self.of_volume.get(v, claim) == claim or v in movable]
+
+    def spread(self) -> None:
+        """Give claims that could have one made what volumes are left, the smallest that do."""
+        for claim, ask in self._asks.items():
+            left = (v for v in ask.volumes if v not in self.of_volume)
+            if claim not in self._volume_of and (volume := next(left, None)) is not None:
+                self._volume_of[claim], self.of_volume[volume] = volume, claim
+
+    def _movable(self, claim: str) -> set[str]:
+        """Volumes of other claims that could move to others."""
+        found: set[str] = set()
+        grows = True
+        while grows:
+            grows = False
+            for volume, holder in self.of_volume.items():
+                if volume in found or holder == claim:
+                    continue
+                others = (v for v in self._asks[holder].volumes if v != volume)
+                if any(self.of_volume.get(v, claim) == claim or v in found for v in others):
+                    found.add(volume)
+                    grows = True
+        return found
+
+    def _seat(self, claim: str) -> bool:
+        """Find a volume for a claim; holders of volumes move on where they can (Kuhn)."""
+        came: dict[str, str] = {}
+        queue = deque([claim])
+        while queue:
+            seeker = queue.popleft()
+            for volume in self._asks[seeker].volumes:
+                if volume in came:
+                    continue
+                came[volume] = seeker
+                holder = self.of_volume.get(volume)
+                if holder is None:
+                    self._move_on(volume, came)
+                    return True
+                queue.append(holder)
+        return False
+
+    def _move_on(self, volume: str, came: Mapping[str, str]) -> None:
+        """Give a free volume to who came to it, what that leaves to the next, and so on."""
+        left: str | None = volume
+        while left is not None:
+            claim = came[left]
+            before = self._volume_of.get(claim)
+            self._volume_of[claim], self.of_volume[left] = left, claim
+            left = before
+
+    def _let_go(self, claim: str) -> None:
+        del self.of_volume[self._volume_of.pop(claim)]
+
+
+def deal(
+    claims: Mapping[str, Claim], used_on: Mapping[str, Collection[str]], selects: Selects
+) -> Holders:
+    """Volumes for claims that wait and are used on some nodes; see `Holders.short`.
+
+    Small claims choose first, as upstream, and those that can have none made before all others.
+    """
+    asks = [ask_of(claims[key], nodes, selects) for key, nodes in used_on.items()]
+    asks.sort(key=lambda ask: (ask.is_made, claims[ask.claim].size_bytes, ask.claim))
+    holders = Holders()
+    for ask in asks:
+        holders.put(ask)
+    holders.spread()
+    return holders

@@ -1,0 +1,69 @@
+"""What a gang asks for next, for rules that explain or vote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.problem.arrays import frozen
+
+if TYPE_CHECKING:
+    from optsched.plugins.outcome import Outcome
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+
+
+def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
+    """Class, role and number of the tasks that a gang must get at once, beside those it gets.
+
+    That is its minimum in task order, or one task when that is reached.
+    """
+    problem = outcome.problem
+    number = int(problem.shape_of[gang])
+    shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
+    done = _placed_by_entry(outcome, gang)
+    left = max(shape.need, sum(n for _, n in shape.need_role), 1) if not any(done) else 1
+    taken: dict[int, int] = {}
+    for entry, run in shape.sequence:
+        passed = min(done[entry], run)
+        done[entry] -= passed
+        if more := min(left, run - passed):
+            taken[entry] = taken.get(entry, 0) + more
+            left -= more
+    return [
+        (int(problem.shapes.class_of[start + entry]), shape.entries[entry].role, number)
+        for entry, number in taken.items()
+    ]
+
+
+def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
+    """How many tasks of each entry of a gang get a node."""
+    problem = outcome.problem
+    entries = problem.shapes.shapes[problem.shape_of[gang]].entries
+    if not outcome.num_placed[gang]:
+        return [0] * len(entries)
+    found, at = [], int(problem.task_start[gang])
+    for entry in entries:
+        found.append(int(outcome.placed[at : at + entry.count].sum()))
+        at += entry.count
+    return found
+
+
+def first_task(problem: Problem, gang: int, entry: int) -> int:
+    """Index of the first task of an entry of a gang; the others follow it."""
+    number = problem.shapes.start[problem.shape_of[gang]] + entry
+    return int(problem.task_start[gang] + problem.shapes.offset[number])
+
+
+def asked_next(outcome: Outcome, gang: int) -> I64:
+    """(R,) what the tasks of `next_entries` take together. Read only; rules share it."""
+    known = outcome.asked_next
+    if gang not in known:
+        problem = outcome.problem
+        total = np.zeros(len(problem.resources), np.int64)
+        for task_class, _, number in next_entries(outcome, gang):
+            total += number * problem.classes.request[task_class]
+        frozen(total)
+        known[gang] = total
+    return known[gang]

@@ -1,0 +1,380 @@
+"""NUMA nodes of one machine (cells): what is free of them, and how needs are dealt to them.
+
+How a kubelet aligns containers: k8s.io/kubernetes/pkg/kubelet/cm/topologymanager (policies) and
+cm/cpumanager/policy_static.go (`generateCPUTopologyHints`). Sets of cells are bit masks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from optsched.cluster.numa import Alignment, NumaNeed
+from optsched.cluster.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.numa import Numa
+    from optsched.cluster.snapshot import Node
+    from optsched.cluster.task import Task
+
+
+MOST_FAILED = 3000
+"""Ways of dealing out that may fail before the search is given up."""
+
+
+class Free(NamedTuple):
+    """CPUs and GPUs by cell."""
+
+    cpus: tuple[int, ...]
+    gpus: tuple[int, ...]
+
+    def less(self, parts: Iterable[Part], sign: int = 1) -> Free:
+        """What is left once parts have been taken."""
+        cpus, gpus = list(self.cpus), list(self.gpus)
+        for part in parts:
+            cpus[part.at] -= sign * part.cpus
+            gpus[part.at] -= sign * part.gpus
+        return Free(tuple(cpus), tuple(gpus))
+
+
+class Part(NamedTuple):
+    """What is taken of a cell, by its place on the node."""
+
+    at: int
+    cpus: int
+    gpus: int
+
+
+class Layout(NamedTuple):
+    """How a kubelet aligns, and all that its cells have, reserved CPUs included."""
+
+    alignment: Alignment
+    cpus: tuple[int, ...]
+    gpus: tuple[int, ...]
+
+    def felt(self, needs: Iterable[NumaNeed]) -> tuple[NumaNeed, ...]:
+        """Needs as far as they matter: GPUs do where their cells are told."""
+        gpus = any(self.gpus)
+        found = (NumaNeed(n.cpus, n.gpus if gpus else 0) for n in needs)
+        return tuple(need for need in found if need.cpus or need.gpus)
+
+
+class Option(NamedTuple):
+    """Sets of cells from which a container may get its CPUs and its GPUs; 0 where it needs none."""
+
+    cpus: int
+    gpus: int
+
+    @property
+    def cells(self) -> int:
+        """All the cells."""
+        return self.cpus | self.gpus
+
+    @property
+    def shared(self) -> int:
+        """The cells of both, or of the one that there is."""
+        return self.cpus & self.gpus if self.cpus and self.gpus else self.cpus | self.gpus
+
+
+def layout_of(node: Node) -> Layout | None:
+    """The layout of a node whose kubelet aligns; None for others, and where it can not be read."""
+    numa = node.numa
+    if numa is None or numa.problem or numa.alignment is Alignment.NONE:
+        return None
+    cells = numa.cells
+    return Layout(numa.alignment, tuple(c.cpus for c in cells), tuple(c.gpus for c in cells))
+
+
+# --- where a container may be ------------------------------------------------------------------
+
+
+@cache
+def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
+    """What the kubelet of a node admits of a container, the narrowest first.
+
+    Both resources come from the smallest number of cells that could have them on an empty node,
+    and the cells of one meet those of the other. A kubelet that does not insist takes any cells.
+    """
+    everything = (1 << len(layout.cpus)) - 1
+    if not layout.alignment.is_strict:
+        return (Option(everything if need.cpus else 0, everything if need.gpus else 0),)
+    cpus = _smallest(layout, layout.cpus, need.cpus)
+    gpus = _smallest(layout, layout.gpus, need.gpus)
+    pairs = (Option(c, g) for c in cpus for g in gpus)
+    meeting = [o for o in pairs if not (o.cpus and o.gpus) or o.cpus & o.gpus]
+    return tuple(sorted(meeting, key=lambda o: (o.shared.bit_count(), o.shared, o)))
+
+
+def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
+    """Sets with so many units of as few cells as possible, of one cell where that is the policy."""
+    if not number:
+        return [0]
+    sets = [m for m in range(1, 1 << len(amounts)) if total(amounts, m) >= number]
+    size = 1 if layout.alignment is Alignment.SINGLE else _size(sets)
+    return [m for m in sets if m.bit_count() == size]
+
+
+def _size(sets: Iterable[int]) -> int:
+    return min((m.bit_count() for m in sets), default=0)
+
+
+@cache
+def _wishes(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
+    """The order in which cells are tried: a kubelet that does not insist still prefers few."""
+    if layout.alignment.is_strict:
+        return options(layout, need)
+    sets = sorted(range(1, 1 << len(layout.cpus)), key=lambda m: (m.bit_count(), m))
+    return tuple(Option(m if need.cpus else 0, m if need.gpus else 0) for m in sets)
+
+
+def total(amounts: Sequence[int], cells: int) -> int:
+    """What some cells have together."""
+    return sum(amount for at, amount in enumerate(amounts) if cells >> at & 1)
+
+
+# --- dealing -------------------------------------------------------------------------------------
+
+
+def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
+    """What a pod gets, container by container, as its kubelet would; None where one is refused."""
+    found: list[Part] = []
+    for need in layout.felt(needs):
+        parts = _assign_one(layout, free, need)
+        if parts is None:
+            return None
+        free = free.less(parts)
+        found += parts
+    return found
+
+
+def _assign_one(layout: Layout, free: Free, need: NumaNeed) -> list[Part] | None:
+    for option in _wishes(layout, need):
+        enough = total(free.cpus, option.cpus) >= need.cpus
+        if enough and total(free.gpus, option.gpus) >= need.gpus:
+            return _take(free, need, option)
+    return None
+
+
+def _take(free: Free, need: NumaNeed, option: Option) -> list[Part]:
+    """Take from the cells of an option, those of both resources first; what is short is left."""
+    cells = [at for at in range(len(free.cpus)) if (option.cpus | option.gpus) >> at & 1]
+    cpus, gpus = need.cpus, need.gpus
+    found = []
+    for at in sorted(cells, key=lambda at: (not option.shared >> at & 1, at)):
+        some = min(cpus, max(free.cpus[at], 0)) if option.cpus >> at & 1 else 0
+        more = min(gpus, max(free.gpus[at], 0)) if option.gpus >> at & 1 else 0
+        cpus, gpus = cpus - some, gpus - more
+        if some or more:
+            found.append(Part(at, some, more))
+    return found
+
+
+def grab(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
+    """What is there of some needs, from whatever cells."""
+    everything = (1 << len(free.cpus)) - 1
+    both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
+    return _take(free, both, Option(everything, everything))
+
+
+# --- whether needs fit, in any way ---------------------------------------------------------------
+
+
+def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
+    """Whether all needs can be dealt out as the kubelet admits them, in whatever way.
+
+    Where that takes too long to be found out, they can not.
+    """
+    wanted = sorted(layout.felt(needs), key=lambda n: (-n.cpus, -n.gpus))
+    if not layout.alignment.is_strict or assign(layout, free, wanted) is not None:
+        return True
+    choices = [options(layout, need) for need in set(wanted)]
+    if not all(choices):
+        return False
+    if all(o.cells.bit_count() == 1 for each in choices for o in each):
+        return pack_single(free, wanted) is not None
+    rooms = tuple(_rooms(amounts) for amounts in free)
+    return _pack_sets(layout, wanted, (rooms[0], rooms[1]), (0, 0), set())
+
+
+def pack_single(free: Free, wanted: Sequence[NumaNeed]) -> list[int] | None:
+    """The cell of each need where each lies in one; None where they do not fit."""
+    return _pack_single(wanted, tuple(zip(*free, strict=True)), set())
+
+
+def _pack_single(
+    wanted: Sequence[NumaNeed],
+    rooms: tuple[tuple[int, int], ...],
+    dead: set[tuple[int, tuple[tuple[int, int], ...]]],
+) -> list[int] | None:
+    """`dead` are rooms, in order, that have been seen to fail: cells are all alike."""
+    if not wanted:
+        return []
+    state = (len(wanted), tuple(sorted(rooms)))
+    if state in dead or len(dead) > MOST_FAILED:
+        return None
+    need, tried = wanted[0], set()
+    for at, room in sorted(enumerate(rooms), key=lambda each: each[1]):
+        if room in tried or room[0] < need.cpus or room[1] < need.gpus:
+            continue
+        tried.add(room)
+        left = (room[0] - need.cpus, room[1] - need.gpus)
+        rest = _pack_single(wanted[1:], (*rooms[:at], left, *rooms[at + 1 :]), dead)
+        if rest is not None:
+            return [at, *rest]
+    dead.add(state)
+    return None
+
+
+_Rooms = tuple[int, ...]
+
+
+def _rooms(amounts: Sequence[int]) -> _Rooms:
+    """By set of cells, how much more may be asked of the sets within it.
+
+    Amounts that are asked of sets can be split up within them just when no set is asked for more
+    than it has, with all that is asked of its subsets (Hall).
+    """
+    return tuple(total(amounts, cells) for cells in range(1 << len(amounts)))
+
+
+def _asked(rooms: _Rooms, cells: int, amount: int) -> _Rooms:
+    return tuple(
+        room - amount if cells and cells & around == cells else room
+        for around, room in enumerate(rooms)
+    )
+
+
+def _pack_sets(
+    layout: Layout,
+    wanted: Sequence[NumaNeed],
+    rooms: tuple[_Rooms, _Rooms],
+    at: tuple[int, int],
+    dead: set[object],
+) -> bool:
+    """`at`: the next need, and the first option that it may take, for alike needs go up."""
+    first, least = at
+    if first == len(wanted):
+        return True
+    if (at, rooms) in dead or len(dead) > MOST_FAILED:
+        return False
+    need = wanted[first]
+    is_alike = first + 1 < len(wanted) and wanted[first + 1] == need
+    for number, option in enumerate(options(layout, need)[least:], least):
+        after = (_asked(rooms[0], option.cpus, need.cpus), _asked(rooms[1], option.gpus, need.gpus))
+        if min(after[0]) < 0 or min(after[1]) < 0:
+            continue
+        if _pack_sets(layout, wanted, after, (first + 1, number if is_alike else 0), dead):
+            return True
+    dead.add((at, rooms))
+    return False
+
+
+# --- what is free --------------------------------------------------------------------------------
+
+
+def free_of(node: Node) -> Free:
+    """What no resident of a node has of its cells; see `holdings`."""
+    return holdings(node)[0]
+
+
+def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
+    """What is free of the cells of a node, and what each resident has of them as far as is known.
+
+    What the agent says of pods counts for those that are there; the rest that is taken is put down
+    to the others, the oldest first. Who is left came later than the agent has looked, and counts
+    as decided when it was bound, or as the kubelet would deal. What pods hold that have gone is
+    free. Where those sit to whom the rest is put down is known by their decisions alone.
+    """
+    layout, numa = layout_of(node), node.numa
+    assert layout is not None  # noqa: S101  the caller has looked
+    assert numa is not None  # noqa: S101
+    cells = numa.cells
+    free = Free(tuple(c.free_cpus for c in cells), tuple(c.free_gpus for c in cells))
+    place = {cell.number: at for at, cell in enumerate(cells)}
+    told = _told(numa, node.residents)
+    found: dict[str, list[Part]] = {}
+    for hold, task in zip(numa.holds, told, strict=True):
+        parts = [Part(place[p.cell], p.cpus, p.gpus) for p in hold.parts]
+        if task is None:
+            free = free.less(parts, -1)
+        else:
+            found[task.key] = parts
+    for task, left in _late(layout, node, told):
+        parts = _late_parts(layout, free, task, left, place)
+        free = free.less(parts)
+        found.setdefault(task.key, []).extend(parts)
+    taken = Free(tuple(c.cpus - c.reserved for c in cells), layout.gpus).less(_by_cell(free))
+    taken = taken.less(part for parts in found.values() for part in parts)
+    for task in node.residents:
+        if task.numa and task.key not in found:
+            found[task.key] = _decided(task, taken, place)
+            taken = taken.less(found[task.key])
+    return free, found
+
+
+def _by_cell(free: Free) -> list[Part]:
+    return [Part(at, *amounts) for at, amounts in enumerate(zip(*free, strict=True))]
+
+
+def _told(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
+    """The resident of each hold; None for pods that have gone."""
+    by_uid = {task.uid: task for task in residents if task.uid}
+    by_key = {task.key: task for task in residents}
+    return [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
+
+
+def _late(
+    layout: Layout, node: Node, told: Sequence[Task | None]
+) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
+    """Residents that the agent has not seen yet, and what of their needs."""
+    numa = node.numa
+    assert numa is not None  # noqa: S101  the caller has looked
+    seen = [Counter[str](), Counter[str]()]
+    unsaid = [sum(c.cpus - c.reserved - c.free_cpus for c in numa.cells)]
+    unsaid.append(sum(c.gpus - c.free_gpus for c in numa.cells))
+    for hold, task in zip(numa.holds, told, strict=True):
+        for r, amount in enumerate(_sum((p.cpus, p.gpus) for p in hold.parts)):
+            unsaid[r] -= amount
+            if task is not None:
+                seen[r][task.key] += amount
+    for task in sorted(node.residents, key=_age):
+        needs = layout.felt(task.shape.numa)
+        asked = _sum((n.cpus, n.gpus) for n in needs)
+        is_late = [False, False]
+        for r, amount in enumerate(asked):
+            if seen[r][task.key] or not amount:
+                continue
+            is_late[r] = amount > unsaid[r]
+            unsaid[r] -= 0 if is_late[r] else amount
+        if any(is_late):
+            yield task, tuple(NumaNeed(n.cpus * is_late[0], n.gpus * is_late[1]) for n in needs)
+
+
+def _sum(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    listed = list(pairs)
+    return sum(a for a, _ in listed), sum(b for _, b in listed)
+
+
+def _age(task: Task) -> tuple[bool, int, str]:
+    return task.status is TaskStatus.BOUND, task.started_ms, task.key
+
+
+def _late_parts(
+    layout: Layout, free: Free, task: Task, left: tuple[NumaNeed, ...], place: Mapping[int, int]
+) -> list[Part]:
+    cpus, gpus = any(n.cpus for n in left), any(n.gpus for n in left)
+    decided = _decided(task, free, place)
+    felt = [Part(p.at, p.cpus * cpus, p.gpus * gpus) for p in decided]
+    return felt or assign(layout, free, left) or grab(free, left)
+
+
+def _decided(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
+    """What was meant for a task when it was bound, as far as there is so much."""
+    cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
+    return [
+        Part(at, min(p.cpus, max(most.cpus[at], 0)), min(p.gpus, max(most.gpus[at], 0)))
+        for p, at in cells
+    ]

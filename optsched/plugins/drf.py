@@ -1,0 +1,225 @@
+"""Dominant resource fairness among the gangs of a queue.
+
+Mathematics: models/formulation/drf.md. Ghodsi et al., NSDI 2011; Volcano:
+`pkg/scheduler/plugins/drf`. A gang's share is the largest part of the cluster that it holds of any
+resource. The order serves the gang with the least share first; the level makes the least share
+among gangs with tasks to choose from as large as it can be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Sense
+from optsched.plugins.extension_points import Greedy, Rule
+from optsched.problem.linear import Expression
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.plugins.extension_points import GangLevel
+    from optsched.plugins.ledger import Ledger
+    from optsched.plugins.outcome import Outcome
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+
+_NEARLY = 1e-6
+"""Shares this close count as equal (`shareDelta`)."""
+
+GRID = 1000
+MOST_APART = 64
+"""Gangs that are compared one by one at most; beyond, only the order serves fairness."""
+
+
+class Drf(Rule):
+    """Gangs with a small dominant share come first."""
+
+    name = "drf"
+
+    def open(self, problem: Problem, ledger: Ledger) -> Greedy:
+        """See `Rule`."""
+        return DrfOrder(problem, ledger)
+
+    def tells_apart(self, problem: Problem) -> Bool | None:
+        """See `Rule`."""
+        return _contested(problem)
+
+    def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
+        """How many contested gangs start, and then the least share among those that run.
+
+        These are the first steps of the lexicographic max-min over all contested gangs: a gang that
+        does not run has share 0, so leaving gangs out never raises the least share.
+        """
+        contested = _contested(problem)
+        if contested is None:
+            return []
+        starting = contested & ~_runs(problem)
+        first = [StartedGangs(starting)] if starting.any() else []
+        return [*first, LeastShare(contested)]
+
+
+def _contested(problem: Problem) -> Bool | None:
+    """(G,) gangs whose number of tasks is a choice; None when too many or fewer than 2."""
+    open_to_choice = np.array([not s.is_rigid for s in problem.shapes.shapes], np.bool_)
+    chosen: Bool = np.append(open_to_choice, False)[problem.shape_of]
+    return chosen if 2 <= int(chosen.sum()) <= MOST_APART else None
+
+
+class DrfOrder(Greedy):
+    """Share ascending (Volcano `drf.go`, JobOrder)."""
+
+    orders_by_class = True
+
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._problem = problem
+        self._ledger = ledger
+        total = problem.total.tolist()
+        self._inverse = [1.0 / t if t else 0.0 for t in total]
+
+    def gang_key(self, gang: int) -> tuple[float, ...]:
+        """See `Greedy`."""
+        if self._ledger.holds_nothing(gang):
+            return (0.0,)
+        return (self._share(self._ledger.gang_used(gang)),)
+
+    def _share(self, amounts: Sequence[int]) -> float:
+        pairs = zip(amounts, self._inverse, strict=True)
+        return max((used * inverse for used, inverse in pairs), default=0.0)
+
+    def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> None:
+        """Nobody is asked, as in Volcano."""
+
+    def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
+        """Tasks whose gangs hold no smaller share without them than the gang would hold."""
+        running = running_tasks(self._problem)
+        pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)
+        mine = self._share([used + asked for used, asked in pairs])
+        left: dict[int, list[int]] = {}
+        chosen = []
+        for v in victims.tolist():
+            of = int(running.gang_of[v])
+            held = left.setdefault(of, list(self._ledger.gang_used(of)))
+            left[of] = rest = [
+                a - b for a, b in zip(held, running.request[v].tolist(), strict=True)
+            ]
+            theirs = self._share(rest)
+            if mine < theirs or abs(mine - theirs) <= _NEARLY:
+                chosen.append(v)
+        return np.array(chosen, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class StartedGangs:
+    """Contested gangs that start, whatever their size.
+
+    `starting` is (G,): contested gangs of which too few tasks run.
+    """
+
+    starting: Bool
+    name: str = "contested gangs that start"
+    unit: str = "gangs"
+    sense: Sense = Sense.MAX
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Level`: all of them."""
+        return int((self.starting & (problem.shape_of >= 0)).sum())
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Level`."""
+        return int((self.starting & (outcome.num_seated > 0)).sum())
+
+    def encode(self, form: Formulation) -> Expression:
+        """Σ y[h] over contested gangs."""
+        gangs = form.gangs
+        first = gangs.members[gangs.member_start[:-1]]
+        counted = self.starting[first] & (form.start >= 0)
+        starts = form.start[counted]
+        return Expression.of(starts, np.ones_like(starts))
+
+
+@dataclass(frozen=True, eq=False)
+class LeastShare:
+    """The least dominant share among contested gangs that run, in thousandths of the cluster.
+
+    `contested` is (G,). Shares are rounded down to the grid.
+    """
+
+    contested: Bool
+    name: str = "least dominant share"
+    unit: str = f"1/{GRID} of the cluster"
+    sense: Sense = Sense.MAX
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Level`."""
+        return GRID
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Level`; the whole grid when no contested gang runs."""
+        problem = outcome.problem
+        runs = (outcome.num_seated > 0) | _runs(problem)
+        gangs = np.flatnonzero(self.contested & runs).tolist()
+        shares = [int((_used(outcome, g) // _step(problem)).max()) for g in gangs]
+        return min([*shares, GRID])
+
+    def encode(self, form: Formulation) -> Expression:
+        """T with used[g, r] ≥ step[r]·t for one resource r of each contested gang g that runs."""
+        model, gangs, problem = form.model, form.gangs, form.problem
+        (least,) = model.add_variables(0, GRID)
+        step = _step(problem)
+        for h in range(len(gangs.shape_of)):
+            gang = int(gangs.members[gangs.member_start[h]])
+            if not self.contested[gang]:
+                continue
+            entries = gangs.gang_class_of == h
+            request = problem.classes.request[gangs.class_of]
+            held = problem.rows[gang].allocated
+            leads = []
+            for r in np.flatnonzero(request[entries].any(axis=0) | _holds(problem, gang)).tolist():
+                (lead,) = model.add_variables(0, 1)
+                leads.append(int(lead))
+                use = form.placed(request[:, r], entries)
+                big = GRID * int(step[r])
+                model.add_rows(
+                    0,
+                    np.concatenate([use.variables, [least, lead]]),
+                    np.concatenate([use.coefficients, [-step[r], -big]]),
+                    lower=-held.get(problem.resources[r], 0) - big,
+                )
+            start = int(form.start[h])
+            if start < 0:
+                model.add_rows(0, leads, 1, lower=1)
+            else:
+                factors = np.append(np.ones(len(leads), np.int64), -1)
+                model.add_rows(0, [*leads, start], factors, lower=0)
+        return Expression.of([least], [1])
+
+
+def _step(problem: Problem) -> I64:
+    return np.maximum(problem.total // GRID, 1)
+
+
+def _runs(problem: Problem) -> Bool:
+    runs: Bool = np.append(problem.shapes.is_started, False)[problem.shape_of]
+    return runs
+
+
+def _holds(problem: Problem, gang: int) -> Bool:
+    held = problem.rows[gang].allocated
+    return np.array([held.get(r, 0) > 0 for r in problem.resources], np.bool_)
+
+
+def _used(outcome: Outcome, gang: int) -> I64:
+    """(R,) what a gang holds afterwards."""
+    problem = outcome.problem
+    held = problem.rows[gang].allocated
+    used = np.array([held.get(r, 0) for r in problem.resources], np.int64)
+    start, end = problem.task_start[gang], problem.task_start[gang + 1]
+    classes = problem.task_class[start:end][outcome.seated[start:end]]
+    total: I64 = used + problem.classes.request[classes].sum(axis=0)
+    return total

@@ -1,0 +1,41 @@
+"""What counts as held by queues because they have used it lately.
+
+The mathematics is on the page of `over_time`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.usage import Usage
+
+if TYPE_CHECKING:
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import F64
+    from optsched.problem.problem import Problem
+
+
+def past_of(problem: Problem, half_life_ms: int) -> F64:
+    """(Q, R) what each queue has held on average lately; zeros where that does not count (0).
+
+    What nobody has kept since the last time is taken to have been held as it is now.
+    """
+    queues, resources = problem.queues, problem.resources
+    past = np.zeros((len(queues.names), len(resources)))
+    if not half_life_ms:
+        return past
+    now_ms = problem.snapshot.taken_ms
+    for q, name in enumerate(queues.names):
+        usage = problem.snapshot.usage.get(name, Usage(at_ms=now_ms))
+        held = dict(zip(resources, queues.allocated[q].tolist(), strict=True))
+        mean = usage.advanced(held, now_ms, half_life_ms).mean(half_life_ms)
+        past[q] = [mean.get(r, 0.0) for r in resources]
+    return past
+
+
+def half_life_of(rules: RuleSet) -> int:
+    """After how long what was used counts half with some rules; 0 where it does not count."""
+    found = (getattr(active.rule, "half_life_ms", 0) for active in rules.active)
+    return max(found, default=0)

@@ -1,0 +1,105 @@
+"""How far queues stay below what is theirs: the level shared by guarantees and fair shares.
+
+Mathematics: models/formulation/shortfall.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Sense
+from optsched.problem.linear import Expression
+
+if TYPE_CHECKING:
+    from optsched.plugins.outcome import Outcome
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.formulation import Formulation
+    from optsched.problem.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Shortfall:
+    """Σ over queues and resources of what is missing to a target, on a grid of the cluster's total.
+
+    Attributes
+    ----------
+    member
+        (K, Q) the queues whose use counts towards each target.
+    target
+        (K, R) base units; 0 where nothing is due.
+    grid
+        Steps into which the total of a resource is divided: 1000 counts in thousandths, or in
+        whole units of what tasks ask for where these are larger. What is missing is rounded up.
+
+    """
+
+    name: str
+    unit: str
+    member: Bool
+    target: I64
+    grid: int
+    sense: Sense = Sense.MIN
+
+    def _step(self, problem: Problem) -> I64:
+        """(R,) base units in a step: a part of the total, in whole units of what tasks ask for."""
+        unit = np.maximum(np.gcd.reduce(problem.classes.request, axis=0, initial=0), 1)
+        step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
+        return step
+
+    def _missing(self, problem: Problem, held: I64) -> I64:
+        """(K, R) whole steps that are missing when queues hold (Q, R)."""
+        used = self.member.astype(np.int64) @ held
+        step = self._step(problem)
+        missing: I64 = -(-np.maximum(self.target - used, 0) // step)
+        return missing
+
+    def value(self, outcome: Outcome) -> int:
+        """See `Level`."""
+        return int(self._missing(outcome.problem, outcome.queue_allocated).sum())
+
+    def ideal(self, problem: Problem) -> int:
+        """See `Level`: nothing is missing."""
+        return 0
+
+    def encode(self, form: Formulation) -> Expression:
+        """Σ d[k, r] with step[r]·d[k, r] + Σ request·(x − evicted) ≥ target − allocated, d ≥ 0."""
+        problem, gangs = form.problem, form.gangs
+        held = problem.queues.allocated
+        if form.victims is not None:
+            held = held.copy()
+            taken = form.victims.number[:, None] * form.victims.request
+            np.subtract.at(held, form.victims.queue_of, taken)
+        missing = self._missing(problem, held)
+        lacks = self.target - self.member.astype(np.int64) @ problem.queues.allocated
+        request = problem.classes.request[gangs.class_of]
+        step = self._step(problem)
+        k, r = np.nonzero(np.asarray(missing > 0))
+        short = form.model.add_variables(0, missing[k, r])
+        place = np.full(missing.shape, -1, np.int64)
+        place[k, r] = np.arange(len(k))
+        queue = gangs.queue_of[gangs.gang_class_of]
+        at, f, q = _counted(self.member[:, queue], request, place)
+        parts = [(at, form.placed_variable[f], form.placed_factor[f] * request[f, q])]
+        if form.victims is not None:
+            of_victims = np.pad(self.member, ((0, 0), (0, 1)))[:, form.victims.queue_of]
+            at, v, q = _counted(of_victims, form.victims.request, place)
+            parts.append((at, form.victims.variables[v], -form.victims.request[v, q]))
+        parts.append((np.arange(len(k)), short, step[r]))
+        row, variable, factor = (np.concatenate(part) for part in zip(*parts, strict=True))
+        form.model.add_rows(row, variable, factor, lower=lacks[k, r])
+        return Expression.of(short, np.ones_like(short))
+
+
+def _counted(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
+    """Row, number and resource of each amount (m, R) that counts towards a target.
+
+    `member` is (K, m), what counts towards each target; `place` (K, R) the row of a target, -1
+    where there is none.
+    """
+    is_due: Bool = np.any(place >= 0, axis=1)
+    k, m = np.nonzero(member & is_due[:, None])
+    pair, r = np.nonzero((request[m] > 0) & (place[k] >= 0))
+    return place[k[pair], r], m[pair], r

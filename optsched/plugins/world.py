@@ -1,0 +1,322 @@
+"""A plan carried out on paper: domain objects after it, in plain Python, for the verifier."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from optsched.cluster.amounts import amounts
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.devices import is_class_quota
+from optsched.cluster.eviction import leaving
+from optsched.cluster.moves import moved, successor_of
+from optsched.cluster.snapshot import NO_POD_LIMIT, ROOT_QUEUE, QueueState, derived_of
+from optsched.cluster.task import TaskStatus
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from optsched.cluster.amounts import Amounts
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.snapshot import Gang, Node, Queue, Snapshot
+    from optsched.cluster.task import Task
+
+
+_LEAVING = frozenset({TaskStatus.RELEASING})
+
+
+class Placement(NamedTuple):
+    """A task that a plan binds to a node."""
+
+    task: Task
+    gang: Gang
+    node: Node
+
+
+@dataclass(frozen=True)
+class World:
+    """A snapshot and the actions of a plan, with the indices that checks need.
+
+    Actions that name unknown tasks, gangs or nodes are left out here; `well_formed` reports them.
+    What a plan places is judged in the world `after` its evictions, where victims are leaving.
+    """
+
+    snapshot: Snapshot
+    actions: Sequence[Action]
+
+    @cached_property
+    def placements(self) -> tuple[Placement, ...]:
+        """What the plan binds."""
+        found = (self._placement(a) for a in self.actions if isinstance(a, Allocate))
+        return tuple(p for p in found if p is not None)
+
+    @cached_property
+    def evictions(self) -> tuple[Evict, ...]:
+        """What the plan evicts."""
+        return tuple(a for a in self.actions if isinstance(a, Evict))
+
+    @cached_property
+    def task_by_key(self) -> Mapping[str, Task]:
+        """Every task of a gang, by key."""
+        return {task.key: task for gang in self.snapshot.gangs for task in gang.tasks}
+
+    @cached_property
+    def after(self) -> World:
+        """The same plan with its victims on their way out, and a place kept for those that move."""
+        if not self.evictions:
+            return self
+        gone = {action.task for action in self.evictions}
+        kept = [action for action in self.actions if not isinstance(action, Evict)]
+        snapshot = moved(leaving(self.snapshot, gone), {m.task: m.to for m in self.moves})
+        return World(snapshot, [*kept, *self._returns()])
+
+    @cached_property
+    def moves(self) -> tuple[Evict, ...]:
+        """Those of the evictions after which a task starts again elsewhere."""
+        return tuple(e for e in self.evictions if e.to and e.task in self.task_by_key)
+
+    def _returns(self) -> Iterator[Nominate]:
+        for move in self.moves:
+            task = self.task_by_key[move.task]
+            yield Nominate(successor_of(task, move.to).key, move.to, task.gang)
+
+    @cached_property
+    def at_last(self) -> World:
+        """The same plan when what is leaving has left and what waits for that has come."""
+        if not self.promises:
+            return self
+        nodes = tuple(
+            replace(node, residents=tuple(t for t in node.residents if t.status not in _LEAVING))
+            for node in self.snapshot.nodes
+        )
+        residents = [t for node in self.snapshot.nodes for t in node.residents]
+        gone = {t.key for t in residents if t.status in _LEAVING}
+        coming = (*self.placements, *self.promises)
+        joined = {key for each in coming for key in each.task.device_claims}
+        ended = self.snapshot.devices.freed(residents, gone) - joined
+        devices = self.snapshot.devices.without(ended)
+        come = [
+            Allocate(a.task, a.node, a.gang) if isinstance(a, Nominate) else a for a in self.actions
+        ]
+        return World(replace(self.snapshot, nodes=nodes, devices=devices), come)
+
+    @cached_property
+    def promises(self) -> tuple[Placement, ...]:
+        """What the plan keeps room for."""
+        found = (self._placement(a) for a in self.actions if isinstance(a, Nominate))
+        return tuple(p for p in found if p is not None)
+
+    def _placement(self, action: Allocate | Nominate) -> Placement | None:
+        gang = self.snapshot.gang_by_key.get(action.gang)
+        node = self.snapshot.node_by_name.get(action.node)
+        if gang is None or node is None:
+            return None
+        task = self.members(gang).get(action.task)
+        return None if task is None else Placement(task, gang, node)
+
+    def members(self, gang: Gang) -> Mapping[str, Task]:
+        """The tasks of a gang by key."""
+        if gang.key not in self._members:
+            self._members[gang.key] = {t.key: t for t in gang.tasks}
+        return self._members[gang.key]
+
+    @cached_property
+    def _members(self) -> dict[str, dict[str, Task]]:
+        return {}
+
+    @cached_property
+    def placed_on(self) -> Mapping[str, list[Task]]:
+        """Newly bound tasks by node."""
+        found: dict[str, list[Task]] = {}
+        for placement in self.placements:
+            found.setdefault(placement.node.name, []).append(placement.task)
+        return found
+
+    @cached_property
+    def promised_on(self) -> Mapping[str, list[Task]]:
+        """Tasks that wait for room, by node."""
+        found: dict[str, list[Task]] = {}
+        for placement in self.promises:
+            found.setdefault(placement.node.name, []).append(placement.task)
+        return found
+
+    @cached_property
+    def placed_of(self) -> Mapping[str, list[Task]]:
+        """Tasks by gang that are newly bound or have room kept for them."""
+        found: dict[str, list[Task]] = {}
+        for placement in (*self.placements, *self.promises):
+            found.setdefault(placement.gang.key, []).append(placement.task)
+        return found
+
+    @cached_property
+    def total(self) -> Mapping[str, int]:
+        """What ready nodes offer together."""
+        ready = [n for n in self.snapshot.nodes if n.ready]
+        kinds = {n.allocatable: n for n in ready}
+        numbers = Counter(n.allocatable for n in ready)
+        return summed(
+            {r: amount * numbers[kind] for r, amount in self.offers(node).items()}
+            for kind, node in kinds.items()
+        )
+
+    def offers(self, node: Node) -> dict[str, int]:
+        """What a node offers, what devices count for in queues included."""
+        return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
+
+    @cached_property
+    def _class_quotas(self) -> frozenset[str]:
+        """Resources by which queues count devices of claims, as far as anybody names them."""
+        snapshot = self.snapshot
+        named: set[str] = set().union(*set(derived_of(snapshot.gangs, _class_quotas_of)))
+        for queue in snapshot.queues:
+            for part in (queue.capability or (), queue.deserved, queue.guarantee):
+                named.update(resource for resource, _ in part if is_class_quota(resource))
+        return frozenset(named)
+
+    @cached_property
+    def stakes(self) -> Mapping[Stake, int]:
+        """What gangs hold and ask for, and how many have just that."""
+        return Counter(self._stake_by_gang)
+
+    @cached_property
+    def _stake_by_gang(self) -> list[Stake]:
+        return derived_of(self.snapshot.gangs, _stake_of)
+
+    @cached_property
+    def oldest_ms(self) -> Mapping[Stake, int]:
+        """When the oldest of the gangs was made that hold and ask for just that."""
+        found: dict[Stake, int] = {}
+        for stake, gang in zip(self._stake_by_gang, self.snapshot.gangs, strict=True):
+            if gang.created_ms < found.get(stake, gang.created_ms + 1):
+                found[stake] = gang.created_ms
+        return found
+
+    @cached_property
+    def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
+        """What each queue's own bound, running and expected tasks take before the plan."""
+        held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
+        for stake, number in self.stakes.items():
+            if stake.queue in held:
+                add_into(held[stake.queue], {r: amount * number for r, amount in stake.held})
+        return held
+
+    @cached_property
+    def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
+        """What the plan adds to each queue's own tasks, promises included."""
+        gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
+        for placement in (*self.placements, *self.promises):
+            add_into(gained.setdefault(placement.gang.queue, {}), taken_by(placement.task))
+        return gained
+
+    def shut(self, name: str) -> str:
+        """Why nothing may be placed under a queue: one on the way up that takes no work."""
+        if name not in self._shut:
+            self._shut[name] = _shut(self.snapshot.queue_by_name, name)
+        return self._shut[name]
+
+    @cached_property
+    def _shut(self) -> dict[str, str]:
+        return {}
+
+    def ancestors(self, queue: Queue) -> list[Queue]:
+        """The queue and those above it, nearest first; stops where a cycle closes."""
+        by_name = self.snapshot.queue_by_name
+        found = {queue.name: queue}
+        above = by_name.get(queue.parent)
+        while above is not None and above.name not in found:
+            found[above.name] = above
+            above = by_name.get(above.parent)
+        return list(found.values())
+
+    def below(self, queue: Queue) -> list[str]:
+        """Names of the queue and of all queues below it."""
+        return self._below.get(queue.name, [])
+
+    @cached_property
+    def _below(self) -> Mapping[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for queue in self.snapshot.queues:
+            for above in self.ancestors(queue):
+                found.setdefault(above.name, []).append(queue.name)
+        return found
+
+
+def _shut(queues: Mapping[str, Queue], name: str) -> str:
+    seen: set[str] = set()
+    while name:
+        queue = queues.get(name)
+        if queue is None:
+            return "" if name == ROOT_QUEUE and seen else f"queue {name} does not exist"
+        if name in seen:
+            return f"queue {name} is its own ancestor"
+        if queue.problem is not None:
+            return f"queue {name} takes no work: {queue.problem.message}"
+        if queue.state is not QueueState.OPEN:
+            return f"queue {name} takes no work: it is {queue.state}"
+        seen.add(name)
+        name = "" if name == ROOT_QUEUE else queue.parent
+    return ""
+
+
+def taken_by(task: Task) -> dict[str, int]:
+    """What a task takes on a node, itself counted as one pod."""
+    return {**dict(task.shape.request), PODS: 1}
+
+
+def _class_quotas_of(gang: Gang) -> frozenset[str]:
+    """Resources that count devices of claims, of those that a gang asks for."""
+    named = {gang.min_resources, *(t.shape.request for t in gang.tasks)}
+    return frozenset(r for part in named for r, _ in part if is_class_quota(r))
+
+
+def held_by(gang: Gang) -> Amounts:
+    """What the bound, running and expected tasks of a gang take."""
+    return amounts(summed(taken_by(t) for t in gang.tasks if t.status.counts_for_queue))
+
+
+def claimed_by(gang: Gang) -> Amounts:
+    """What the tasks of a gang take that count for its queue, victims of the session included."""
+    claiming = (t for t in gang.tasks if t.status.counts_for_queue or t.is_victim)
+    return amounts(summed(map(taken_by, claiming)))
+
+
+def wanted_by(gang: Gang) -> Amounts:
+    """What the tasks of a gang that could be placed ask for."""
+    if gang.problem is not None:
+        return ()
+    waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
+    return amounts(summed(map(taken_by, waiting)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stake:
+    """What a gang holds, claims and waits for in its queue. Equal ones are one object."""
+
+    queue: str
+    held: Amounts
+    claimed: Amounts
+    wanted: Amounts
+
+
+def _stake_of(gang: Gang) -> Stake:
+    return _stake(gang.queue, held_by(gang), claimed_by(gang), wanted_by(gang))
+
+
+_stake = lru_cache(maxsize=65_536)(Stake)
+
+
+def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:
+    """Add amounts to totals."""
+    for name, amount in part.items():
+        totals[name] = totals.get(name, 0) + amount
+
+
+def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of several amounts."""
+    totals: dict[str, int] = {}
+    for part in parts:
+        add_into(totals, part)
+    return totals

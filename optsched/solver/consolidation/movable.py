@@ -1,0 +1,276 @@
+"""Which running tasks may be moved, and the problem in which all of them are to be placed again.
+
+Tasks that nothing tells apart when they move are of one kind, axis M: equal class, and the same
+gang where the gang has to keep a minimum, and the same budgets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.moves import moved, successor_of
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.victims import covers
+from optsched.problem.arrays import frozen, row_groups
+from optsched.problem.compile import compile_problem
+from optsched.problem.running import running_tasks
+
+if TYPE_CHECKING:
+    from optsched.cluster.snapshot import Gang
+    from optsched.cluster.task import Task
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.running import Running
+
+_WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
+
+
+def movable_tasks(problem: Problem, rules: RuleSet, asking: Bool, priority: I64) -> Bool:
+    """(V,) running tasks that may be moved for gangs (G,) of one priority; `priority` is (G,).
+
+    Tasks that look at other pods, or hold what one node has, stay: what becomes of them elsewhere
+    is not seen by node classes.
+    """
+    running = running_tasks(problem)
+    may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
+    may &= priority[running.gang_of] <= int(priority[asking].max())
+    gangs = np.array([_is_free(gang) for gang in problem.snapshot.gangs], np.bool_)
+    may &= gangs[running.gang_of]
+    may &= _open_queues(problem, asking)[running.queue_of]
+    # What an overfull node lacks is no room that one could count on.
+    full = problem.allocatable < problem.used - problem.releasing
+    is_full: Bool = np.logical_or.reduce(full, axis=1)
+    may &= ~is_full[running.node_of]
+    known: dict[int, bool] = {}
+    for v in np.flatnonzero(may).tolist():
+        task = running.tasks[v]
+        shape = task.shape
+        plain = known.setdefault(id(shape), _is_plain(task))
+        may[v] = (
+            plain
+            and task.is_movable
+            and not task.cards
+            and not task.device_claims
+            and task.problem is None
+        )
+    return may
+
+
+def nearest(problem: Problem, may: Bool, asking: Bool, most: int) -> Bool:
+    """(V,) of some tasks about so many: those on the nodes that lack the least for who asks.
+
+    Nodes that lack nothing need not be cleared, and come last.
+    """
+    running = running_tasks(problem)
+    room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
+    lacking = np.full(problem.num_nodes, np.inf)
+    classes = np.unique(problem.task_class[asking[problem.gang_of]])
+    for request in problem.classes.request[classes]:
+        asked = np.flatnonzero(request)
+        share = (np.maximum(request - room, 0)[:, asked] / request[asked]).max(axis=1)
+        lacking = np.minimum(lacking, np.where(share > 0, share, np.inf))
+    held = np.bincount(running.node_of[may], minlength=problem.num_nodes)
+    order = np.lexsort((np.arange(problem.num_nodes), held, lacking))
+    chosen = np.zeros(problem.num_nodes, np.bool_)
+    chosen[order[np.cumsum(held[order]) <= most]] = True
+    return may & chosen[running.node_of]
+
+
+def _is_free(gang: Gang) -> bool:
+    """Whether a gang's tasks may go to any node, and none of them waits."""
+    if gang.problem is not None or gang.topology is not None or gang.sub_groups:
+        return False
+    return not any(task.status in _WAITS for task in gang.tasks)
+
+
+def _is_plain(task: Task) -> bool:
+    shape = task.shape
+    tied = shape.looks_at_pods or shape.preferred_pods or shape.claims or shape.cards
+    apart = shape.device_claims or shape.devices or task.device_claims
+    return not tied and not apart and shape.device is None
+
+
+def _open_queues(problem: Problem, asking: Bool) -> Bool:
+    """(Q,) queues whose tasks may move: they would be taken in again, and in any order.
+
+    Those that give nothing back are disturbed for gangs of their own only.
+    """
+    found = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
+    theirs = np.unique(problem.queue_of[asking])
+    if len(theirs) == 1:
+        found[theirs] = True
+    found &= ~np.array([q.is_fifo for q in problem.snapshot.queues], np.bool_)
+    found[list(problem.queues.closed)] = False
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A gang that gives up to its surplus, or moves as a whole.
+
+    Attributes
+    ----------
+    kinds
+        (k,) of its tasks that may move.
+    held, surplus
+        Tasks that run, and how many of them it can do without.
+    by_role
+        (kinds, held, surplus) where a role has a minimum.
+    may_leave
+        Whether all its tasks may be moved.
+
+    """
+
+    kinds: I64
+    held: int
+    surplus: int
+    by_role: tuple[tuple[I64, int, int], ...]
+    may_leave: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Movables:
+    """Running tasks that may be moved, and the problem in which they are pending.
+
+    Attributes
+    ----------
+    what_if
+        Everything that is about to leave has left, and so have they; they are pending.
+    tasks
+        (V',) on axis V of the problem as it is.
+    at
+        (V',) the same tasks on axis T of `what_if`.
+    node
+        (V',) where they run.
+    kind
+        (V',) on axis M.
+    task_class, count
+        (M,) class in `what_if`, and number of tasks.
+    wholes
+        Gangs whose minimum is to be kept.
+    budgets
+        (kinds, most) of disruption budgets.
+
+    """
+
+    what_if: Problem
+    tasks: I64
+    at: I64
+    node: I64
+    kind: I64
+    task_class: I64
+    count: I64
+    wholes: tuple[Whole, ...]
+    budgets: tuple[tuple[I64, int], ...]
+
+    def __post_init__(self) -> None:
+        frozen(*vars(self).values())
+
+    def on_node(self, num_nodes: int) -> I64:
+        """(N, M) tasks of each kind that run on each node."""
+        table = np.zeros((num_nodes, len(self.count)), np.int64)
+        np.add.at(table, (self.node, self.kind), 1)
+        return table
+
+
+def lay_out(problem: Problem, may: Bool) -> Movables:
+    """The what-if of some tasks (V,)."""
+    running = running_tasks(problem)
+    tasks, what_if, here = _pending(problem, running, np.flatnonzero(may))
+    held = np.bincount(running.gang_of, minlength=problem.num_gangs)
+    gang = np.where(held[running.gang_of[tasks]] == 1, -1, running.gang_of[tasks])
+    cover = _coverage(problem, running, tasks)
+    roles = _roles(problem, running, tasks, gang)
+    tally = Counter(gang.tolist())
+    kind, first = row_groups([what_if.task_class[here], gang, roles, *cover])
+    return Movables(
+        what_if=what_if,
+        tasks=tasks,
+        at=here,
+        node=running.node_of[tasks],
+        kind=kind,
+        task_class=what_if.task_class[here[first]],
+        count=np.bincount(kind, minlength=len(first)).astype(np.int64),
+        wholes=tuple(
+            _whole(problem, running, number, (gang[first], roles[first]), tally[number])
+            for number in np.unique(gang[gang >= 0]).tolist()
+        ),
+        budgets=tuple(
+            (np.unique(kind[mine]), max(budget.allowed, 0))
+            for budget, mine in zip(problem.snapshot.budgets, cover, strict=True)
+            if mine.any()
+        ),
+    )
+
+
+def _pending(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
+    """Tasks that could start again, the problem in which they wait, and where they are in it."""
+    keys = [running.tasks[v].key for v in tasks.tolist()]
+    what_if = compile_problem(moved(problem.snapshot, dict.fromkeys(keys, "")), problem)
+    place = {t.key: i for i, t in enumerate(what_if.tasks)}
+    successors = [successor_of(running.tasks[v], "").key for v in tasks.tolist()]
+    here = np.array([place.get(key, -1) for key in successors], np.int64)
+    if (here >= 0).all():
+        room = what_if.used - what_if.releasing
+        frozen(room)
+        none = np.zeros_like(room)
+        return tasks, replace(what_if, used=room, releasing=none), here
+    return _pending(problem, running, tasks[here >= 0])
+
+
+def _coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]:
+    """For each budget, (V',) the tasks that it protects."""
+    return [
+        np.array([covers(b, running.tasks[v]) for v in tasks.tolist()], np.bool_)
+        for b in problem.snapshot.budgets
+    ]
+
+
+def _roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> I64:
+    """(V',) number of the role among those with a minimum, from 1; 0 where that is no matter."""
+    roles = np.zeros(len(tasks), np.int64)
+    for i in np.flatnonzero(gang >= 0).tolist():
+        names = [r for r, _ in problem.snapshot.gangs[int(gang[i])].role_minimums]
+        role = running.tasks[int(tasks[i])].role
+        roles[i] = names.index(role) + 1 if role in names else 0
+    return roles
+
+
+def _whole(
+    problem: Problem, running: Running, number: int, kinds_of: tuple[I64, I64], num_mine: int
+) -> Whole:
+    """What a gang can do without; `kinds_of` are gang and role (M,), `num_mine` may move."""
+    gang_of, role_of = kinds_of
+    gang = problem.snapshot.gangs[number]
+    held = int((running.gang_of == number).sum())
+    surplus = min(max(int(problem.num_ready[number]) - gang.min_member, 0), held)
+    kinds = np.flatnonzero(gang_of == number)
+    by_role = []
+    for i, (role, least) in enumerate(gang.role_minimums):
+        ready = [t for t in gang.tasks if t.status.counts_as_ready and t.role == role]
+        here = sum(t.status.is_standing for t in ready)
+        spare = min(max(len(ready) - least, 0), here)
+        by_role.append((kinds[role_of[kinds] == i + 1], here, spare))
+    return Whole(kinds, held, surplus, tuple(by_role), num_mine == held)
+
+
+def tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
+    """(V',) tasks that rules tie to what else stands on nodes, or others' terms look at."""
+    what_if = movables.what_if
+    tied = np.zeros(len(what_if.classes.shapes), np.bool_)
+    for c in np.unique(movables.task_class).tolist():
+        tied[c] = bool(what_if.classes.relations[c]) or any(
+            rule.ties_nodes(what_if, c) for rule in rules.hard
+        )
+    gangs = np.zeros(what_if.num_gangs, np.bool_)
+    for rule in rules.hard:
+        mine = rule.ties_gangs(what_if)
+        if mine is not None:
+            gangs |= mine
+    found: Bool = tied[what_if.task_class[movables.at]] | gangs[what_if.gang_of[movables.at]]
+    return found

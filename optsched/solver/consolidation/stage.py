@@ -1,0 +1,388 @@
+"""Gangs that stay out for lack of room in one piece, and who moves so that they can start.
+
+Priority by priority from the highest: all gangs of one priority together. What is placed without
+moving anybody stays placed, though perhaps elsewhere, for nothing of it runs yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Evict, LevelResult, LevelStatus, Sense
+from optsched.cluster.moves import is_successor, moved, nominated, successor_of
+from optsched.plugins.consolidation import CONSOLIDATE
+from optsched.plugins.levels import build_levels
+from optsched.plugins.outcome import Outcome
+from optsched.problem.arrays import UNPLACED
+from optsched.problem.decisions import Decisions
+from optsched.problem.running import running_tasks
+from optsched.solver.consolidation.encode import MOVES, WhatIf, broken_entries, encode, form_of
+from optsched.solver.consolidation.movable import lay_out, movable_tasks, nearest, tied_tasks
+from optsched.solver.consolidation.read import read
+from optsched.solver.encode import incumbent_values
+from optsched.solver.portfolio import promised_gangs, settle, tied_gangs
+from optsched.solver.sound import solve_soundly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.plugins.extension_points import GangLevel
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.solver.consolidation.encode import Encoded
+    from optsched.solver.consolidation.movable import Movables
+    from optsched.solver.consolidation.read import Reading
+    from optsched.solver.cpsat.model import Limits
+    from optsched.solver.cpsat.solver import Solver
+
+_ABOVE = ("guarantee", "admission")
+"""Levels that moves are worth; for what comes below nobody is disturbed."""
+
+MOST_MOVABLE = 4000
+"""Running tasks that are looked at; where more may move, those on the most promising nodes."""
+
+_TRIES = 4
+"""How often those who could not come back are left out before no more is tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class Means:
+    """What the search for moves may use.
+
+    Attributes
+    ----------
+    levels
+        Names of the policy's levels.
+    tiers_of
+        The tiers of a problem.
+    left_ms
+        Wall time that is left, None where no clock may be read.
+    limits
+        What one solve may spend.
+    passed_over, unmoved
+        Keys of gangs that no room is made for, and of gangs that are not moved.
+    most_moves
+        Tasks that may move in all; 0 where as many may as it takes.
+
+    """
+
+    solver: Solver
+    levels: Sequence[str]
+    tiers_of: Callable[[Problem], Tiers]
+    left_ms: Callable[[], int | None]
+    limits: Limits
+    passed_over: frozenset[str] = frozenset()
+    unmoved: frozenset[str] = frozenset()
+    most_moves: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Consolidation:
+    """Who moves where, and for whom.
+
+    Attributes
+    ----------
+    evictions
+        Each with the node where its task starts again.
+    places
+        Node by task: everybody who is placed with the room that is made.
+    gains
+        Keys of the gangs that start by it.
+    results
+        How many move, against the fewest possible.
+
+    """
+
+    evictions: tuple[Evict, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
+    gains: frozenset[str] = frozenset()
+    results: tuple[LevelResult, ...] = ()
+
+    def carried_out(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with everybody on the way who moves, and room kept for all."""
+        left = moved(snapshot, {e.task: e.to for e in self.evictions})
+        return nominated(left, self.places)
+
+    def unseated(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
+        """Gangs that should start, and gangs that move, with tasks that did not get their place."""
+        seat = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
+        nodes = problem.snapshot.nodes
+        at = {t.key: int(n) for t, n in zip(problem.tasks, seat.tolist(), strict=True)}
+        wanted = {task: node for task, node in self.places.items() if self._matters(task, problem)}
+        wrong = {k for k, n in wanted.items() if at.get(k, -1) < 0 or nodes[at[k]].name != n}
+        gang_of = {t.key: g.key for g in problem.snapshot.gangs for t in g.tasks}
+        asking = {gang_of[k] for k in wrong if not is_successor(k)}
+        return asking, {gang_of[k] for k in wrong if is_successor(k)}
+
+    def _matters(self, task: str, problem: Problem) -> bool:
+        if is_successor(task):
+            return True
+        known = problem.derived(_gang_of_tasks)
+        return known.get(task, "") in self.gains
+
+
+def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
+    return {t.key: t.gang for t in problem.tasks}
+
+
+def consolidate(
+    problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
+) -> Consolidation:
+    """Find tasks whose moving lets gangs start that some decisions leave out."""
+    knows = rules.find("priority") is not None
+    priority = problem.priority if knows else np.zeros_like(problem.priority)
+    out = _left_out(problem, rules, decisions, means.passed_over)
+    for value in sorted(set(priority[out].tolist()), reverse=True):
+        asking = out & (priority == value)
+        found = _Pass(problem, rules, decisions, means).run(asking, priority)
+        if found.evictions:
+            return found
+    return Consolidation()
+
+
+def _left_out(
+    problem: Problem, rules: RuleSet, decisions: Decisions, passed_over: frozenset[str]
+) -> Bool:
+    """(G,) gangs that could start if there were room in one piece."""
+    outcome = Outcome(problem, decisions)
+    out = (problem.shape_of >= 0) & (outcome.num_seated == 0)
+    out[out] = ~problem.shapes.is_started[problem.shape_of[out]]
+    for excluded in (rule.excludes(problem) for rule in rules.hard):
+        if excluded is not None:
+            out &= ~excluded
+    out &= ~tied_gangs(problem, rules)[0]
+    room = (problem.allocatable - problem.used + problem.releasing).clip(0).sum(axis=0)
+    for g in np.flatnonzero(out).tolist():
+        gang = problem.snapshot.gangs[g]
+        tasks = problem.tasks[problem.task_start[g] : problem.task_start[g + 1]]
+        if gang.key in passed_over or not all(t.preempts for t in tasks):
+            out[g] = False
+        out[g] &= bool((_least(problem, g) <= room).all())
+    found: Bool = out
+    return found
+
+
+def _least(problem: Problem, gang: int) -> I64:
+    """(R,) what a gang asks for at least."""
+    number = int(problem.shape_of[gang])
+    shape = problem.shapes.shapes[number]
+    entries = slice(int(problem.shapes.start[number]), int(problem.shapes.start[number + 1]))
+    request = problem.classes.request[problem.shapes.class_of[entries]]
+    if shape.is_rigid:
+        total: I64 = problem.shapes.count[entries] @ request
+        return total
+    smallest: I64 = request.min(axis=0) * max(shape.need, 1)
+    return smallest
+
+
+class _Pass:
+    """Moves for the gangs of one priority."""
+
+    def __init__(
+        self, problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
+    ) -> None:
+        self._problem = problem
+        self._rules = rules
+        self._decisions = decisions
+        self._means = means
+
+    def run(self, asking: Bool, priority: I64) -> Consolidation:
+        """What to move; nobody where that does not help.
+
+        At first only single tasks and what gangs can do without, then whole gangs as well: these
+        tie nodes to one another, so that there may not be the time to look at all of them.
+        """
+        may = self._movable(asking, priority)
+        is_all = int(may.sum()) <= MOST_MOVABLE
+        if not is_all:
+            may = nearest(self._problem, may, asking, MOST_MOVABLE)
+        alone = may & self._leaves_alone()
+        some = self._try(self._what_if(alone, asking, priority)) if alone.any() else None
+        if (alone == may).all():
+            return _told_of(some, some, is_all=is_all)
+        rest = self._try(self._what_if(may, asking, priority))
+        return _told_of(some, rest, is_all=is_all)
+
+    def _movable(self, asking: Bool, priority: I64) -> Bool:
+        problem, running = self._problem, running_tasks(self._problem)
+        may = movable_tasks(problem, self._rules, asking, priority)
+        keys = [g.key for g in problem.snapshot.gangs]
+        unmoved = np.array([k in self._means.unmoved for k in keys], np.bool_)
+        return may & ~unmoved[running.gang_of]
+
+    def _leaves_alone(self) -> Bool:
+        """(V,) tasks that run alone in their gangs, or in gangs that can do without some."""
+        problem, running = self._problem, running_tasks(self._problem)
+        held = np.bincount(running.gang_of, minlength=problem.num_gangs)
+        free: Bool = (held == 1) | (problem.num_ready > problem.min_member)
+        return free[running.gang_of]
+
+    def _try(self, what: WhatIf | None) -> _Found | None:
+        left = self._means.left_ms()
+        if what is None or (left is not None and left <= 0):
+            return None
+        form, most = form_of(what, self._rules), self._means.most_moves
+        encoded = encode(what, self._rules, form, self._levels(what), most)
+        solved = solve_soundly(self._means.solver, encoded.model, self._limits(left))
+        last = next((u for u in solved.updates if u.level == encoded.num_gang_levels), None)
+        if last is None or last.solution is None:
+            return None
+        gain = _gain(encoded, last.solution)
+        reading = read(self._problem, what, encoded, last)
+        if gain <= tuple(0 for _ in gain) or (reading.to < 0).any():
+            return _Found(Consolidation(), gain, last.bound)
+        return _Found(self._told(what, reading), gain, last.bound)
+
+    def _limits(self, left: int | None) -> Limits:
+        limits = self._means.limits
+        if left is None:
+            return limits
+        return replace(limits, budget_ms=min(left, limits.budget_ms or left))
+
+    # --- what may happen -------------------------------------------------------------------------
+
+    def _what_if(self, may: Bool, asking: Bool, priority: I64) -> WhatIf | None:
+        """Everything that may move, pending; None where nothing may."""
+        for _ in range(_TRIES):
+            if not may.any():
+                return None
+            movables = lay_out(self._problem, may)
+            bad = tied_tasks(movables, self._rules)
+            if not bad.any():
+                what = self._settled(movables, asking, priority)
+                bad = self._broken(what)
+                if not bad.any():
+                    return what
+            # A gang that may not move in part does not move: what is left of it is looked at again.
+            may = np.zeros_like(may)
+            may[movables.tasks[~bad]] = True
+        return None
+
+    def _settled(self, movables: Movables, asking: Bool, priority: I64) -> WhatIf:
+        """The what-if without the gangs that are decided already, or not decided by this model."""
+        what_if = movables.what_if
+        base = self._as_it_is(movables)
+        known = promised_gangs(what_if, base) | tied_gangs(what_if, self._rules)[0]
+        seats = [t for t, task in enumerate(what_if.tasks) if task.nominated_node]
+        known[what_if.gang_of[seats]] = True
+        return WhatIf(
+            movables=movables,
+            problem=settle(what_if, base, known),
+            base=base,
+            asking=asking & ~known,
+            tiers=self._means.tiers_of(what_if),
+            priority=priority,
+        )
+
+    def _as_it_is(self, movables: Movables) -> Decisions:
+        """Those who may move where they are, and everybody else where they were placed."""
+        before, what_if = self._decisions, movables.what_if
+        at = {t.key: i for i, t in enumerate(self._problem.tasks)}
+        index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
+        node_of = np.where(index >= 0, np.append(before.node_of, UNPLACED)[index], UNPLACED)
+        waits = np.where(index >= 0, np.append(before.nominated, UNPLACED)[index], UNPLACED)
+        node_of[movables.at] = movables.node
+        return Decisions(node_of, waits, before.enqueued, before.refused)
+
+    def _broken(self, what: WhatIf) -> Bool:
+        """(V',) tasks whose queues would not take them in again."""
+        form = form_of(what, self._rules)
+        entries = broken_entries(form, incumbent_values(form, what.base))
+        gangs, movables = form.gangs, what.movables
+        classes = np.zeros(len(gangs.shape_of), np.bool_)
+        classes[gangs.gang_class_of[entries]] = True
+        mine = np.zeros(what.problem.num_gangs, np.bool_)
+        mine[gangs.members] = np.repeat(classes, gangs.multiplicity)
+        found: Bool = mine[what.problem.gang_of[movables.at]]
+        return found
+
+    def _levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
+        """Levels over gangs that can be better than they are, and what they are."""
+        problem, outcome = what.problem, Outcome(what.problem, what.base)
+        names = [name for name in self._means.levels if name in _ABOVE]
+        levels = build_levels(problem, self._rules, what.tiers, names)
+        known = [(level, level.value(outcome)) for level in levels]
+        return [(lv, n) for lv, n in known if n != lv.ideal(problem)]  # type: ignore[misc]
+
+    # --- what came of it -------------------------------------------------------------------------
+
+    def _told(self, what: WhatIf, reading: Reading) -> Consolidation:
+        problem, running = what.problem, running_tasks(self._problem)
+        snapshot, nodes = self._problem.snapshot, self._problem.snapshot.nodes
+        seated = np.where(reading.node_of >= 0, reading.node_of, what.base.nominated)
+        places = {
+            problem.tasks[t].key: nodes[int(seated[t])].name for t in np.flatnonzero(seated >= 0)
+        }
+        gains = what.asking & np.isin(
+            np.arange(problem.num_gangs), problem.gang_of[reading.node_of >= 0]
+        )
+        if not gains.any():
+            return Consolidation()
+        whose = self._whose(what, reading, gains)
+        evictions = []
+        for i, to in zip(reading.leaves.tolist(), reading.to.tolist(), strict=True):
+            task = running.tasks[int(what.movables.tasks[i])]
+            node = int(what.movables.node[i])
+            gang = snapshot.gangs[int(whose[node])].key
+            evictions.append(Evict(task.key, task.node, CONSOLIDATE, gang, nodes[to].name))
+            places[successor_of(task, "").key] = nodes[to].name
+        keys = frozenset(snapshot.gangs[g].key for g in np.flatnonzero(gains).tolist())
+        return Consolidation(tuple(evictions), places, keys)
+
+    def _whose(self, what: WhatIf, reading: Reading, gains: Bool) -> I64:
+        """(N,) whom a node is cleared for: the first gang that starts there, or of all."""
+        problem, tiers = what.problem, what.tiers
+        gangs = np.flatnonzero(gains)
+        order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
+        whose = np.full(problem.num_nodes, order[0], np.int64)
+        for g in order[::-1].tolist():
+            mine = reading.node_of[problem.task_start[g] : problem.task_start[g + 1]]
+            whose[mine[mine >= 0]] = g
+        return whose
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What came of one model: what gangs gain by it level by level, and the fewest moves for that.
+
+    The number of moves is bounded only for what may move in that model.
+    """
+
+    consolidation: Consolidation
+    gain: tuple[int, ...]
+    bound: int | None
+
+    @property
+    def rank(self) -> tuple[tuple[int, ...], int]:
+        """Larger is better."""
+        return self.gain, -len(self.consolidation.evictions)
+
+
+def _gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
+    """By how much each level over gangs is better than as things stand."""
+    found = []
+    for objective in encoded.model.objectives[: encoded.num_gang_levels]:
+        more = objective.expression.value(solution) - (objective.at_least or 0)
+        found.append(more if objective.sense is Sense.MAX else -more)
+    return tuple(found)
+
+
+def _told_of(some: _Found | None, everything: _Found | None, *, is_all: bool) -> Consolidation:
+    """The better of two answers, with what the wider model proves if that saw all that may move."""
+    known = [found for found in (some, everything) if found is not None]
+    best = max(known, key=lambda found: found.rank, default=None)
+    if best is None or not best.consolidation.evictions:
+        return Consolidation()
+    bound = None
+    if is_all and everything is not None and everything.gain == best.gain:
+        bound = None if everything.bound is None else max(everything.bound, 0)
+    number = len(best.consolidation.evictions)
+    status = LevelStatus.OPTIMAL if number == bound else LevelStatus.FEASIBLE
+    result = LevelResult(MOVES, "tasks", Sense.MIN, number, bound, status)
+    return replace(best.consolidation, results=(result,))

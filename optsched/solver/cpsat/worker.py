@@ -1,0 +1,89 @@
+"""The solver process: `python -m optsched.solver.cpsat.worker FD`.
+
+Reads (model, limits, is_watched) or other work from a connection, answers with updates, between
+them with steps for whoever watches, and at last with a word why it stopped. A message of None asks
+whether it is ready.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from optsched.solver.cpsat.run import run_levels
+from optsched.solver.cpsat.solver import DONE
+
+if TYPE_CHECKING:
+    from optsched.solver.cpsat.model import LevelUpdate
+
+PARENT_CHECK_SECONDS = 1.0
+MOST_KEPT = 100
+"""Updates after which they are sent although nothing in their solution is new."""
+
+
+def serve(connection: Connection) -> None:
+    """Answer until the other side closes."""
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            return
+        if message is None:
+            connection.send(DONE)
+            continue
+        if isinstance(message, tuple):
+            model, limits, is_watched = message
+            mail = _Mail(connection)
+            tell = mail.send if is_watched else None
+            mail.send(run_levels(model, limits, mail.post, tell))
+        else:
+            connection.send(message.run(connection.send))
+
+
+class _Mail:
+    """Updates on their way out: those with the same solution go together, which is sent once.
+
+    A model may have thousands of levels, most of which leave the solution as it is.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._kept: list[LevelUpdate] = []
+        self._sent: LevelUpdate | None = None
+
+    def post(self, update: LevelUpdate) -> None:
+        """Send an update with a new solution at once, another one with the next message."""
+        last = self._kept[-1] if self._kept else self._sent
+        self._kept.append(update)
+        if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:
+            self._flush()
+
+    def send(self, message: object) -> None:
+        """Send a message after all updates."""
+        self._flush()
+        self._connection.send(message)
+
+    def _flush(self) -> None:
+        if self._kept:
+            self._connection.send(self._kept)
+            self._sent = self._kept[-1]
+            self._kept = []
+
+
+def exit_with_parent(parent: int) -> None:
+    """End this process, in the middle of a solve if need be, once its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    # Ctrl-C reaches every process of a terminal; the parent decides what becomes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,411 @@
+"""The actions enqueue, allocate and backfill over one problem.
+
+Order and outcome are Volcano's (`pkg/scheduler/actions`), with ties ended by creation time and
+name instead of chance; what Volcano asks task by task is asked here class by class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.snapshot import GangPhase
+from optsched.plugins.contained import Faults
+from optsched.plugins.entitled import GANG_PREEMPT, GANG_RECLAIM, PREEMPT, RECLAIM
+from optsched.plugins.fifo import NOBODY, FifoLines
+from optsched.plugins.let_in import least_resources
+from optsched.problem.decisions import Decisions
+from optsched.problem.running import running_tasks
+from optsched.solver.greedy.bundles import Bundles, ByGang
+from optsched.solver.greedy.domains import Domains
+from optsched.solver.greedy.equivalence import GangClasses
+from optsched.solver.greedy.evicting import Evicting
+from optsched.solver.greedy.lines import Lines
+from optsched.solver.greedy.order import GangOrder
+from optsched.solver.greedy.placing import Placing
+from optsched.solver.greedy.proposing import Proposing
+from optsched.units import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from optsched.plugins.proposals import Proposer
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.problem.seats import Seats
+    from optsched.solver.greedy.book import Book
+
+ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"
+
+
+@dataclass(frozen=True, eq=False)
+class GreedyOptions:
+    """How the pipeline runs.
+
+    Attributes
+    ----------
+    actions
+        In order; names that the pipeline does not know are passed over.
+    tier_of
+        (G,) a rank that comes before every rule's order; None for the rules' order alone.
+    seats
+        By gang, where its tasks are to go before anybody else is asked, in order.
+    by_gang
+        How gangpreempt and gangreclaim go about it, by action.
+    weighs_nodes
+        Whether preempt takes the node where those who have to go cost least, not the one that suits
+        best.
+    gated
+        Whether a gang in phase Pending takes part only once it has been enqueued, although its
+        pods exist.
+    late
+        Gangs that have waited for too long to be enqueued, in order: they are asked first, and what
+        the first of them that is refused needs is counted as if it were let in.
+    proposers
+        The actions of a user.
+    faults
+        Takes note of what goes wrong in them.
+    is_late
+        Whether preempt and reclaim stop asking for room; those asked before keep what they got.
+
+    """
+
+    actions: tuple[str, ...] = (ENQUEUE, ALLOCATE, BACKFILL)
+    tier_of: I64 | None = None
+    seats: Mapping[int, Seats] = field(default_factory=dict)
+    by_gang: Mapping[str, ByGang] = field(default_factory=dict)
+    weighs_nodes: bool = False
+    gated: bool = True
+    late: Sequence[int] = ()
+    proposers: Sequence[Proposer] = ()
+    faults: Faults = field(default_factory=Faults)
+    is_late: Callable[[], bool] = lambda: False
+
+
+def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Decisions:
+    """Decide a problem greedily."""
+    pipeline = _Pipeline(problem, rules, options)
+    steps: dict[str, Callable[[], None]] = {
+        ENQUEUE: pipeline.enqueue,
+        ALLOCATE: pipeline.allocate,
+        BACKFILL: pipeline.backfill,
+        PREEMPT: pipeline.preempt,
+        RECLAIM: pipeline.reclaim,
+        GANG_PREEMPT: pipeline.gang_preempt,
+        GANG_RECLAIM: pipeline.gang_reclaim,
+    }
+    for proposer in options.proposers:
+        steps[proposer.name] = partial(pipeline.propose, proposer)
+    for action in options.actions:
+        if action == ALLOCATE:
+            if ENQUEUE not in options.actions:
+                pipeline.let_all_in()
+            pipeline.take_seats()
+        if action in steps:
+            steps[action]()
+    return pipeline.decisions()
+
+
+def start_alone(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
+    """(T,) nodes on which the minimum of one gang starts if nobody else asks; None where none.
+
+    Queues that are to get nothing more let nobody start.
+    """
+    pipeline = _Pipeline(problem, rules, GreedyOptions(gated=False))
+    return pipeline.start_alone(gang)
+
+
+def turns_of(
+    problem: Problem, rules: RuleSet, gangs: Iterable[int], tier_of: I64 | None = None
+) -> list[int]:
+    """Gangs in the order in which they are asked first, before anything is placed."""
+    return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).turns(gangs))
+
+
+class _Pipeline:
+    def __init__(self, problem: Problem, rules: RuleSet, options: GreedyOptions) -> None:
+        self._problem = problem
+        self._options = options
+        self._rules = rules
+        self._placing = Placing(problem, rules)
+        self._domains = Domains(self._placing, rules)
+        self._faces = self._placing.faces
+        self._pending = np.array(
+            [g.phase is GangPhase.PENDING for g in problem.snapshot.gangs], np.bool_
+        )
+        self._enqueued = np.zeros(problem.num_gangs, np.bool_)
+        self._refused = np.zeros(problem.num_gangs, np.bool_)
+        self._shut: set[int] = set()
+        self._promised: set[int] = set()
+        self._lines_in_order = FifoLines(problem, lambda g: self._placing.ledger.gang_placed[g] > 0)
+        self._gang_classes = GangClasses(self._placing, rules)
+        self._order = GangOrder(problem, self._faces, self._gang_classes, options.tier_of)
+
+    def _lines(self) -> Lines:
+        reach = self._faces.queue_key_reach
+        return Lines(self._problem, self._faces.queue_key, self._order, reach)
+
+    def turns(self, gangs: Iterable[int]) -> Iterator[int]:
+        """Gangs in the order of their turns, each once."""
+        for wave in self._faces.waves(gangs):
+            lines = self._lines()
+            lines.fill(wave)
+            yield from lines.turns(lambda _: False)
+
+    def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
+        """Place gangs turn by turn: the minimum at once, then one more task a turn."""
+        for wave in self._faces.waves(gangs):
+            lines = self._lines()
+            lines.fill(wave)
+            for gang in lines.turns(is_closed, self._gang_classes.has_failed):
+                if self._take_turn(gang, lines) and self._placing.cursor(gang).has_more:
+                    lines.rejoin(gang)
+
+    # --- enqueue ---------------------------------------------------------------------------------
+
+    def enqueue(self) -> None:
+        """Let pending gangs have their pods created, as far as rules expect room for them."""
+        waiting = self._waiting()
+        late = [gang for gang in self._options.late if gang in waiting]
+        is_set_aside = False
+        for gang in late:
+            if not self._let_in(gang) and not is_set_aside and self._could_fit(gang):
+                self._faces.enqueued(gang)
+                is_set_aside = True
+        for gang in self.turns(gang for gang in waiting if gang not in late):
+            self._let_in(gang)
+
+    def let_all_in(self) -> None:
+        """Let all pending gangs have their pods created, as Volcano's allocate does.
+
+        That is where the policy does not list `enqueue` (`allocate.go`, organizeJobWorksheet).
+        """
+        self._enqueued[self._waiting()] = True
+
+    def _waiting(self) -> list[int]:
+        """Pending gangs of open queues."""
+        closed, gangs = self._problem.queues.closed, self._problem.snapshot.gangs
+        return [
+            i
+            for i in np.flatnonzero(self._pending).tolist()
+            if gangs[i].problem is None
+            and (queue := int(self._problem.queue_of[i])) >= 0
+            and queue not in closed
+        ]
+
+    def _let_in(self, gang: int) -> bool:
+        """Enqueue a gang if there may be room; in strict order nobody is after one that waits."""
+        queue = int(self._problem.queue_of[gang])
+        if queue not in self._shut and self._is_expected(gang):
+            self._enqueued[gang] = True
+            self._faces.enqueued(gang)
+            return True
+        self._refused[gang] = True
+        if self._problem.snapshot.queues[queue].is_fifo:
+            self._shut.add(queue)
+        return False
+
+    def _could_fit(self, gang: int) -> bool:
+        """Whether what a gang needs is less than the cluster and its queues could ever give."""
+        problem, queues = self._problem, self._problem.queues
+        least = least_resources(problem)[gang]
+        above = queues.subtree[:, problem.queue_of[gang]]
+        within = (least <= queues.capability[above]).all() and (least <= problem.total).all()
+        return bool(within)
+
+    def _is_expected(self, gang: int) -> bool:
+        asks = self._problem.snapshot.gangs[gang].min_resources
+        return not asks or self._faces.may_enqueue(gang)
+
+    # --- seats -----------------------------------------------------------------------------------
+
+    def take_seats(self) -> None:
+        """Put gangs where room was made for them, or keep it for them until it is free."""
+        for gang, seats in self._options.seats.items():
+            if self._placing.sit(gang, seats):
+                continue
+            if self._placing.reserve(gang, seats):
+                self._promised.add(gang)
+
+    # --- allocate --------------------------------------------------------------------------------
+
+    def allocate(self) -> None:
+        """Place gangs turn by turn: the minimum at once, then one more task a turn."""
+        self._serve(self._candidates(), self._faces.is_overused)
+
+    def _candidates(self) -> list[int]:
+        gangs = self._problem.open_gangs
+        if self._options.gated and ENQUEUE in self._options.actions:
+            waits = self._pending & ~self._enqueued
+            if waits[gangs].any():
+                listed = self._problem.snapshot.gangs
+                implicit = [listed[g].is_implicit for g in gangs.tolist()]
+                gangs = gangs[~waits[gangs] | np.array(implicit, np.bool_)]
+        ledger = self._placing.ledger
+        away = {g for g in ledger.touched if ledger.gang_evicted[g]} | self._promised
+        found: list[int] = gangs.tolist()
+        return [g for g in found if g not in away] if away else found
+
+    def _take_turn(self, gang: int, lines: Lines) -> bool:
+        """Place what a gang may place now; False when it gets nothing."""
+        if self._is_held(gang):
+            return False
+        if not self._placing.cursor(gang).is_ready or not self._domains.has_groups(gang):
+            before = self._placing.changes
+            has_started = self._start(gang)
+            if not has_started and self._placing.changes == before:
+                self._gang_classes.note_failure(gang)
+            return has_started
+        return self._grow(gang, len(self._problem.tasks) if lines.is_last(gang) else 1)
+
+    def _is_held(self, gang: int) -> bool:
+        """Whether another gang comes first and has nothing yet."""
+        return self._lines_in_order.ahead(gang) != NOBODY
+
+    def _grow(self, gang: int, number: int) -> bool:
+        """Place up to some more tasks; fewer where so many would break a rule."""
+        placing = self._placing
+        placer = self._domains if self._domains.guide(gang) else placing
+        grown = placer.grow(gang, number)
+        if grown and self._faces.holds(gang):
+            placing.keep()
+            return True
+        placing.undo(gang)
+        fewer = min(grown, number) // 2  # a smaller group may have come whole
+        return fewer > 0 and self._grow(gang, fewer)
+
+    def _start(self, gang: int) -> bool:
+        """Start a gang now, or promise it room that is being freed; False when it has to wait."""
+        placing = self._placing
+        if not self._faces.may_start(gang):
+            return False
+        if self._domains.guide(gang):
+            return self._domains.start(gang)
+        if placing.could_start(gang):
+            placing.start(gang)
+            if placing.cursor(gang).is_ready and self._faces.holds(gang):
+                placing.keep()
+                return True
+        if placing.later is not None:
+            self._promise(gang, placing.later)
+        else:
+            placing.undo(gang)
+        return False
+
+    def start_alone(self, gang: int) -> I64 | None:
+        """See `start_alone` of the module."""
+        if self._faces.is_overused(int(self._problem.queue_of[gang])) or not self._start(gang):
+            return None
+        return self._placing.node_of
+
+    def _promise(self, gang: int, later: Book) -> None:
+        placing = self._placing
+        placing.undo(gang)
+        placing.start(gang)
+        placing.wait(gang, later)
+        if placing.cursor(gang).is_ready and self._faces.holds(gang):
+            placing.hold(later)
+        else:
+            placing.undo(gang)
+
+    # --- preempt, reclaim ------------------------------------------------------------------------
+
+    @property
+    def _may_reclaim(self) -> bool:
+        """Whether it evicts at all, and anybody runs: without victims nobody reclaims."""
+        return self._options.gated and len(running_tasks(self._problem)) > 0
+
+    def preempt(self) -> None:
+        """Make room within queues; see `evicting`."""
+        # Who could be evicted takes long to find out, and nobody asks where everybody has room.
+        if self._options.gated and (short := self._short()):
+            self._evicting.preempt(short)
+
+    def reclaim(self) -> None:
+        """Make room between queues; see `evicting`."""
+        if self._may_reclaim and (short := self._short()):
+            self._evicting.reclaim(short, self._faces.is_overused)
+
+    def gang_preempt(self) -> None:
+        """Make room for whole gangs within queues; see `bundles`."""
+        if self._options.gated:
+            self._bundles.preempt(self._short(), self._how(GANG_PREEMPT))
+
+    def gang_reclaim(self) -> None:
+        """Make room for whole gangs between queues; see `bundles`."""
+        if self._options.gated:
+            how = self._how(GANG_RECLAIM)
+            self._bundles.reclaim(self._short(), self._faces.is_overused, how)
+
+    def _how(self, action: str) -> ByGang:
+        return self._options.by_gang.get(action, ByGang())
+
+    @cached_property
+    def _bundles(self) -> Bundles:
+        return Bundles(self._evicting, self._domains, self._rules)
+
+    def _short(self) -> list[int]:
+        has_more = self._placing.has_more
+        short = filter(has_more, self._candidates())
+        if self._lines_in_order.is_empty:
+            return list(short)
+        return [g for g in short if not self._is_held(g)]
+
+    @cached_property
+    def _evicting(self) -> Evicting:
+        return Evicting(
+            self._placing,
+            self._rules,
+            self._order,
+            self._gang_classes,
+            weighs=self._options.weighs_nodes,
+            is_late=self._options.is_late,
+        )
+
+    # --- actions of a user -----------------------------------------------------------------------
+
+    def propose(self, proposer: Proposer) -> None:
+        """Let an action of a user propose, and do what may be done; see `proposing`."""
+        faults = self._options.faults
+        proposing = Proposing(
+            self._placing,
+            self._evicting if self._options.gated else None,
+            self._may_get,
+            lambda what: proposer.object(what, faults),
+        )
+        has_more = self._placing.has_more
+        gangs = list(self.turns(g for g in self._candidates() if has_more(g)))
+        proposals = proposer.ask(proposing.view(gangs), faults)
+        proposing.carry_out(proposer.name, gangs, proposals)
+
+    def _may_get(self, gang: int) -> bool:
+        """Whether it is a gang's turn, and worth trying."""
+        ready = self._placing.cursor(gang).is_ready
+        return not self._is_held(gang) and (ready or self._faces.may_start(gang))
+
+    # --- backfill --------------------------------------------------------------------------------
+
+    def backfill(self) -> None:
+        """Place gangs of pods that request nothing, in overused queues too, as Volcano does.
+
+        `allocate` places such pods along with the others of their gang.
+        """
+        problem = self._problem
+        but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]
+        asked = problem.classes.request[:, but_pods].sum(axis=1)
+        asking = np.unique(problem.gang_of[asked[problem.task_class] > 0])
+        empty = np.setdiff1d(self._candidates(), asking).tolist()
+        left = filter(self._placing.has_more, empty)
+        self._serve(left, lambda _: False)
+
+    def decisions(self) -> Decisions:
+        """What has been decided."""
+        has_tasks = np.diff(self._problem.task_start) > 0
+        kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
+        placing = self._placing
+        evictions = tuple(self._evicting.evictions) if "_evicting" in vars(self) else ()
+        return Decisions(placing.node_of, placing.nominated, self._enqueued, kept_out, evictions)

@@ -1,0 +1,90 @@
+"""Which nodes a class may use before anything is placed, and how many of its tasks fit there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.plugins.extension_points import Spare
+from optsched.problem.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.plugins.extension_points import Rule
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import I64, Bool
+    from optsched.problem.problem import Problem
+
+
+def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
+    """(N,) ready nodes that no rule excludes for a class whatever else is placed; None when all.
+
+    Read only: it is made once for each problem and tuple of rules.
+    """
+    known = problem.derived(_nothing_known)
+    # The rules are kept with their masks: no other tuple gets their number.
+    masks = known.setdefault(id(rules), (rules, {}))[1]
+    if task_class not in masks:
+        masks[task_class] = _masked(problem, rules, task_class)
+    return masks[task_class]
+
+
+def _nothing_known(_: Problem) -> dict[int, tuple[Sequence[Rule], dict[int, Bool | None]]]:
+    return {}
+
+
+def _masked(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
+    allowed: Bool | None = None if problem.derived(_all_ready) else problem.ready
+    for rule in rules:
+        mask = rule.mask(problem, task_class)
+        if mask is not None:
+            allowed = mask if allowed is None else allowed & mask
+    return allowed
+
+
+def _all_ready(problem: Problem) -> bool:
+    return bool(problem.ready.all())
+
+
+def open_classes(problem: Problem) -> I64:
+    """Classes of the tasks that can be decided on, ascending: of no others rules are asked."""
+    is_open = problem.shape_of[problem.gang_of] >= 0
+    found: I64 = np.unique(problem.task_class[is_open])
+    return found
+
+
+def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) -> Bool:
+    """(C, N) ready nodes that no rule excludes, class by class; given some, none for others."""
+    allowed = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.bool_)
+    chosen = range(len(allowed)) if classes is None else classes.tolist()
+    for task_class in chosen:
+        mask = static_mask(problem, rules.filters, task_class)
+        allowed[task_class] = True if mask is None else mask
+    return allowed
+
+
+def spare_room(problem: Problem, rules: RuleSet) -> Spare:
+    """What rules add to the resources of nodes, of no kinds where none does."""
+    found = [s for rule in rules.hard if (s := rule.spare(problem)) is not None]
+    if not found:
+        no_room = np.zeros((problem.num_nodes, 0), np.int64)
+        return Spare(no_room, np.zeros((len(problem.classes.shapes), 0), np.int64))
+    capacity = np.concatenate([np.maximum(s.capacity, 0) for s in found], axis=1)
+    return Spare(capacity, np.concatenate([s.request for s in found], axis=1))
+
+
+def rooms(problem: Problem, rules: RuleSet) -> I64:
+    """(C, N) tasks of a class that fit on a node by themselves; 0 for classes not open."""
+    spare = spare_room(problem, rules)
+    idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))
+    fits = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
+    requests = np.concatenate([problem.classes.request, spare.request], axis=1)
+    classes = open_classes(problem)
+    for task_class in classes.tolist():
+        request, most = requests[task_class], fits[task_class]
+        most[:] = UNLIMITED
+        for r in np.flatnonzero(request).tolist():
+            np.minimum(most, idle[:, r] // int(request[r]), out=most)
+    return np.where(allowed_nodes(problem, rules, classes), fits, 0)

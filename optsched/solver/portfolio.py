@@ -1,0 +1,602 @@
+"""Which engine for which problem, and what its answer is worth.
+
+The greedy plan comes first and is the incumbent. If it reaches the ideal of every level, nothing
+can be better and nothing is solved. Otherwise small problems are solved node by node, others by
+node classes and configurations; what neither can take stays with the greedy plan and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import LevelResult, LevelStatus, Sense
+from optsched.plugins.extension_points import is_domain_level
+from optsched.plugins.gang import excess_resources
+from optsched.plugins.outcome import Outcome
+from optsched.problem.arrays import UNPLACED, frozen
+from optsched.problem.relations import TermKind, count_coming
+from optsched.solver.cpsat.pricing import TOO_MANY_ROOMS, TooManyRooms, useful_capacity
+from optsched.solver.encode import Goal, encode_configurations, encode_direct
+from optsched.solver.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, run_greedy
+from optsched.solver.masks import open_classes, rooms
+from optsched.solver.sound import solve_soundly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from optsched.plugins.extension_points import AnyLevel
+    from optsched.plugins.ruleset import RuleSet
+    from optsched.problem.arrays import Bool
+    from optsched.problem.decisions import Decisions
+    from optsched.problem.problem import Problem
+    from optsched.problem.tiers import Tiers
+    from optsched.solver.cpsat.model import LevelUpdate, Limits, Step
+    from optsched.solver.cpsat.solver import Solved, Solver
+    from optsched.solver.encode import Encoding
+
+MOST_DIRECT = 3000
+"""Pairs of task class and node up to which problems are solved node by node at all."""
+
+BEST_DIRECT = 400
+"""Pairs up to which that is done although configurations are exact but for scores of nodes."""
+
+MOST_RELAXED = 20_000
+"""Pairs up to which that is done where nodes differ so much that configurations are of no use."""
+
+FEW_ROOMS = 0.25
+"""Distinct rooms, as a part of all nodes, up to which configurations come first."""
+
+MOST_KEPT_MS = 50
+"""Of a budget, what is kept for work outside of the engines."""
+
+PROMISES = "promised room"
+GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
+IDEAL = "every level at its ideal"
+NO_SOLVER = "no solver asked for"
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Decisions and what is known about them.
+
+    Attributes
+    ----------
+    results
+        One a level.
+    engine, stopped
+        Whose decisions they are, and why the search ended.
+    relaxed
+        Rules that the bounds leave out.
+    final
+        Gangs on which the decisions are not to be changed.
+    proved
+        What an earlier search has proved of each level with those above at the values of these
+        decisions; nothing where there was none.
+
+    """
+
+    decisions: Decisions
+    results: tuple[LevelResult, ...]
+    engine: str
+    stopped: str
+    relaxed: tuple[str, ...] = ()
+    final: tuple[int, ...] = ()
+    proved: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class News:
+    """What is new about a level while a solver is at work.
+
+    Attributes
+    ----------
+    number, name
+        Of the level.
+    at_s
+        Seconds since the solver began; deterministic ones where it has no time limit.
+    value, bound
+        As in the certificate; None while unknown.
+    decisions
+        Gives the better decisions that were found; None where there are none.
+
+    """
+
+    number: int
+    name: str
+    at_s: float
+    value: int | None
+    bound: int | None
+    decisions: Callable[[], Decisions] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Who solves, when to stop, and who is told on the way."""
+
+    solver: Solver
+    limits: Limits
+    watch: Callable[[News], None] | None = None
+
+
+def judge(
+    problem: Problem, decisions: Decisions, levels: Sequence[AnyLevel], stopped: str
+) -> Answer:
+    """Greedy decisions with what can be said without solving: values against ideals."""
+    outcome = Outcome(problem, decisions)
+    results = tuple(_against_ideal(problem, outcome, level) for level in levels)
+    return Answer(decisions, results, GREEDY, stopped)
+
+
+def _against_ideal(problem: Problem, outcome: Outcome, level: AnyLevel) -> LevelResult:
+    value, ideal = level.value(outcome), level.ideal(problem)
+    status = LevelStatus.OPTIMAL if value == ideal else LevelStatus.FEASIBLE
+    return LevelResult(level.name, level.unit, level.sense, value, ideal, status)
+
+
+def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answer: Answer) -> bool:
+    """Whether nothing can be better where it matters: every level over gangs is at its ideal.
+
+    With everything placed, scores of nodes are not worth waiting for, and how near to each other
+    tasks are is so only where the model sees it.
+    """
+    pairs = zip(levels, answer.results, strict=True)
+    missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
+    if (answer.decisions.node_of < 0).any():
+        return not missed
+    apart = any(is_domain_level(level) for level in missed)
+    return not apart or num_pairs(problem, rules) > MOST_DIRECT
+
+
+def improve(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    incumbent: Answer,
+    search: Search,
+) -> Answer:
+    """The best answer found within the limits; never worse than the incumbent.
+
+    Parameters
+    ----------
+    problem, rules
+        What is decided, under which rules.
+    goal
+        Tiers and levels, see `Goal`.
+    incumbent
+        The greedy answer, or a better one.
+    search
+        Who solves, and when to stop.
+
+    """
+    part = _opened(problem, rules, goal, incumbent)
+    best = _searched(problem, rules, goal, incumbent, (part, search))
+    if best.decisions is incumbent.decisions or not _uses(best.results):
+        return best
+    return _filled(problem, rules, goal, best, part.tied[0])
+
+
+def _searched(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    incumbent: Answer,
+    run: tuple[_Open, Search],
+) -> Answer:
+    """The best answer of the engines, one after the other."""
+    part, search = run
+    limits, best, stopped = search.limits, incumbent, ""
+    engines = _engines(part)[: max(limits.num_engines, 1)]
+    relay = None if search.watch is None else _Relay(search.watch)
+    for engine, quarters in zip(engines, _QUARTERS[len(engines)], strict=True):
+        budget_ms = limits.budget_ms and max(_for_engines(limits.budget_ms) * quarters // 4, 1)
+        share = Search(search.solver, replace(limits, budget_ms=budget_ms), relay)
+        if best is not incumbent:
+            part = _opened(problem, rules, goal, best)
+        best = _improve_with(engine, problem, part, (best, share))
+        if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
+            return best
+        # Why the engine that sees every level has proved no more of them.
+        stopped = best.stopped if engine == DIRECT or not stopped else stopped
+        best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
+        if relay is not None:
+            relay.hand_on()
+    return replace(best, stopped=stopped)
+
+
+def _for_engines(budget_ms: int) -> int:
+    """The budget without what is kept for encoding and for adding gangs greedily."""
+    return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
+
+
+def _filled(
+    problem: Problem,
+    rules: RuleSet,
+    goal: tuple[Tiers, Sequence[AnyLevel]],
+    best: Answer,
+    tied: Bool,
+) -> Answer:
+    """The answer, with gangs added that start greedily in what it leaves idle.
+
+    A search that runs out of time on one level may leave gangs of the levels below out. Gangs that
+    are tied to single nodes stay as they are.
+    """
+    tiers, levels = goal
+    decisions = best.decisions
+    closed = tied.copy() if len(tied) else np.zeros(problem.num_gangs, np.bool_)
+    closed[problem.gang_of[(decisions.node_of >= 0) | (decisions.nominated >= 0)]] = True
+    closed[list(best.final)] = True
+    if closed[problem.open_gangs].all():
+        return best
+    options = GreedyOptions((ALLOCATE, BACKFILL), tiers.of, gated=False)
+    added = run_greedy(settle(problem, decisions, closed), rules, options)
+    node_of = np.where(closed[problem.gang_of], decisions.node_of, added.node_of)
+    outcome = Outcome(problem, replace(decisions, node_of=node_of))
+    values = [level.value(outcome) for level in levels]
+    known = [r.value for r in best.results]
+    if values == known or not no_worse(levels, values, known):
+        return best
+    # A bound holds for all plans that are no worse on the levels above; this one is.
+    results = tuple(
+        r if r.value == value else replace(r, value=value, status=_status(value, r.bound))
+        for r, value in zip(best.results, values, strict=True)
+    )
+    return replace(best, decisions=outcome.decisions, results=results)
+
+
+def _status(value: int, bound: int | None) -> LevelStatus:
+    return LevelStatus.OPTIMAL if value == bound else LevelStatus.FEASIBLE
+
+
+class _Relay:
+    """Tells of engines one after the other as of one search."""
+
+    def __init__(self, watch: Callable[[News], None]) -> None:
+        self._watch = watch
+        self._begun_s = self._last_s = 0.0
+
+    def __call__(self, news: News) -> None:
+        self._last_s = self._begun_s + news.at_s
+        self._watch(replace(news, at_s=self._last_s))
+
+    def hand_on(self) -> None:
+        """The next engine begins."""
+        self._begun_s = self._last_s
+
+
+_QUARTERS = {1: (4,), 2: (1, 3)}
+"""Quarters of the budget of each engine: the first is done soon or not at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Open:
+    """What is open to an engine: all but the gangs on which the incumbent's word is final.
+
+    Attributes
+    ----------
+    goal
+        With what is known of the problem that is left.
+    left_out
+        Why something is not open.
+
+    """
+
+    problem: Problem
+    rules: RuleSet
+    goal: Goal
+    decisions: Decisions
+    left_out: tuple[str, ...] = ()
+
+    @cached_property
+    def tied(self) -> tuple[Bool, tuple[str, ...]]:
+        """See `tied_gangs`."""
+        return tied_gangs(self.problem, self.rules)
+
+
+def _opened(
+    problem: Problem, rules: RuleSet, goal: tuple[Tiers, Sequence[AnyLevel]], incumbent: Answer
+) -> _Open:
+    tiers, levels = goal
+    known = [r.value for r in incumbent.results]
+    whole = Goal(tiers, levels, known, incumbent.proved)
+    final = promised_gangs(problem, incumbent.decisions)
+    final[list(incumbent.final)] = True
+    if not final.any():
+        return _Open(problem, rules, whole, incumbent.decisions)
+    final = _with_dependents(problem, rules, incumbent.decisions, final)
+    # What greedy keeps for them nobody may take; whether they could start now stays open.
+    rest, decisions, left = _without(problem, incumbent.decisions, whole, final)
+    return _Open(rest, rules, left, decisions, (PROMISES,))
+
+
+def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, final: Bool) -> Bool:
+    """(G,) final gangs, and those tied to the same nodes by more than a settled problem tells."""
+    tied = {
+        rule.name: np.array(
+            [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_
+        )
+        for rule in rules.tying
+        if not rule.ties_by_relations
+    }
+    relations, shapes = problem.relations, problem.classes.shapes
+    # Affinity and spreading count only what stands: with pods that come later it is not all told.
+    near = {m for m, term in enumerate(relations.terms) if term.kind is not TermKind.ANTI_AFFINITY}
+    carries = [near.intersection(relations.carried_by(shape)) for shape in shapes]
+    before, final = -1, final.copy()
+    while int(final.sum()) > before:
+        before = int(final.sum())
+        mine = final[problem.gang_of]
+        comes = mine & ((decisions.node_of >= 0) | (decisions.nominated >= 0))
+        present = np.unique(problem.task_class[comes])
+        open_classes = np.zeros(len(shapes), np.bool_)
+        for flags in tied.values():
+            open_classes |= flags & flags[present].any()
+        waiting = np.unique(problem.task_class[mine & (decisions.nominated >= 0)]).tolist()
+        promised = {m for c in waiting for m in problem.classes.relations[c]} & near
+        open_classes |= np.array([not promised.isdisjoint(c) for c in carries], np.bool_)
+        final[problem.gang_of[open_classes[problem.task_class]]] = True
+    return final
+
+
+def _engines(part: _Open) -> tuple[str, ...]:
+    """Who solves, and who is asked where that does not prove every level.
+
+    Gangs that tie nodes, and levels over domains, are for solving node by node as long as that is
+    possible. Scores of nodes are only seen there; configurations prove the levels above sooner.
+    """
+    pairs = num_pairs(part.problem, part.rules)
+    if part.tied[0].any():
+        return (DIRECT,) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
+    near = any(is_domain_level(level) for level in part.goal.levels)
+    if pairs <= (MOST_DIRECT if near else BEST_DIRECT):
+        return DIRECT, CONFIGURATIONS
+    if pairs <= MOST_RELAXED and not _has_few_rooms(part.problem):
+        return DIRECT, CONFIGURATIONS
+    return (CONFIGURATIONS, DIRECT) if pairs <= MOST_DIRECT else (CONFIGURATIONS,)
+
+
+def _has_few_rooms(problem: Problem) -> bool:
+    """Whether many nodes have the same idle resources, as far as pending tasks can use them."""
+    useful = useful_capacity(problem.idle, problem.classes.request)
+    return len(np.unique(useful, axis=0)) <= FEW_ROOMS * problem.num_nodes
+
+
+def _improve_with(engine: str, problem: Problem, part: _Open, run: tuple[Answer, Search]) -> Answer:
+    """What one engine makes of an incumbent."""
+    levels = part.goal.levels
+    incumbent, search = run
+    try:
+        encoding, relaxed = _encode(engine, part)
+    except TooManyRooms:
+        return replace(incumbent, stopped=TOO_MANY_ROOMS)
+    tell = None
+    if search.watch is not None:
+        tell = _Teller(problem, levels, incumbent, (encoding, relaxed), search.watch)
+    solved = solve_soundly(search.solver, encoding.model, search.limits, tell)
+    last = next((u for u in reversed(solved.updates) if u.solution is not None), None)
+    decisions = incumbent.decisions
+    if last is not None:
+        decisions = encoding.decode(last, incumbent.decisions)
+    return _weigh(problem, levels, incumbent, decisions, (solved, encoding, engine, relaxed))
+
+
+class _Teller:
+    """Tells what a solver finds in terms of the problem."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        levels: Sequence[AnyLevel],
+        incumbent: Answer,
+        encoded: tuple[Encoding, tuple[str, ...]],
+        watch: Callable[[News], None],
+    ) -> None:
+        self._encoding, self._relaxed = encoded
+        self._problem, self._levels = problem, levels
+        self._incumbent, self._watch = incumbent, watch
+        self._ideal = [level.ideal(problem) for level in levels]
+
+    def __call__(self, step: Step) -> None:
+        update = step.update
+        number = self._encoding.level_of[update.level]
+        found = None if update.solution is None else self._decoded(update)
+        if not self._relaxed:
+            bound = self._bound(number, update.bound)
+            self._tell(number, step.at_s, (update.value, bound), found)
+            return
+        if found is None:
+            return
+        # What the model leaves out adds to its values, and its bounds say nothing of it.
+        outcome = Outcome(self._problem, found())
+        values = [level.value(outcome) for level in self._levels]
+        if no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
+            self._tell(number, step.at_s, (values[number], self._ideal[number]), found)
+
+    def _bound(self, number: int, bound: int | None) -> int:
+        better = min if self._levels[number].sense is Sense.MAX else max
+        return self._ideal[number] if bound is None else better(self._ideal[number], bound)
+
+    def _tell(
+        self,
+        number: int,
+        at_s: float,
+        known: tuple[int | None, int],
+        found: Callable[[], Decisions] | None,
+    ) -> None:
+        self._watch(News(number, self._levels[number].name, at_s, *known, found))
+
+    def _decoded(self, update: LevelUpdate) -> Callable[[], Decisions]:
+        return lambda: self._encoding.decode(update, self._incumbent.decisions)
+
+
+def _encode(engine: str, part: _Open) -> tuple[Encoding, tuple[str, ...]]:
+    problem, rules, goal, decisions = part.problem, part.rules, part.goal, part.decisions
+    if engine == DIRECT:
+        return encode_direct(problem, rules, goal, decisions), part.left_out
+    tied, names = part.tied
+    if tied.any():
+        problem, decisions, goal = _without(problem, decisions, goal, tied)
+    encoding = encode_configurations(problem, rules, goal, decisions)
+    return encoding, (*part.left_out, *names)
+
+
+def _without(
+    problem: Problem, decisions: Decisions, goal: Goal, gangs: Bool
+) -> tuple[Problem, Decisions, Goal]:
+    """Problem, incumbent and goal without gangs (G,) on which the incumbent's word is final."""
+    rest = settle(problem, decisions, gangs)
+    node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
+    decisions = replace(decisions, node_of=node_of)
+    # What the gangs that were taken out add to a level is no longer in reach of the model.
+    nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
+    outcome = Outcome(rest, replace(decisions, nominated=nominated))
+    known = [level.value(outcome) for level in goal.levels]
+    # Neither is what was proved of them as a whole.
+    return rest, decisions, Goal(goal.tiers, goal.levels, known)
+
+
+def promised_gangs(problem: Problem, decisions: Decisions) -> Bool:
+    """(G,) gangs that wait for room which is being freed."""
+    gangs = np.zeros(problem.num_gangs, np.bool_)
+    gangs[problem.gang_of[decisions.nominated >= 0]] = True
+    return gangs
+
+
+def num_pairs(problem: Problem, rules: RuleSet) -> int:
+    """Pairs of a task class and a node with room for it; not counted out where far too many."""
+    most = len(open_classes(problem)) * problem.num_nodes
+    return most if most > 50 * MOST_DIRECT else int((rooms(problem, rules) > 0).sum())
+
+
+def tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
+    """(G,) gangs that node classes cannot tell everything about, and the rules that say so.
+
+    Other tasks on nodes matter to tasks of theirs, or there are too many domains to choose from.
+    """
+    names: set[str] = set()
+    tied = np.zeros(len(problem.classes.shapes), np.bool_)
+    for rule in rules.tying:
+        for task_class in open_classes(problem).tolist():
+            if rule.ties_nodes(problem, task_class):
+                tied[task_class] = True
+                names.add(rule.name)
+    gangs = np.zeros(problem.num_gangs, np.bool_)
+    gangs[problem.gang_of[tied[problem.task_class]]] = True
+    for rule in rules.hard:
+        mine = rule.ties_gangs(problem)
+        if mine is not None and mine.any():
+            gangs |= mine
+            names.add(rule.name)
+    return gangs, tuple(sorted(names))
+
+
+def settle(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
+    """The problem that is left once the decisions on some gangs (G,) are taken as made."""
+    tasks = np.flatnonzero(gangs[problem.gang_of] & (decisions.node_of >= 0))
+    request = problem.classes.request[problem.task_class[tasks]]
+    used = problem.used.copy()
+    np.add.at(used, decisions.node_of[tasks], request)
+    promised = np.flatnonzero(gangs[problem.gang_of] & (decisions.nominated >= 0))
+    waiting = np.zeros_like(used)
+    asked = problem.classes.request[problem.task_class[promised]]
+    np.add.at(waiting, decisions.nominated[promised], asked)
+    used += np.maximum(waiting - problem.releasing, 0)
+    releasing = np.maximum(problem.releasing - waiting, 0)
+    allocated = problem.queues.allocated.copy()
+    np.add.at(allocated, problem.queue_of[problem.gang_of[tasks]], request)
+    np.add.at(allocated, problem.queue_of[problem.gang_of[promised]], asked)
+    shape_of = np.where(gangs, -1, problem.shape_of)
+    starting = np.unique(problem.gang_of[tasks])
+    kept = problem.kept + excess_resources(problem)[problem.shape_of[starting]].sum(axis=0)
+    settled = np.where(gangs & (problem.shape_of >= 0), 0, problem.settled)
+    settled[problem.gang_of[np.concatenate([tasks, promised])]] = 1
+    frozen(used, releasing, allocated, shape_of, kept, settled)
+    queues = replace(problem.queues, allocated=allocated)
+    relations = count_coming(
+        problem.relations,
+        problem.classes,
+        (problem.task_class[tasks], decisions.node_of[tasks]),
+        (problem.task_class[promised], decisions.nominated[promised]),
+    )
+    return replace(
+        problem,
+        used=used,
+        releasing=releasing,
+        shape_of=shape_of,
+        queues=queues,
+        relations=relations,
+        kept=kept,
+        settled=settled,
+    )
+
+
+def _weigh(
+    problem: Problem,
+    levels: Sequence[AnyLevel],
+    incumbent: Answer,
+    decisions: Decisions,
+    run: tuple[Solved, Encoding, str, tuple[str, ...]],
+) -> Answer:
+    """Recompute every level from the decisions and join it with what the solver proved."""
+    solved, encoding, engine, relaxed = run
+    outcome = Outcome(problem, decisions)
+    values = [level.value(outcome) for level in levels]
+    known = [r.value for r in incumbent.results]
+    if not no_worse(levels, values, known):
+        return replace(incumbent, stopped=f"{solved.stopped}; its answer was worse and is not used")
+    proved = {encoding.level_of[u.level]: u for u in solved.updates}
+    results = tuple(
+        _result(problem, level, value, proved.get(i), relaxed)
+        for i, (level, value) in enumerate(zip(levels, values, strict=True))
+    )
+    if values == known:
+        results = tuple(map(_at_best, results, incumbent.results))
+    whose = engine
+    if values == known:
+        # As good is no reason to place otherwise, or the plan would change from run to run.
+        decisions, whose = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
+    return Answer(decisions, results, whose, solved.stopped, relaxed if _uses(results) else ())
+
+
+def no_worse(levels: Sequence[AnyLevel], values: Sequence[int], known: Sequence[int]) -> bool:
+    """Lexicographic comparison; levels over single nodes decide last and alone do not count."""
+    for level, value, before in zip(levels, values, known, strict=True):
+        if value != before:
+            return (value > before) is (level.sense is Sense.MAX)
+    return True
+
+
+def _result(
+    problem: Problem,
+    level: AnyLevel,
+    value: int,
+    update: LevelUpdate | None,
+    relaxed: tuple[str, ...],
+) -> LevelResult:
+    bound = level.ideal(problem)
+    if update is not None and update.bound is not None and not relaxed:
+        better = min if level.sense is Sense.MAX else max
+        bound = better(bound, update.bound)
+    if value == bound:
+        status = LevelStatus.OPTIMAL
+    elif update is None:
+        status = LevelStatus.SKIPPED
+    else:
+        status = LevelStatus.FEASIBLE
+    return LevelResult(level.name, level.unit, level.sense, value, bound, status)
+
+
+def _at_best(result: LevelResult, before: LevelResult) -> LevelResult:
+    """A result with the better one of two bounds, where nothing above has changed."""
+    if result.bound is None or before.bound is None:
+        return result
+    bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)
+    status = LevelStatus.OPTIMAL if result.value == bound else result.status
+    return replace(result, bound=bound, status=status)
+
+
+def _uses(results: Sequence[LevelResult]) -> bool:
+    return any(r.status is not LevelStatus.OPTIMAL for r in results)

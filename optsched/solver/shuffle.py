@@ -1,0 +1,203 @@
+"""The action `shuffle`: tasks that rules want off their nodes leave, as far as others allow it.
+
+Nothing is moved that is spared, nothing beyond disruption budgets, and no gang is left broken: it
+gives what it can spare, or leaves as a whole. What goes is decided before anything is placed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.cluster.decisions import Evict
+from optsched.cluster.eviction import leaving
+from optsched.cluster.snapshot import Gang, GangPhase
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.faces import Face
+from optsched.plugins.ledger import Ledger
+from optsched.plugins.moves import SHUFFLE, is_due, left_broken
+from optsched.plugins.ruleset import RuleSet
+from optsched.plugins.victims import covers
+from optsched.problem.compile import compile_problem
+from optsched.problem.running import running_tasks
+from optsched.solver.greedy.book import Lens
+from optsched.solver.greedy.faces import Faces
+from optsched.solver.greedy.placing import Placing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.task import Task
+    from optsched.plugins.moves import Moves, Relief
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+
+
+def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
+    """Who leaves, in order, by what the first tier wants that wants anything."""
+    action = _Shuffle(problem, rules)
+    for _, tier in groupby(rules.active, key=lambda a: a.tier):
+        for active in tier:
+            moves = active.rule.moves(problem) if Face.VICTIM in active.faces else None
+            if moves is not None and is_due(problem.snapshot, active.rule.name, moves.period_ms):
+                action.carry_out(moves, active.rule.name)
+        if action.evictions:
+            break
+    return tuple(action.evictions)
+
+
+def once_moved(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
+    """The snapshot in which they are on their way out, and have used up their part of budgets."""
+    if not evictions:
+        return snapshot
+    gone = {e.task for e in evictions}
+    tasks = [t for g in snapshot.gangs for t in g.tasks if t.key in gone]
+    budgets = tuple(
+        replace(b, allowed=b.allowed - sum(covers(b, t) for t in tasks)) for b in snapshot.budgets
+    )
+    return replace(leaving(snapshot, gone), budgets=budgets)
+
+
+class _Shuffle:
+    def __init__(self, problem: Problem, rules: RuleSet) -> None:
+        self.evictions: list[Evict] = []
+        self._problem = problem
+        self._rules = rules
+        self._running = running_tasks(problem)
+        self._gangs = problem.snapshot.gangs
+        self._faces = Faces(problem, rules, Ledger(problem))
+        self._stays = rules.spared(problem)
+        self._left = {b: b.allowed for b in problem.snapshot.budgets}
+        self._gone: set[str] = set()
+
+    def carry_out(self, moves: Moves, plugin: str) -> None:
+        """Evict what one rule wants moved."""
+        tasks = moves.tasks[~self._stays[moves.tasks]]
+        tasks = self._faces.movable(tasks)
+        places = None if moves.relief is None else _Places(self._problem, self._rules, moves.relief)
+        if places is not None:
+            places.know(tasks)
+        most = dict(moves.most)
+        for v in tasks.tolist():
+            gang = int(self._running.gang_of[v])
+            unit = self._unit(v, gang in moves.whole) if most.get(gang, 1) > 0 else []
+            if not unit or self._exceeds(unit) or not (places is None or places.take(v)):
+                continue
+            if gang in most:
+                most[gang] -= len(unit)
+            self._evict(unit, plugin, moves.reasons)
+
+    def _unit(self, v: int, may_be_whole: bool) -> list[int]:
+        """The task, or its gang where it leaves only as a whole; nobody where that may not be."""
+        gang = int(self._running.gang_of[v])
+        task = self._running.tasks[v]
+        found = self._gangs[gang]
+        all_of = np.flatnonzero(self._running.gang_of == gang).tolist()
+        all_of = [u for u in all_of if self._running.tasks[u].key not in self._gone]
+        if v not in all_of:
+            return []
+        tied = bool(found.sub_groups or found.topology)
+        if len(all_of) == 1 or not (tied or left_broken(found, {*self._gone, task.key})):
+            return [v]
+        return all_of if may_be_whole and not self._stays[all_of].any() else []
+
+    def _exceeds(self, unit: Sequence[int]) -> bool:
+        """Whether a disruption budget is against it."""
+        tasks = [self._running.tasks[v] for v in unit]
+        return any(left < sum(covers(b, t) for t in tasks) for b, left in self._left.items())
+
+    def _evict(self, unit: Sequence[int], plugin: str, reasons: Mapping[int, str]) -> None:
+        why = next(r for v in unit if (r := reasons.get(int(self._running.node_of[v]))))
+        for v in unit:
+            task = self._running.tasks[v]
+            self._gone.add(task.key)
+            self.evictions.append(
+                Evict(task.key, task.node, SHUFFLE, "", plugin=plugin, reason=why)
+            )
+            self._left = {b: left - covers(b, task) for b, left in self._left.items()}
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+class _Places:
+    """Where tasks could go that are moved to relieve their nodes."""
+
+    def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
+        self._problem = problem
+        self._running = running_tasks(problem)
+        active = tuple(a for a in rules.active if a.rule.hard_face is Face.PREDICATE)
+        self._rules = RuleSet(active)
+        self._relief = relief
+        self._excess = relief.excess.copy()
+        self._space = relief.space.copy()
+        self._placing: Placing | None = None
+        self._copies: dict[str, int] = {}
+
+    def know(self, tasks: I64) -> None:
+        """Make ready for some tasks: copies of them that wait, beside those that run."""
+        if self._relief.fits and len(tasks):
+            copies = [_copy(self._running.tasks[v], self._gang(v)) for v in tasks.tolist()]
+            gangs = sorted((*self._problem.snapshot.gangs, *copies), key=lambda g: g.key)
+            snapshot = replace(self._problem.snapshot, gangs=tuple(gangs))
+            self._placing = Placing(compile_problem(snapshot, self._problem), self._rules)
+            self._copies = {g.key: i for i, g in enumerate(gangs)}
+
+    def _gang(self, v: int) -> Gang:
+        return self._problem.snapshot.gangs[int(self._running.gang_of[v])]
+
+    def take(self, v: int) -> bool:
+        """Count a task as moved, if that relieves its node and there is room for it elsewhere."""
+        source, uses = int(self._running.node_of[v]), self._relief.uses[v]
+        if not ((self._excess[source] > 0) & (uses > 0)).any():
+            return False
+        node = self._place(v, uses) if self._relief.fits else self._fill(uses)
+        if node is None:
+            return False
+        self._space[node] -= uses
+        self._excess[source] -= uses
+        return True
+
+    def _fill(self, uses: I64) -> int | None:
+        """Where the sum of all space does, the node with the most of it."""
+        if (uses > np.maximum(self._space, 0).sum(axis=0)).any():
+            return None
+        return int(np.argmax(self._space.sum(axis=1)))
+
+    def _place(self, v: int, uses: I64) -> int | None:
+        placing = self._placing
+        if placing is None:
+            return None
+        open_to = self._relief.is_open & (self._space >= uses).all(axis=1)
+        gang = self._copies[_copy_key(self._running.tasks[v])]
+        if placing.problem.shape_of[gang] < 0 or not open_to.any():
+            return None
+        cursor = placing.cursor(gang)
+        first = int(placing.problem.task_start[gang])
+        here = (placing.book, placing.node_of)
+        if not placing.place(gang, cursor.runs[0], 1, here, Lens(open_to)):
+            return None
+        placing.keep()
+        return int(placing.node_of[first])
+
+
+def _copy_key(task: Task) -> str:
+    return f"{task.key}~shuffle"  # no object has such a name
+
+
+def _copy(task: Task, gang: Gang) -> Gang:
+    key = _copy_key(task)
+    waits = replace(task, key=key, gang=key, status=TaskStatus.PENDING, node="", cards=())
+    return Gang(
+        key,
+        queue=gang.queue,
+        priority=gang.priority,
+        created_ms=gang.created_ms,
+        phase=GangPhase.INQUEUE,
+        tasks=(waits,),
+        is_implicit=True,
+    )

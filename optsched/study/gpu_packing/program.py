@@ -1,0 +1,257 @@
+"""A linear program over kinds of nodes that every placement is a solution of.
+
+Variables: x[k, c] pods of class k on nodes of kind c, y[p, c] devices of kind c shared as pattern p
+says, p a multiset of parts to which none can be added. Rows: devices, parts of each size against
+the patterns, CPU, memory, supply, and Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1) for
+z = 2, 3, 4, which holds on each node since there Σ_k z·size_k·x / (room + 1) < z and the left side
+is whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.sparse import csr_array, eye_array, hstack, vstack
+
+from optsched.study.gpu_packing.pool import WHOLE, node_kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.problem.arrays import F64, I64
+    from optsched.study.gpu_packing.pool import Nodes, Pool
+
+MOST_PATTERNS: Final = 50_000
+"""Patterns of shared devices beyond which they are not enumerated."""
+
+_CUTS: Final = (2, 3, 4)
+_INFEASIBLE: Final = 2
+
+_MOST_SHARED: Final = 1000
+"""Patterns and kinds of nodes that whole numbers are sought for, the cheapest ones."""
+
+_NEAR: Final = 2e-4
+"""How near to the best whole numbers must come, as a part of it."""
+
+_FULL: Final = ((0.7, 0.02), (0.8, 0.05), (0.9, 0.2))
+"""Of CPU or memory of a kind, from what part on it costs how much of what its GPUs are worth."""
+
+
+class TooManyPatterns(ValueError):
+    """Devices can be shared in too many ways to enumerate them."""
+
+
+def share_patterns(sizes: Sequence[int]) -> I64:
+    """(P, Z) the multisets of parts (Z,), ascending, that one device holds and none fits beside.
+
+    Raises
+    ------
+    TooManyPatterns
+        Beyond `MOST_PATTERNS`.
+
+    """
+    if not sizes:
+        return np.zeros((0, 0), np.int64)
+    found: list[tuple[int, ...]] = []
+    stack: list[tuple[tuple[int, ...], int]] = [((), WHOLE)]
+    while stack:
+        counts, room = stack.pop()
+        z = len(sizes) - len(counts) - 1  # from the largest to the smallest
+        if z < 0:
+            continue
+        if z == 0:
+            found.append((*counts, room // sizes[0]))
+            if len(found) > MOST_PATTERNS:
+                raise TooManyPatterns(f"more than {MOST_PATTERNS} ways to share a GPU")
+            continue
+        stack += [((*counts, n), room - n * sizes[z]) for n in range(room // sizes[z] + 1)]
+    table = np.array(found, np.int64)[:, ::-1]
+    left = WHOLE - table @ np.array(sizes, np.int64)
+    return table[left < sizes[0]]
+
+
+def program_of(pool: Pool) -> tuple[Program, I64]:
+    """The program of a pool, and the kind of each node (N,).
+
+    Raises
+    ------
+    TooManyPatterns
+        See `share_patterns`.
+
+    """
+    kind_of, first = node_kinds(pool.nodes)
+    return Program(pool, pool.nodes.some(first), np.bincount(kind_of)), kind_of
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Solved:
+    """Values of columns, prices of rows, and what columns are worth beyond these prices."""
+
+    values: F64
+    price: F64
+    reduced: F64
+
+
+class Program:
+    """Columns x[k, c] of the pairs that fit, then y[p, c]; rows block by block."""
+
+    def __init__(self, pool: Pool, kinds: Nodes, times: I64) -> None:
+        self._pool, self._kinds, self._times = pool, kinds, times
+        self._k, self._c = np.nonzero(replace(pool, nodes=kinds).most)
+        self._patterns = share_patterns(pool.sizes.tolist())
+        self._at = np.repeat(np.arange(len(times)), len(self._patterns))
+        self._x = np.arange(len(self._k))
+        self._y = len(self._x) + np.arange(len(self._at))
+        rows, limits = self._blocks()
+        self._supply = self._block(len(pool.supply), (np.ones_like(self._k), self._k, self._x))
+        self.left = csr_array(vstack([rows, self._supply]))
+        self.limits = np.concatenate([limits, pool.supply])
+        self.worth = np.concatenate([pool.worth[self._k], np.zeros(len(self._y))])
+
+    @property
+    def _num_columns(self) -> int:
+        return len(self._x) + len(self._y)
+
+    def _block(self, size: int, *parts: tuple[I64, I64, I64]) -> csr_array:
+        """Rows from parts of values, rows and columns."""
+        value, row, column = (np.concatenate(part) for part in zip(*parts, strict=True))
+        shape = (size, self._num_columns)
+        return csr_array((value.astype(np.float64), (row, column)), shape=shape)
+
+    def _blocks(self) -> tuple[csr_array, F64]:
+        """Left sides and limits of all rows but those of the supply."""
+        blocks = [self._devices(), self._parts()]
+        pool, kinds = self._pool, self._kinds
+        for size, room in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
+            blocks.append((self._per_kind(size[self._k]), room * self._times))
+            for z in _CUTS:
+                parts = z * size[self._k] // (room[self._c] + 1)
+                blocks.append((self._per_kind(parts), (z - 1) * self._times))
+        limits = np.concatenate([limit for _, limit in blocks]).astype(np.float64)
+        return csr_array(vstack([rows for rows, _ in blocks])), limits
+
+    def _per_kind(self, value: I64) -> csr_array:
+        return self._block(len(self._times), (value, self._c, self._x))
+
+    def _devices(self) -> tuple[csr_array, I64]:
+        """Devices taken as a whole or shared."""
+        whole = (self._pool.whole[self._k], self._c, self._x)
+        shared = (np.ones(len(self._y), np.int64), self._at, self._y)
+        return self._block(len(self._times), whole, shared), self._kinds.num_gpu * self._times
+
+    def _parts(self) -> tuple[csr_array, I64]:
+        """As many parts of each size as patterns have room for."""
+        sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
+        part = of >= 0
+        asked = (
+            np.ones(int(part.sum()), np.int64),
+            (self._c * sizes + of)[part],
+            self._x[part],
+        )
+        p, z = np.nonzero(self._patterns)
+        kinds = np.arange(len(self._times))[:, None]
+        given = (
+            np.tile(-self._patterns[p, z], len(self._times)),
+            (kinds * sizes + z).ravel(),
+            (len(self._x) + kinds * len(self._patterns) + p).ravel(),
+        )
+        rows = sizes * len(self._times)
+        return self._block(rows, asked, given), np.zeros(rows, np.int64)
+
+    def solve(self) -> Solved | None:
+        """None where it has no solution."""
+        forced = np.flatnonzero(self._pool.must & (self._pool.supply > 0))
+        equal = len(forced) > 0
+        if not self._num_columns:
+            nothing = np.zeros(0)
+            return None if equal else Solved(nothing, np.zeros(len(self.limits)), nothing)
+        rows: Any = self.left  # SciPy takes sparse rows, its stubs know dense ones alone
+        forced_rows: Any = self._supply[forced]
+        solved = linprog(
+            -self.worth,
+            A_ub=rows,
+            b_ub=self.limits,
+            A_eq=forced_rows if equal else None,
+            b_eq=self._pool.supply[forced] if equal else None,
+            method="highs",
+        )
+        if solved.status == _INFEASIBLE:
+            return None
+        if solved.status != 0 or solved.x is None:
+            raise RuntimeError(f"the linear program of the bound: {solved.message}")
+        price = np.maximum(-solved.ineqlin.marginals, 0)
+        price[len(price) - len(self._pool.supply) + forced] -= (
+            solved.eqlin.marginals if equal else 0
+        )
+        return Solved(solved.x, price, self.worth - self.left.T @ price)
+
+    def milli(self, solved: Solved) -> float:
+        """The bound by prices, rounded up by what they leave unpaid."""
+        numbers = (self._kinds.num_gpu * self._times)[self._at]
+        upper = np.concatenate([self._pool.supply[self._k], numbers])
+        return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
+
+    def pods(self, values: F64) -> F64:
+        """(K, C) of a solution."""
+        found = np.zeros((len(self._pool.supply), len(self._times)))
+        found[self._k, self._c] = values[: len(self._x)]
+        return found
+
+    def whole(self, solved: Solved, seconds: float) -> F64 | None:
+        """Whole numbers of the columns that cost least, among them all that are used."""
+        order = np.argsort(-solved.reduced[self._y], kind="stable")[:_MOST_SHARED]
+        used = np.flatnonzero(solved.values[self._y] > 0)
+        kept = np.concatenate([self._x, self._y[np.union1d(order, used)]])
+        full, free, price = self._fullness()
+        over = len(price)
+        none = csr_array((len(self.limits), over))
+        exact = csr_array(hstack([self.left[:, kept], none]))
+        priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
+        rows = LinearConstraint(
+            vstack([exact, priced]),
+            np.append(self._least(), np.full(over, -np.inf)),
+            np.append(self.limits, free),
+        )
+        found = milp(
+            np.concatenate([-self.worth[kept], price]),
+            integrality=np.repeat([1, 0], [len(kept), over]),
+            bounds=Bounds(0, np.inf),
+            constraints=rows,
+            options={"mip_rel_gap": _NEAR, "time_limit": seconds},
+        )
+        if found.x is None:
+            return None
+        values = np.zeros(self._num_columns)
+        values[kept] = np.rint(found.x[: len(kept)])
+        return values
+
+    def _least(self) -> F64:
+        """What left sides are at least: all pods of classes that must run."""
+        found = np.full(len(self.limits), -np.inf)
+        must = len(found) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
+        found[must] = self.limits[must]
+        return found
+
+    def _fullness(self) -> tuple[csr_array, F64, F64]:
+        """Use of CPU and memory by kind, what of it is free of charge, the price of one more.
+
+        Without prices whole kinds of nodes come out full to the last CPU, which then does not
+        come out even on the nodes.
+        """
+        pool, kinds = self._pool, self._kinds
+        gpus = WHOLE * kinds.num_gpu * self._times
+        rows, free, price = [], [], []
+        for size, room in ((pool.cpu_m, kinds.cpu_m), (pool.memory_mib, kinds.memory_mib)):
+            for part, weight in _FULL:
+                rows.append(self._per_kind(size[self._k]))
+                free.append(part * room * self._times)
+                price.append(weight * gpus / np.maximum(room * self._times, 1))
+        return csr_array(vstack(rows)), np.concatenate(free), np.concatenate(price)
+
+    def devices(self, values: F64) -> list[I64]:
+        """For each kind of nodes the parts of its shared devices, (Y, Z)."""
+        times = values[self._y].astype(np.int64).reshape(len(self._times), len(self._patterns))
+        return [np.repeat(self._patterns, row, axis=0) for row in times]

@@ -1,0 +1,162 @@
+"""A few nodes filled again from what is on them and what waits: one small model per neighbourhood.
+
+Whole numbers of pods by class and node, and of parts of each size by device. Shared devices of a
+node come first, so that equal plans are one, unless devices matter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from optsched.study.gpu_packing.pool import WHOLE, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optsched.problem.arrays import I64
+    from optsched.study.gpu_packing.pool import Pool
+
+_Var: TypeAlias = cp_model.IntVar
+
+
+def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
+    """Place pods of a small pool so that they are worth the most; never less than at the start.
+
+    Parameters
+    ----------
+    pool
+        The nodes, and the pods that may be placed on them.
+    start
+        A placement, taken where none better is found.
+    worth
+        (K,) of one pod of each class.
+    effort
+        Deterministic seconds of CP-SAT, one worker.
+    seed
+        Of CP-SAT.
+
+    """
+    refill = Refill(pool, ordered=True)
+    refill.maximize(worth)
+    refill.hint(start)
+    solver = solved(refill.model, effort, seed)
+    if solver is None:
+        return start
+    found = refill.read(solver, start)
+    return found if (found.pods @ worth).sum() >= (start.pods @ worth).sum() else start
+
+
+def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
+    """A solver that has found something."""
+    solver = cp_model.CpSolver()
+    solver.parameters.max_deterministic_time = effort
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = seed
+    solver.parameters.cp_model_probing_level = 0
+    has = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return solver if has else None
+
+
+class Refill:
+    """The model of a few nodes.
+
+    Attributes
+    ----------
+    pods
+        Pods by node and class.
+    parts
+        Pods by node, device and size of their part.
+    shared
+        Whether a device of a node is shared.
+
+    """
+
+    def __init__(self, pool: Pool, *, ordered: bool) -> None:
+        self.model = cp_model.CpModel()
+        self.pods: dict[tuple[int, int], _Var] = {}
+        self.parts: dict[tuple[int, int, int], _Var] = {}
+        self.shared: dict[tuple[int, int], _Var] = {}
+        self._pool, self._ordered = pool, ordered
+        self._most, self._sizes = pool.most, pool.sizes.tolist()
+        self._size_of, self._whole = pool.size_of.tolist(), pool.whole.tolist()
+        for k, n in zip(*(a.tolist() for a in np.nonzero(self._most)), strict=True):
+            self.pods[n, k] = self.model.new_int_var(0, int(self._most[k, n]), "")
+        for n in range(len(pool.nodes.cpu_m)):
+            self._node(n)
+        self._supply()
+
+    def size_of(self, kind: int) -> int:
+        """Index of the part of a GPU that a class asks for; -1 for others."""
+        return int(self._size_of[kind])
+
+    def _node(self, n: int) -> None:
+        pool, nodes = self._pool, self._pool.nodes
+        here = [(k, v) for (m, k), v in self.pods.items() if m == n]
+        for size, room in ((pool.cpu_m, nodes.cpu_m), (pool.memory_mib, nodes.memory_mib)):
+            self._at_most([(int(size[k]), v) for k, v in here], int(room[n]))
+        asked: dict[int, list[_Var]] = {}
+        for k, var in here:
+            asked.setdefault(self._size_of[k], []).append(var)
+        asked.pop(-1, None)
+        devices = range(int(nodes.num_gpu[n]) if asked else 0)
+        for d in devices:
+            self._device(n, d, sorted(asked))
+        for z, those in asked.items():
+            self.model.add(sum(self.parts[n, d, z] for d in devices) == sum(those))
+        whole = [(self._whole[k], v) for k, v in here]
+        shared = [(1, self.shared[n, d]) for d in devices]
+        self._at_most(whole + shared, int(nodes.num_gpu[n]))
+
+    def _device(self, n: int, d: int, sizes: list[int]) -> None:
+        shared = self.model.new_bool_var("")
+        load = []
+        for z in sizes:
+            size = self._sizes[z]
+            self.parts[n, d, z] = self.model.new_int_var(0, WHOLE // size, "")
+            load.append((size, self.parts[n, d, z]))
+        self.model.add(sum(size * var for size, var in load) <= WHOLE * shared)
+        if d and self._ordered:
+            self.model.add_implication(shared, self.shared[n, d - 1])
+        self.shared[n, d] = shared
+
+    def _at_most(self, terms: list[tuple[int, _Var]], limit: int) -> None:
+        terms = [(size, v) for size, v in terms if size]
+        if terms:
+            total = cp_model.LinearExpr.weighted_sum([v for _, v in terms], [s for s, _ in terms])
+            self.model.add(total <= limit)
+
+    def _supply(self) -> None:
+        of_kind: dict[int, list[_Var]] = {}
+        for (_, k), var in self.pods.items():
+            of_kind.setdefault(k, []).append(var)
+        for k, those in of_kind.items():
+            self.model.add(cp_model.LinearExpr.sum(those) <= int(self._pool.supply[k]))
+
+    def maximize(self, worth: I64, others: Sequence[tuple[int, _Var]] = ()) -> None:
+        """The worth of pods, and other terms."""
+        terms = [(int(worth[k]), var) for (_, k), var in self.pods.items()] + list(others)
+        variables, weights = [v for _, v in terms], [w for w, _ in terms]
+        self.model.maximize(cp_model.LinearExpr.weighted_sum(variables, weights))
+
+    def hint(self, start: Layout) -> None:
+        """Begin from a placement."""
+        for (n, k), var in self.pods.items():
+            self.model.add_hint(var, int(start.pods[n, k]))
+        load = start.shares @ self._pool.sizes
+        order = np.argsort(-load if self._ordered else 0 * load, axis=1, kind="stable")
+        for (n, d, z), var in self.parts.items():
+            self.model.add_hint(var, int(start.shares[n, order[n, d], z]))
+        for (n, d), var in self.shared.items():
+            self.model.add_hint(var, int(load[n, order[n, d]] > 0))
+
+    def read(self, solver: cp_model.CpSolver, like: Layout) -> Layout:
+        """What the solver found, in the shape of another placement."""
+        pods, shares = np.zeros_like(like.pods), np.zeros_like(like.shares)
+        for (n, k), var in self.pods.items():
+            pods[n, k] = solver.value(var)
+        for (n, d, z), var in self.parts.items():
+            shares[n, d, z] = solver.value(var)
+        return Layout(pods, shares)

@@ -1,0 +1,163 @@
+"""From kinds of nodes to nodes: whole numbers first, then who is beside whom.
+
+The program in whole numbers over the columns that are nearly as good as those it uses
+says how many pods of each class go to each kind of nodes and how devices there are shared. Pods and
+shared devices are then dealt to the nodes of their kind, the largest first, each to the node with
+the most room to spare beyond what its idle devices will want.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optsched.study.gpu_packing.pool import empty_layout
+from optsched.study.gpu_packing.program import program_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.problem.arrays import F64, I64
+    from optsched.study.gpu_packing.pool import Layout, Pool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Shares:
+    """Whole numbers of the program.
+
+    Attributes
+    ----------
+    pods
+        (K, C) pods of each class on each kind of nodes.
+    devices
+        For each kind the parts that its shared devices have room for, (Y, Z).
+    kind_of
+        (N,) kind of each node.
+
+    """
+
+    pods: I64
+    devices: list[I64]
+    kind_of: I64
+
+
+def _whole(pool: Pool, seconds: float) -> _Shares | None:
+    """The program in whole numbers; None where none are found in time."""
+    program, kind_of = program_of(pool)
+    solved = program.solve()
+    values = None if solved is None else program.whole(solved, seconds)
+    if values is None:
+        return None
+    return _Shares(program.pods(values).astype(np.int64), program.devices(values), kind_of)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Item:
+    """Pods that stay together: one, or those that share a device."""
+
+    classes: tuple[int, ...]
+    devices: int
+    size: I64  # CPU and memory
+    is_shared: bool
+
+
+def rounded(pool: Pool, seconds: float) -> Layout | None:
+    """A placement near the bound; None where no whole numbers are found in time."""
+    shares = _whole(pool, seconds)
+    if shares is None:
+        return None
+    layout = empty_layout(pool)
+    late: list[_Item] = []
+    for kind in range(shares.pods.shape[1]):
+        nodes = np.flatnonzero(shares.kind_of == kind)
+        items = list(_items(pool, shares, kind))
+        late += _Dealt(pool, layout, nodes).deal(items)
+    everywhere = _Dealt(pool, layout, np.arange(len(layout.pods)))
+    singles = [_single(pool, k) for item in late for k in item.classes]
+    everywhere.deal([item for item in singles if not item.devices])
+    return layout
+
+
+def _single(pool: Pool, k: int) -> _Item:
+    size = np.array([pool.cpu_m[k], pool.memory_mib[k]])
+    return _Item((k,), int(pool.number[k]), size, bool(pool.is_share[k]))
+
+
+def _items(pool: Pool, shares: _Shares, kind: int) -> Iterator[_Item]:
+    """What goes to nodes of a kind: shared devices with CPU as even as can be, and single pods."""
+    pods = shares.pods[:, kind]
+    slots = [
+        (z, d)
+        for d, counts in enumerate(shares.devices[kind])
+        for z in np.repeat(np.arange(len(counts)), counts).tolist()
+    ]
+    inside: list[list[int]] = [[] for _ in shares.devices[kind]]
+    cpu_m = np.zeros(len(inside), np.int64)
+    open_of: dict[int, list[int]] = {}
+    for z, d in slots:
+        open_of.setdefault(z, []).append(d)
+    order = sorted(np.flatnonzero(pods).tolist(), key=lambda k: (-int(pool.cpu_m[k]), k))
+    for k in order:
+        z = int(pool.size_of[k])
+        for _ in range(int(pods[k])):
+            if z < 0:
+                yield _single(pool, k)
+                continue
+            device = min(open_of[z], key=lambda d: (cpu_m[d], d))
+            open_of[z].remove(device)
+            inside[device].append(k)
+            cpu_m[device] += pool.cpu_m[k]
+    for classes in filter(None, inside):
+        size = np.array([pool.cpu_m[classes].sum(), pool.memory_mib[classes].sum()])
+        yield _Item(tuple(classes), 1, size, is_shared=True)
+
+
+class _Dealt:
+    """Nodes of one kind, or all of them, that are being filled."""
+
+    def __init__(self, pool: Pool, layout: Layout, nodes: I64) -> None:
+        self._pool, self._layout, self._nodes = pool, layout, nodes
+        offered = np.column_stack([pool.nodes.cpu_m, pool.nodes.memory_mib])[nodes]
+        asked = np.column_stack([pool.cpu_m, pool.memory_mib])
+        used = layout.pods[nodes]
+        self._room = offered - used @ asked
+        shared = layout.shares[nodes].any(axis=2).sum(axis=1)
+        self._idle = pool.nodes.num_gpu[nodes] - shared - used @ pool.whole
+        self._offered = offered
+
+    def deal(self, items: list[_Item]) -> list[_Item]:
+        """Place what fits; answers what does not."""
+        wanted = self._wanted(items)
+        scale = np.maximum(self._offered, 1).max(axis=0, initial=1)
+        order = sorted(
+            items,
+            key=lambda i: (-(i.devices > 1) * i.devices, -float((i.size / scale).max()), i.classes),
+        )
+        return [item for item in order if not self._place(item, wanted, scale)]
+
+    def _wanted(self, items: list[_Item]) -> F64:
+        """(2,) what one device takes beside it on average."""
+        devices = sum(item.devices for item in items)
+        total = sum((item.size for item in items if item.devices), np.zeros(2))
+        return np.asarray(total / max(devices, 1), np.float64)
+
+    def _place(self, item: _Item, wanted: F64, scale: I64) -> bool:
+        fits = (self._room >= item.size).all(axis=1) & (self._idle >= item.devices)
+        fits &= self._pool.reach[list(item.classes)][:, self._pool.nodes.model[self._nodes]].all(
+            axis=0
+        )
+        if not fits.any():
+            return False
+        spare = ((self._room - self._idle[:, None] * wanted) / scale).min(axis=1)
+        at = int(np.where(fits, spare, -np.inf).argmax())
+        self._room[at] -= item.size
+        self._idle[at] -= item.devices
+        node = int(self._nodes[at])
+        np.add.at(self._layout.pods[node], list(item.classes), 1)
+        if item.is_shared:
+            device = int((~self._layout.shares[node].any(axis=1)).argmax())
+            sizes = self._pool.size_of[list(item.classes)]
+            np.add.at(self._layout.shares[node, device], sizes, 1)
+        return True

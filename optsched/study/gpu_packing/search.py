@@ -1,0 +1,152 @@
+"""Whole numbers by kinds of nodes first, then large neighbourhoods until time is up.
+
+A neighbourhood is a few nodes, emptied and filled again together with what waits (Shaw, "Using
+constraint programming and local search methods to solve vehicle routing problems", 1998); nodes
+with more free GPUs are drawn more often, and what comes out is never worth less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.study.gpu_packing.bound import Bound, allocation_bound
+from optsched.study.gpu_packing.pool import Layout, empty_layout
+from optsched.study.gpu_packing.rounding import rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.problem.arrays import I64
+    from optsched.study.gpu_packing.pool import Pool
+
+_FOR_ROUNDING: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How a search spends its time.
+
+    Attributes
+    ----------
+    nodes
+        Nodes of a neighbourhood.
+    seconds
+        Deterministic seconds of CP-SAT for one.
+    floor
+        Thousandths of GPUs that count as free on each node when nodes are drawn by what is free.
+
+    """
+
+    nodes: int = 6
+    seconds: float = 0.5
+    floor: int = 50
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Found:
+    """A placement and how good it is.
+
+    Attributes
+    ----------
+    layout
+        Who is where.
+    bound
+        No placement gives out more; None where not all pods that must be placed can be.
+    rounds
+        Neighbourhoods that were searched.
+
+    """
+
+    layout: Layout
+    bound: Bound | None
+    rounds: int
+
+
+def allocate(
+    pool: Pool,
+    clock: Callable[[], float],
+    seconds: float,
+    seed: int = 0,
+    start: Layout | None = None,
+    effort: Effort | None = None,
+) -> Found:
+    """Place pods so that as many thousandths of GPUs as can be found are given out.
+
+    Pods that must be placed count more than all others together.
+
+    Parameters
+    ----------
+    pool
+        Pods and nodes.
+    clock
+        Seconds, such as `time.monotonic`, or `time.process_time` on a machine that others use.
+    seconds
+        When to end at the latest, but for the step that is under way.
+    seed
+        Of the neighbourhoods.
+    start
+        A placement to begin with, if it is better than what whole numbers give.
+    effort
+        See `Effort`.
+
+    Raises
+    ------
+    TooManyPatterns
+        See `optsched.study.gpu_packing.program.share_patterns`.
+
+    """
+    end = clock() + seconds
+    bound = allocation_bound(pool)
+    starts = [empty_layout(pool), start, rounded(pool, seconds * _FOR_ROUNDING)]
+    worth = worth_of(pool)
+    best = max((s for s in starts if s is not None), key=lambda s: int((s.pods @ worth).sum()))
+    search = _Search(pool, best, np.random.default_rng(seed), effort or Effort())
+    most = pool.total if bound is None else int(bound.milli + _CLEAR)
+    while clock() < end and not search.is_done(most):
+        search.step()
+    return Found(search.layout, bound, search.rounds)
+
+
+_CLEAR: Final = 1e-3
+
+
+def worth_of(pool: Pool) -> I64:
+    """(K,) of one pod: its thousandths of GPUs, or more than all GPUs where it must be placed."""
+    found: I64 = pool.worth + np.where(pool.must, pool.total + 1, 0)
+    return found
+
+
+class _Search:
+    def __init__(
+        self, pool: Pool, start: Layout, random: np.random.Generator, effort: Effort
+    ) -> None:
+        self.layout = Layout(start.pods.copy(), start.shares.copy())
+        self.rounds = 0
+        self._pool, self._random, self._effort = pool, random, effort
+        self._worth = worth_of(pool)
+
+    def is_done(self, most: int) -> bool:
+        """Whether nothing more can be given out, or nobody waits."""
+        waiting = self.layout.waiting(self._pool)
+        if not waiting.any():
+            return True
+        return not waiting[self._pool.must].any() and self.layout.allocated(self._pool) >= most
+
+    def step(self) -> None:
+        """Fill some nodes again."""
+        # OR-Tools is loaded when it is first needed, so that the bound alone does without.
+        from optsched.study.gpu_packing.repack_model import repack
+
+        pool, layout, effort = self._pool, self.layout, self._effort
+        weight = layout.free(pool) + effort.floor
+        number = min(effort.nodes, len(weight))
+        chosen = self._random.choice(len(weight), number, replace=False, p=weight / weight.sum())
+        here = Layout(layout.pods[chosen], layout.shares[chosen])
+        part = pool.part(chosen, layout.waiting(pool) + here.pods.sum(axis=0))
+        seed = int(self._random.integers(2**31))
+        found = repack(part, here, self._worth, effort.seconds, seed)
+        layout.pods[chosen], layout.shares[chosen] = found.pods, found.shares
+        self.rounds += 1

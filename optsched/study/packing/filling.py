@@ -1,0 +1,138 @@
+"""Bins filled one after the other by many scores at once.
+
+Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for vector bin packing", 2011: the item next that
+has the largest dot product with what is left, or that leaves the least of it; dimensions weighed by
+how much is asked of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.study.packing.items import Items
+
+Copies: TypeAlias = "tuple[I64, int]"
+"""Counts of a bin, and how many bins have them."""
+
+_NOISE: Final = 0.1
+_STEPS: Final = 64
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Scores:
+    """V ways to choose the next item.
+
+    Attributes
+    ----------
+    weight
+        (V, D) of dimensions.
+    nearness
+        (V,) how much it counts that little is left, against the dot product with what is left.
+    worth
+        (V, K) what items count by themselves.
+
+    """
+
+    weight: F64
+    nearness: F64
+    worth: F64
+
+
+def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:
+    """The published ones and, to fill up the number, disturbed ones."""
+    part = items.total / np.maximum(items.capacity, 1) / max(int(items.number.sum()), 1)
+    weights = np.stack([np.ones_like(part), part, part**2, np.exp(part)])
+    weights /= weights.sum(axis=1, keepdims=True)
+    weight = np.tile(np.repeat(weights, 2, axis=0), (-(-number // 8), 1))[:number]
+    weight = weight * random.uniform(0.5, 1.5, weight.shape)
+    weight[:8] = np.repeat(weights, 2, axis=0)[: len(weight[:8])]
+    nearness = (np.arange(number) % 2).astype(np.float64)
+    worth = (
+        random.uniform(0, _NOISE, (number, len(items.number))) * (np.arange(number) >= 8)[:, None]
+    )
+    return Scores(weight, nearness, worth)
+
+
+def packings(items: Items, scores: Scores) -> list[list[Copies]]:
+    """A packing for each way: bins as counts (K,), each with its number of copies.
+
+    A bin is repeated while enough items are left for it: the same steps would fill it again.
+    """
+    relative, ways = items.relative, np.arange(len(scores.weight))
+    left = np.tile(items.number, (len(ways), 1))
+    room = np.tile(items.capacity, (len(ways), 1))
+    inside = np.zeros_like(left)
+    found: list[list[Copies]] = [[] for _ in ways]
+    open_ways = ways
+    while len(open_ways):
+        fits = _fits(items, left[open_ways], room[open_ways])
+        chosen = _best(items, relative, scores, open_ways, room[open_ways], fits)
+        full = chosen < 0
+        for way in open_ways[full].tolist():
+            more = _repeats(inside[way], left[way])
+            found[way].append((inside[way].copy(), 1 + more))
+            left[way] -= more * inside[way]
+        inside[open_ways[full]] = 0
+        room[open_ways[full]] = items.capacity
+        way, kind = open_ways[~full], chosen[~full]
+        several = _several(items, left[way, kind], room[way], kind)
+        inside[way, kind] += several
+        left[way, kind] -= several
+        room[way] -= several[:, None] * items.sizes[kind]
+        open_ways = ways[left.any(axis=1) | inside.any(axis=1)]
+    return found
+
+
+def fillings(items: Items, scores: Scores) -> I64:
+    """(V, K) one bin for each way."""
+    ways = np.arange(len(scores.weight))
+    left = np.tile(items.number, (len(ways), 1))
+    room = np.tile(items.capacity, (len(ways), 1))
+    open_ways = ways
+    relative = items.relative
+    while len(open_ways):
+        fits = _fits(items, left[open_ways], room[open_ways])
+        chosen = _best(items, relative, scores, open_ways, room[open_ways], fits)
+        open_ways, kind = open_ways[chosen >= 0], chosen[chosen >= 0]
+        several = _several(items, left[open_ways, kind], room[open_ways], kind)
+        left[open_ways, kind] -= several
+        room[open_ways] -= several[:, None] * items.sizes[kind]
+    return items.number - left
+
+
+def _repeats(inside: I64, left: I64) -> int:
+    """How many more bins with these counts the items that are left fill."""
+    some = inside > 0
+    return int((left[some] // inside[some]).min()) if some.any() else 0
+
+
+def _several(items: Items, left: I64, room: I64, kind: I64) -> I64:
+    """(V,) how many items of the chosen kinds are put in together: one where few would fit.
+
+    Scores change little from item to item where hundreds fit.
+    """
+    sizes = items.sizes[kind]
+    fitting = np.where(sizes > 0, room // np.maximum(sizes, 1), left[:, None]).min(axis=1)
+    found: I64 = np.maximum(np.minimum(fitting, left) // _STEPS, 1)
+    return found
+
+
+def _fits(items: Items, left: I64, room: I64) -> Bool:
+    found: Bool = (items.sizes <= room[:, None, :]).all(axis=2) & (left > 0)
+    return found
+
+
+def _best(items: Items, relative: F64, scores: Scores, ways: I64, room: I64, fits: Bool) -> I64:
+    """(V,) the item with the largest score, -1 where none fits."""
+    weight, rest = scores.weight[ways], room / np.maximum(items.capacity, 1)
+    dot = (weight * rest) @ relative.T
+    length = weight @ (relative**2).T
+    value = 2 * dot - scores.nearness[ways, None] * length + scores.worth[ways]
+    value = np.where(fits, value, -np.inf)
+    best: I64 = value.argmax(axis=1)
+    return np.where(fits.any(axis=1), best, -1)

@@ -1,0 +1,209 @@
+"""Vector bin packing as `.vbp` files: dimensions, capacities, number of rows, sizes and how many.
+
+The format of VPSolver (Brandão and Pedroso) and of Vectorpack's instances (Mommessin et al.), some
+of which have sizes below zero: such an item makes room for others in the same bin.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections import Counter
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from optsched.formats.numbers import Numbers, text_of
+from optsched.formats.problems import InstanceError
+from optsched.study.packing.problem import ItemKind, VectorPacking
+from optsched.units.unreadable import why_unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUFFIX: Final = ".vbp"
+ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
+
+
+@dataclass(frozen=True, slots=True)
+class VbpInstance:
+    """What a file says.
+
+    Attributes
+    ----------
+    problem
+        Rows with the same sizes are one kind.
+    rows
+        The rows of the file in order.
+    sha256
+        Of the text.
+
+    """
+
+    problem: VectorPacking
+    rows: tuple[ItemKind, ...]
+    sha256: str
+
+
+def read_vbp(file: Path) -> VectorPacking:
+    """An instance of a file; items with the same sizes become one kind.
+
+    Raises
+    ------
+    InstanceError
+        The file can not be read, or an item fits into no bin; the message has file, line, what is
+        there and what belongs there.
+
+    """
+    return parse_vbp(text_of(file), file.stem, str(file))
+
+
+def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
+    """The same of a text.
+
+    Parameters
+    ----------
+    text
+        What is in the file.
+    name
+        Of the instance.
+    where
+        The file, for messages; the name where it is not said.
+
+    Raises
+    ------
+    InstanceError
+        As `read_vbp`.
+
+    """
+    return parse_instance(text, name, where).problem
+
+
+def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
+    """The same with the rows as they are in the file.
+
+    Raises
+    ------
+    InstanceError
+        As `read_vbp`.
+
+    """
+    numbers = Numbers(where or name, text)
+    dimensions = numbers.next("number of dimensions")
+    if not dimensions:
+        raise numbers.error("number of dimensions", 0, "is too small: write 1 or more")
+    capacity = tuple(_capacity(numbers, d) for d in range(dimensions))
+    rows, lines = list[ItemKind](), list[int]()
+    for i in range(numbers.next("number of rows")):
+        sizes = tuple(numbers.signed(f"size {d} of row {i}") for d in range(dimensions))
+        lines.append(numbers.line)
+        rows.append(ItemKind(sizes, numbers.next(f"number of items of row {i}")))
+    numbers.end()
+    number_of: Counter[tuple[int, ...]] = Counter()
+    for row in rows:
+        number_of[row.sizes] += row.number
+    kinds = tuple(ItemKind(sizes, number) for sizes, number in number_of.items() if number)
+    if not kinds:
+        raise InstanceError(f"{where or name}: there is no item")
+    wrong = list(_too_large(where or name, capacity, rows, lines))
+    if wrong:
+        raise InstanceError("\n".join(wrong))
+    digest = sha256(text.encode()).hexdigest()
+    return VbpInstance(VectorPacking(name, capacity, kinds), tuple(rows), digest)
+
+
+def _capacity(numbers: Numbers, dimension: int) -> int:
+    found = numbers.next(f"capacity {dimension}")
+    if not found:
+        raise numbers.error(f"capacity {dimension}", 0, "is too small: write 1 or more")
+    return found
+
+
+def _too_large(
+    where: str, capacity: tuple[int, ...], rows: list[ItemKind], lines: list[int]
+) -> Iterator[str]:
+    """Where no size is below zero, which would make room for others, each item fits alone."""
+    for d, most in enumerate(capacity):
+        if min(row.sizes[d] for row in rows) < 0:
+            continue
+        for i, (row, line) in enumerate(zip(rows, lines, strict=True)):
+            if row.sizes[d] > most:
+                what = f"size {d} of row {i}: {row.sizes[d]}"
+                yield f"{where}:{line}: {what} is too large: write 0 to {most}"
+
+
+# --- several, and archives -----------------------------------------------------------------------
+
+
+def file_of(path: Path) -> Path:
+    """The file on the disk that a path of `read_vbps` is in."""
+    return path if path.suffix == SUFFIX and _is_file(path) else _archive_of(path) or path
+
+
+def is_vbp(path: str) -> bool:
+    """Whether a path names such a file, or an archive, or files of an archive.
+
+    `instances.tar.gz` are all that are in it, `instances.tar.gz/class1_20_*` those of these names.
+    """
+    if path.endswith(SUFFIX):
+        return True
+    archive = _archive_of(Path(path))
+    return archive is not None and any(_members(archive, "*"))
+
+
+def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
+    """The instance of a file, or those of an archive in the order of their names.
+
+    Raises
+    ------
+    InstanceError
+        As `read_vbp`; there is no file of that name in the archive.
+
+    """
+    archive = None if _is_file(path) and path.suffix == SUFFIX else _archive_of(path)
+    if archive is None:
+        return (parse_instance(text_of(path), path.stem, str(path)),)
+    wanted = str(path.relative_to(archive)) if path != archive else "*"
+    found = sorted(_members(archive, wanted))
+    if not found:
+        raise InstanceError(f"{archive}: there is no {SUFFIX} file {wanted} in this archive")
+    return tuple(parse_instance(*each) for each in _texts(archive, found))
+
+
+def _archive_of(path: Path) -> Path | None:
+    for each in (path, *path.parents):
+        if each.name.endswith(ARCHIVES) and _is_file(each):
+            return each
+    return None
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that is too long is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _members(archive: Path, wanted: str) -> Iterator[str]:
+    """Names in an archive that are meant by a pattern for the whole or the last part of them."""
+    try:
+        with tarfile.open(archive) as opened:
+            names = [m.name for m in opened if m.isfile() and m.name.endswith(SUFFIX)]
+    except (OSError, tarfile.TarError, EOFError) as e:
+        raise InstanceError(f"{archive}: this file can not be read: {why_unreadable(e)}") from e
+    for name in names:
+        path = PurePosixPath(name)
+        if any(fnmatch(each, wanted) for each in (name, path.name, path.stem)):
+            yield name
+
+
+def _texts(archive: Path, names: list[str]) -> Iterator[tuple[str, str, str]]:
+    """(text, name, where) of files of an archive."""
+    with tarfile.open(archive) as opened:
+        for name in names:
+            member = opened.extractfile(name)
+            assert member is not None  # noqa: S101  only files are asked for
+            text = member.read().decode("utf-8", "replace")
+            yield text, PurePosixPath(name).stem, f"{archive}/{name}"

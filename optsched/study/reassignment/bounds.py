@@ -1,0 +1,131 @@
+"""A bound that no assignment falls below: prices of demand and of room.
+
+Let a process pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r, p, m] where it
+runs. With 0 ≤ a[c, m] ≤ weight[c] and b ≥ 0, every allowed assignment costs at least what all
+processes pay on the machines that are cheapest for each, less Σ a·spare and Σ b·room. This is the
+Lagrangian dual (Geoffrion, 1974) of "cost at least weight times excess" and "no more than there is
+room for"; a = weight or 0 for a resource everywhere is the bound of the challenge.
+
+Prices are whole multiples of a power of two so small that float64 sums them exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optsched.study.reassignment.instance import EXACT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.study.reassignment.instance import Instance
+
+_LARGEST: Final = 4
+"""Prices of room go up to so much times the largest weight."""
+
+_PATIENCE: Final = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Of demand (C, M), and of room (R, M)."""
+
+    demand: F64
+    room: F64
+
+
+def usual_prices(instance: Instance) -> Prices:
+    """What all units above the total spare cost, each term by itself: the challenge's bound."""
+    is_short = instance.demand.sum(axis=1) > instance.spare.sum(axis=1)
+    demand = np.where(is_short, instance.weight, 0)[:, None] * np.ones(instance.num_machines)
+    return Prices(demand, np.zeros_like(instance.room))
+
+
+def bound_of(instance: Instance, prices: Prices) -> int:
+    """The least whole cost that prices allow; of any prices, however they were found."""
+    unit = 2.0 ** max(np.floor(np.log2(EXACT / _most(instance))), 0)
+    demand = np.floor(np.clip(prices.demand, 0, instance.weight[:, None]) * unit) / unit
+    room = np.floor(np.clip(prices.room, 0, _top(instance)) * unit) / unit
+    value, _ = _dual(instance, Prices(demand, room), _possible(instance))
+    return max(int(np.ceil(value)), 0)
+
+
+def better_prices(
+    instance: Instance, cost: float, prices: Prices, goes_on: Callable[[], bool]
+) -> Prices:
+    """Prices with a higher bound, by subgradients with Polyak's steps towards a known cost."""
+    possible, best, best_value = _possible(instance), prices, -np.inf
+    pace, since, top = 1.0, 0, _top(instance)
+    demand, room = prices.demand.copy(), prices.room.copy()
+    while goes_on() and pace > 1e-4:
+        value, machine_of = _dual(instance, Prices(demand, room), possible)
+        since += 1
+        if value > best_value:
+            since, best_value = 0, value
+            best = Prices(demand.copy(), room.copy())
+        elif since > _PATIENCE:
+            since, pace = 0, pace / 2
+            demand, room = best.demand.copy(), best.room.copy()
+        short, full = _subgradient(instance, machine_of)
+        # Nothing is gained where a price is at its end already.
+        short[
+            ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
+        ] = 0
+        full[(room <= 0) & (full < 0)] = 0
+        length = float((short**2).sum() + (full**2).sum())
+        if length == 0 or cost <= best_value:
+            break
+        step = pace * (cost - value) / length
+        demand = np.clip(demand + step * short, 0, instance.weight[:, None])
+        room = np.clip(room + step * full, 0, top)
+    return best
+
+
+def _most(instance: Instance) -> float:
+    """More than any sum that comes up with a price of one unit."""
+    amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
+    amounts += np.abs(instance.spare).sum() + np.abs(instance.room).sum()
+    return float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1)
+
+
+def _top(instance: Instance) -> float:
+    return float(_LARGEST * instance.weight.max(initial=1))
+
+
+def _possible(instance: Instance) -> Bool:
+    """Whether a process alone fits on a machine, (P, M)."""
+    is_within = instance.request[:, :, None] <= instance.room[:, None, :]
+    fits: Bool = np.logical_and.reduce(is_within, axis=0)
+    fits[np.arange(instance.num_processes), instance.initial] = True
+    return fits
+
+
+def _dual(instance: Instance, prices: Prices, possible: Bool) -> tuple[float, I64]:
+    """The bound, and the cheapest machine of each process."""
+    pays = instance.move_cost + instance.demand.T @ prices.demand
+    pays += instance.request.T @ prices.room
+    rows, home = np.arange(instance.num_processes), instance.initial
+    passing = instance.request - instance.lasting
+    pays[rows, home] -= (passing * prices.room[:, home]).sum(axis=0)
+    pays[~possible] = np.inf
+    machine_of = pays.argmin(axis=1)
+    paid = pays[rows, machine_of].sum()
+    value = paid - (prices.demand * instance.spare).sum() - (prices.room * instance.room).sum()
+    return float(value), machine_of
+
+
+def _subgradient(instance: Instance, machine_of: I64) -> tuple[F64, F64]:
+    takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
+    return (
+        _sums(machine_of, instance.demand, instance.num_machines) - instance.spare,
+        _sums(machine_of, takes, instance.num_machines) - instance.room,
+    )
+
+
+def _sums(machine_of: I64, amounts: F64, number: int) -> F64:
+    rows = [np.bincount(machine_of, row, number) for row in amounts]
+    return np.array(rows, np.float64).reshape(len(amounts), number)

@@ -1,0 +1,234 @@
+"""Some processes on some machines, reassigned as well as can be while all others stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import I64
+    from optsched.study.reassignment.instance import Instance
+
+
+_Literals: TypeAlias = "dict[int, list[cp_model.IntVar]]"
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What a solve may take: seconds, deterministic time where no clock may decide, and a seed."""
+
+    seconds: float | None
+    effort: float
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Reassigned:
+    """Machines (P,) of all processes, whether none are better, and the deterministic time."""
+
+    machine_of: I64
+    is_best: bool
+    effort: float
+
+
+def reassigned(
+    instance: Instance, machine_of: I64, free: I64, machines: I64, spending: Spending
+) -> Reassigned | None:
+    """The best assignment in which only some processes move, and only among some machines.
+
+    Parameters
+    ----------
+    machine_of
+        (P,) an allowed assignment.
+    free, machines
+        The processes that may move, all of them on these machines.
+
+    Returns
+    -------
+    None where nothing was found in time.
+
+    """
+    model = _Model(instance, machine_of, free, machines)
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.num_workers = 1
+    parameters.random_seed = spending.seed
+    parameters.max_deterministic_time = spending.effort
+    parameters.cp_model_probing_level = 0
+    if spending.seconds is not None:
+        parameters.max_time_in_seconds = spending.seconds
+    status = solver.solve(model.model)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    found = machine_of.copy()
+    for (p, m), literal in model.runs.items():
+        if solver.boolean_value(literal):
+            found[p] = m
+    effort = solver.response_proto.deterministic_time
+    return Reassigned(found, status == cp_model.OPTIMAL, effort)
+
+
+class _Model:
+    """Literals `runs[p, m]`, and all rules for what may move."""
+
+    def __init__(self, instance: Instance, machine_of: I64, free: I64, machines: I64) -> None:
+        self.model = cp_model.CpModel()
+        self._instance, self._machine_of = instance, machine_of
+        self._free, self._machines = free.tolist(), machines.tolist()
+        stays = np.ones(instance.num_processes, bool)
+        stays[free] = False
+        self._stays = np.flatnonzero(stays)
+        self._here = self._stays[np.isin(machine_of[self._stays], machines)]
+        self.runs: dict[tuple[int, int], cp_model.IntVar] = {}
+        self._objective: list[cp_model.LinearExprT] = []
+        self._place()
+        self._fit()
+        self._keep_apart()
+        self._spread()
+        self._depend()
+        self._pay_terms()
+        self._pay_moves()
+        self.model.minimize(cp_model.LinearExpr.sum(self._objective))
+
+    def _of_machine(self, machine: int) -> list[int]:
+        return [p for p in self._free if (p, machine) in self.runs]
+
+    def _takes(self, p: int, machine: int) -> I64:
+        instance = self._instance
+        is_home = instance.initial[p] == machine
+        amounts = instance.lasting[:, p] if is_home else instance.request[:, p]
+        return np.asarray(amounts, np.int64)
+
+    def _place(self) -> None:
+        instance, model = self._instance, self.model
+        self._room: dict[int, I64] = {}
+        for m in self._machines:
+            fixed = [self._takes(p, m) for p in self._on(m)]
+            left = instance.room[:, m].astype(np.int64)
+            self._room[m] = left - np.sum(fixed, axis=0, dtype=np.int64) if fixed else left
+        taken = {(int(instance.service[p]), int(self._machine_of[p])) for p in self._here}
+        for p in self._free:
+            for m in self._machines:
+                is_taken = (int(instance.service[p]), m) in taken
+                if not is_taken and (self._takes(p, m) <= self._room[m]).all():
+                    self.runs[p, m] = model.new_bool_var("")
+                    model.add_hint(self.runs[p, m], m == self._machine_of[p])
+            model.add_exactly_one([self.runs[p, m] for m in self._machines if (p, m) in self.runs])
+
+    def _on(self, machine: int) -> list[int]:
+        return [p for p in self._here.tolist() if self._machine_of[p] == machine]
+
+    def _fit(self) -> None:
+        for m in self._machines:
+            inside = self._of_machine(m)
+            if not inside:
+                continue
+            takes = np.array([self._takes(p, m) for p in inside])
+            for r in np.flatnonzero(takes.sum(axis=0) > self._room[m]).tolist():
+                terms = [self.runs[p, m] for p in inside]
+                used = cp_model.LinearExpr.weighted_sum(terms, takes[:, r].tolist())
+                self.model.add(used <= int(self._room[m][r]))
+
+    def _by_service(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for p in self._free:
+            found.setdefault(int(self._instance.service[p]), []).append(p)
+        return found
+
+    def _keep_apart(self) -> None:
+        for processes in self._by_service().values():
+            for m in self._machines:
+                same = [self.runs[p, m] for p in processes if (p, m) in self.runs]
+                if len(same) > 1:
+                    self.model.add_at_most_one(same)
+
+    def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
+        """Groups of machines where a service stays, and literals that bring it into others."""
+        instance = self._instance
+        fixed = self._stays[instance.service[self._stays] == service]
+        there = set(group_of[self._machine_of[fixed]].tolist())
+        brought: _Literals = {}
+        for p in self._free:
+            if instance.service[p] == service:
+                for m in self._machines:
+                    if (p, m) in self.runs and int(group_of[m]) not in there:
+                        brought.setdefault(int(group_of[m]), []).append(self.runs[p, m])
+        return there, brought
+
+    def _spread(self) -> None:
+        for service in self._by_service():
+            least = int(self._instance.min_locations[service])
+            if least <= 1:
+                continue
+            there, brought = self._groups(service, self._instance.location)
+            if len(there) >= least:
+                continue
+            reached = []
+            for literals in brought.values():
+                reached.append(self.model.new_bool_var(""))
+                self.model.add_bool_or([*literals, reached[-1].negated()])
+            self.model.add(cp_model.LinearExpr.sum(reached) >= least - len(there))
+
+    def _depend(self) -> None:
+        instance, services = self._instance, self._by_service()
+        around = instance.neighbourhood
+        for service in services:
+            there, brought = self._groups(service, around)
+            for other in instance.needed_by[service].tolist():
+                outside, moving = self._groups(other, around)
+                for n in outside - there:
+                    self.model.add_bool_or(brought.get(n, []))
+                for n, literals in moving.items():
+                    if n not in there:
+                        for literal in literals:
+                            self.model.add_bool_or([*brought.get(n, []), literal.negated()])
+            for other in instance.depends_on[service].tolist():
+                if other not in services:
+                    self._stay_beside(brought, self._groups(other, around)[0])
+
+    def _stay_beside(self, brought: _Literals, there: set[int]) -> None:
+        for n, literals in brought.items():
+            if n not in there:
+                for literal in literals:
+                    self.model.add(literal == 0)
+
+    def _pay_terms(self) -> None:
+        instance = self._instance
+        for m in self._machines:
+            inside = self._of_machine(m)
+            fixed = instance.demand[:, self._on(m)].sum(axis=1) - instance.spare[:, m]
+            for c, base in enumerate(fixed.astype(np.int64).tolist()):
+                amounts = instance.demand[c, inside].astype(np.int64)
+                most = base + int(amounts[amounts > 0].sum())
+                if most <= 0:
+                    continue
+                over = self.model.new_int_var(0, most, "")
+                terms = [self.runs[p, m] for p in inside]
+                total = cp_model.LinearExpr.weighted_sum(terms, amounts.tolist())
+                self.model.add(over >= total + base)
+                self._objective.append(int(instance.weight[c]) * over)
+
+    def _pay_moves(self) -> None:
+        instance = self._instance
+        for (p, m), literal in self.runs.items():
+            if cost := int(instance.move_cost[p, m]):
+                self._objective.append(cost * literal)
+        if not instance.service_weight:
+            return
+        away = self._stays[self._machine_of[self._stays] != instance.initial[self._stays]]
+        moved = np.bincount(instance.service[away], minlength=len(instance.min_locations))
+        least = int(moved.max(initial=0))
+        most = self.model.new_int_var(least, instance.num_processes, "")
+        for service, processes in self._by_service().items():
+            if moved[service] + len(processes) > least:
+                leave = [
+                    literal
+                    for p in processes
+                    for m in self._machines
+                    if (literal := self.runs.get((p, m))) is not None and m != instance.initial[p]
+                ]
+                self.model.add(most >= cp_model.LinearExpr.sum(leave) + int(moved[service]))
+        self._objective.append(int(instance.service_weight) * most)

@@ -1,0 +1,181 @@
+"""Some processes and machines, placed again by CP-SAT while everything else stays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from optsched.study.reassignment.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.problem.arrays import F64, I64
+    from optsched.study.reassignment.instance import Instance
+
+    Chosen: TypeAlias = "tuple[I64, I64] | None"
+    """Machines, and processes on them."""
+
+_WIDER: Final = 1.01
+_NARROWER: Final = 0.9
+_EFFORT: Final = 0.5
+"""CP-SAT's deterministic time for one neighbourhood, about seconds."""
+
+_QUICK: Final = 0.3
+"""Of the effort: a neighbourhood solved in less was a small one."""
+
+_DEAR: Final = 12
+"""Processes that are looked at of a machine that costs."""
+
+_ANYONE: Final = 0.3
+"""How likely a machine is that has nothing to spare, for one of the usual that has."""
+
+_ANYWAY: Final = 0.15
+"""Part of the neighbourhoods that are of a kind, whatever it has been worth."""
+
+_MODEL: Final = 0.05
+"""What making a model counts for, in CP-SAT's time."""
+
+
+class _Kind:
+    """A way to choose a neighbourhood, of as many machines as are decided in the time for one.
+
+    Attributes
+    ----------
+    saved, effort
+        Cost that came off so far, and the deterministic time that it took.
+
+    """
+
+    def __init__(
+        self, choose: Callable[[int], Chosen], first: float, least: float, most: int
+    ) -> None:
+        self._choose = choose
+        self._width, self._least, self._most = min(first, most), min(least, most), most
+        self.saved, self.effort = 0.0, _MODEL
+
+    def chosen(self) -> Chosen:
+        """The next one; None where there is none of this kind."""
+        return self._choose(int(self._width))
+
+    def adapt(self, *, was_easy: bool) -> None:
+        """Wider after what was easy, narrower after the rest."""
+        width = self._width * (_WIDER if was_easy else _NARROWER)
+        self._width = min(max(width, self._least), self._most)
+
+
+class Neighbourhoods:
+    """Solves one after the other, of three kinds, more often of those that are worth it.
+
+    Any machines, with all processes on them. Machines of which one pays for what others could
+    spare, with all of theirs. And one that costs much, with others and those who
+    came there, who may go home: what is transient keeps large processes where they are as long as
+    small ones have taken the little room elsewhere.
+
+    Attributes
+    ----------
+    machine_of
+        (P,) the best assignment, an allowed one at first.
+    is_best
+        Whether everything was decided at once: none is better.
+
+    """
+
+    def __init__(self, instance: Instance, machine_of: I64, random: np.random.Generator) -> None:
+        self._instance, self._random = instance, random
+        self.machine_of = machine_of
+        self._state = State(instance, machine_of)
+        most = instance.num_machines
+        self._kinds = (
+            _Kind(self._any, 3, 2, most),
+            _Kind(self._wasteful, 3, 2, most),
+            _Kind(self._dear, 3, 1, most - 1),
+        )
+        self.is_best = False
+
+    def step(self, seconds: float | None) -> bool:
+        """Solve a neighbourhood; whether something better was found.
+
+        Parameters
+        ----------
+        seconds
+            At most, None where no clock may decide.
+
+        """
+        kind = self._kinds[int(self._random.choice(len(self._kinds), p=self._shares()))]
+        chosen = kind.chosen()
+        return chosen is not None and self._solve(kind, *chosen, seconds)
+
+    def _shares(self) -> F64:
+        """Of the kinds: some for each, the rest by what they save in the same time."""
+        worth = np.array([kind.saved / kind.effort for kind in self._kinds])
+        parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
+        shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts
+        return shares
+
+    def _solve(self, kind: _Kind, machines: I64, free: I64, seconds: float | None) -> bool:
+        from optsched.study.reassignment.cpsat_model import Spending, reassigned
+
+        spending = Spending(seconds, _EFFORT, int(self._random.integers(1 << 30)))
+        found = reassigned(self._instance, self.machine_of, free, machines, spending)
+        if found is None:
+            kind.adapt(was_easy=False)
+            kind.effort += _EFFORT
+            return False
+        kind.adapt(was_easy=found.is_best and found.effort < _QUICK * _EFFORT)
+        is_all = len(machines) == self._instance.num_machines and len(free) == len(self.machine_of)
+        self.is_best |= found.is_best and is_all
+        state = State(self._instance, found.machine_of)
+        saved = self._state.cost - state.cost
+        kind.saved += max(saved, 0)
+        kind.effort += found.effort + _MODEL
+        if saved < 0:
+            return False
+        self.machine_of, self._state = found.machine_of, state
+        return saved > 0
+
+    def _any(self, width: int) -> Chosen:
+        drawn = self._random.choice(self._instance.num_machines, width, replace=False)
+        machines = np.sort(drawn).astype(np.int64)
+        return machines, self._on(machines)
+
+    def _on(self, machines: I64) -> I64:
+        return np.flatnonzero(np.isin(self.machine_of, machines))
+
+    def _wasteful(self, width: int) -> Chosen:
+        """One that costs for a term, and others by what they have to spare of it."""
+        excess = self._state.excess
+        over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
+        waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
+        if not waste.any():
+            return None
+        term = self._drawn(waste)
+        first, room = self._drawn(over[term]), np.minimum(under[term], over[term].max())
+        room += _ANYONE * room.mean()
+        room[first] = 0
+        others = self._random.choice(len(room), width - 1, replace=False, p=room / room.sum())
+        machines = np.sort(np.append(others, first)).astype(np.int64)
+        return machines, self._on(machines)
+
+    def _dear(self, width: int) -> Chosen:
+        """One by what it costs, any others, and where those are at home who came to them."""
+        instance, costs = self._instance, self._state.term_cost
+        if not costs.any():
+            return None
+        first = self._drawn(costs)
+        others = self._random.choice(np.delete(np.arange(len(costs)), first), width, replace=False)
+        came = self._on(others)
+        came = came[instance.initial[came] != self.machine_of[came]]
+        here = np.flatnonzero(self.machine_of == first)
+        size = instance.weight @ np.abs(instance.demand[:, here])
+        free = np.concatenate([came, _largest(here, size, _DEAR)])
+        machines = np.concatenate([[first], others, instance.initial[came]])
+        return np.unique(machines).astype(np.int64), np.sort(free)
+
+    def _drawn(self, worth: F64) -> int:
+        return int(self._random.choice(len(worth), p=worth / worth.sum()))
+
+
+def _largest(processes: I64, size: F64, number: int) -> I64:
+    return np.sort(processes[np.argsort(-size, kind="stable")[:number]])

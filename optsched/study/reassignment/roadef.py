@@ -1,0 +1,139 @@
+"""Instances of the ROADEF/EURO challenge 2012: `model_*.txt` and `assignment_*.txt`.
+
+The challenge's subject, section "Input and output file formats": resources, machines, services,
+processes, balance costs and weights one after the other; an assignment lists the machine of each
+process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.formats.numbers import Numbers, text_of
+from optsched.formats.problems import InstanceError
+from optsched.study.reassignment.problem import (
+    Balance,
+    Machine,
+    Process,
+    Reassignment,
+    Resource,
+    Service,
+    wrong_with,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignment:
+    """An instance and where its processes run.
+
+    Parameters
+    ----------
+    model
+        A file `model_*.txt`.
+    assignment
+        None for `assignment_*.txt` beside it.
+
+    Raises
+    ------
+    InstanceError
+        A file can not be read; the message has file, line, what is there and what belongs there.
+        Or the processes can not run where they do.
+
+    """
+    initial = assignment or initial_file(model)
+    found = parse_reassignment(text_of(model), text_of(initial), model.name, initial.name)
+    wrong = wrong_with(found, found.initial)
+    if wrong:
+        raise InstanceError(f"{initial}: this is not allowed: {wrong[0]} (1 of {len(wrong)})")
+    return found
+
+
+def initial_file(model: Path) -> Path:
+    """The file `assignment_*.txt` that belongs to a file `model_*.txt`."""
+    return model.with_name(model.name.replace("model", "assignment", 1))
+
+
+def parse_reassignment(
+    model: str, assignment: str, name: str = "model", initial_name: str = "assignment"
+) -> Reassignment:
+    """The same of texts, whatever the assignment is worth.
+
+    Raises
+    ------
+    InstanceError
+        As `read_reassignment`.
+
+    """
+    numbers = Numbers(name, model)
+    resources = _resources(numbers)
+    machines = _machines(numbers, len(resources))
+    services = _services(numbers)
+    processes = _processes(numbers, len(services), len(resources))
+    balances = _balances(numbers, len(resources))
+    weights = [numbers.next(f"weight of {of}") for of in ("process", "service", "machine")]
+    numbers.end()
+    places = Numbers(initial_name, assignment)
+    initial = places.several(len(processes), "machine of process", len(machines))
+    places.end()
+    return Reassignment(resources, machines, services, processes, balances, initial, *weights)
+
+
+def _resources(numbers: Numbers) -> tuple[Resource, ...]:
+    return tuple(
+        Resource(numbers.flag(f"transient {r}"), numbers.next(f"load weight of resource {r}"))
+        for r in range(numbers.next("number of resources"))
+    )
+
+
+def _machines(numbers: Numbers, num_resources: int) -> tuple[Machine, ...]:
+    number = numbers.next("number of machines")
+    return tuple(
+        Machine(
+            neighbourhood=numbers.next(f"neighbourhood of machine {m}"),
+            location=numbers.next(f"location of machine {m}"),
+            capacity=numbers.several(num_resources, f"capacity of machine {m}, resource"),
+            safety=numbers.several(num_resources, f"safety capacity of machine {m}, resource"),
+            move_cost=numbers.several(number, f"cost from machine {m} to machine"),
+        )
+        for m in range(number)
+    )
+
+
+def _services(numbers: Numbers) -> tuple[Service, ...]:
+    number = numbers.next("number of services")
+    return tuple(
+        Service(
+            min_locations=numbers.next(f"locations of service {s}"),
+            depends_on=numbers.several(
+                numbers.next(f"number of dependencies of service {s}"),
+                f"dependency of service {s}, number",
+                number,
+            ),
+        )
+        for s in range(number)
+    )
+
+
+def _processes(numbers: Numbers, num_services: int, num_resources: int) -> tuple[Process, ...]:
+    return tuple(
+        Process(
+            service=numbers.next(f"service of process {p}", num_services),
+            request=numbers.several(num_resources, f"request of process {p}, resource"),
+            move_cost=numbers.next(f"move cost of process {p}"),
+        )
+        for p in range(numbers.next("number of processes"))
+    )
+
+
+def _balances(numbers: Numbers, num_resources: int) -> tuple[Balance, ...]:
+    return tuple(
+        Balance(
+            of=numbers.next(f"first resource of balance {b}", num_resources),
+            against=numbers.next(f"second resource of balance {b}", num_resources),
+            target=numbers.next(f"target of balance {b}"),
+            weight=numbers.next(f"weight of balance {b}"),
+        )
+        for b in range(numbers.next("number of balances"))
+    )

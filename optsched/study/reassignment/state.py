@@ -1,0 +1,273 @@
+"""Where processes run during a search, with all that a move changes kept up to date.
+
+Moves are looked at in batches: some processes on all machines, or some processes for some others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from optsched.problem.arrays import F64, I64, Bool
+    from optsched.study.reassignment.instance import Instance
+
+
+class State:
+    """An allowed assignment of an instance, its cost, and what each move would cost.
+
+    Attributes
+    ----------
+    machine_of
+        (P,).
+    cost
+        Of all terms.
+    excess, slack
+        (C, M) by how much demand exceeds what is spare, below zero where it does not; (R, M) room
+        that is left.
+    term_cost
+        (M,) cost of the terms on each machine.
+
+    """
+
+    def __init__(self, instance: Instance, machine_of: I64) -> None:
+        self.instance = instance
+        self.machine_of = machine_of.copy()
+        num_machines, num_services = instance.num_machines, len(instance.min_locations)
+        self._takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
+        self.excess = _by(machine_of, instance.demand, num_machines) - instance.spare
+        self.slack = instance.room - _by(machine_of, self._takes, num_machines)
+        self.term_cost: F64 = instance.weight @ np.maximum(self.excess, 0)
+        service = instance.service
+        self._on = _counts(num_services, service, num_machines, machine_of)
+        places, around = instance.location, instance.neighbourhood
+        self._at = _counts(num_services, service, int(places.max()) + 1, places[machine_of])
+        self._around = _counts(num_services, service, int(around.max()) + 1, around[machine_of])
+        self._spread = (self._at > 0).sum(axis=1)
+        here = self._around > 0
+        self._lacking = np.array([(~here[d]).sum(axis=0) for d in instance.depends_on])
+        self._needed = np.array([here[d].sum(axis=0) for d in instance.needed_by])
+        self._is_bound = np.array(
+            [len(d) + len(n) for d, n in zip(instance.depends_on, instance.needed_by, strict=True)]
+        ) + (instance.min_locations > 1)
+        self._moved = np.bincount(service[machine_of != instance.initial], minlength=num_services)
+        self._with_moved = np.bincount(self._moved, minlength=instance.num_processes + 2)
+        self._most_moved = int(self._moved.max(initial=0))
+        self.cost = float(self.term_cost.sum() + self._moving_cost())
+
+    def _moving_cost(self) -> float:
+        each = self.instance.move_cost[np.arange(len(self.machine_of)), self.machine_of]
+        return float(each.sum() + self.instance.service_weight * self._most_moved)
+
+    # --- shifts ----------------------------------------------------------------------------------
+
+    def shifts(self, processes: I64) -> F64:
+        """What it would cost to move each of some processes to each machine, (K, M).
+
+        Zero where it is, infinite where it must not be.
+        """
+        instance, rows = self.instance, np.arange(len(processes))
+        here, demand = self.machine_of[processes], instance.demand[:, processes]
+        after = self.excess[:, None, :] + demand[:, :, None]
+        np.maximum(after, 0, out=after)
+        delta: F64 = (instance.weight @ after.reshape(len(after), -1)).reshape(len(rows), -1)
+        delta -= self.term_cost
+        away = instance.weight @ np.maximum(self.excess[:, here] - demand, 0)
+        move_cost = instance.move_cost[processes]
+        away -= self.term_cost[here] + move_cost[rows, here]
+        delta += away[:, None]
+        delta += move_cost
+        self._add_service_cost(delta, processes, here)
+        delta[~self._allowed(processes, here)] = np.inf
+        delta[rows, here] = 0
+        return delta
+
+    def _add_service_cost(self, delta: F64, processes: I64, here: I64) -> None:
+        initial = self.instance.initial[processes]
+        moved = self._moved[self.instance.service[processes]]
+        is_home = initial == here
+        after = np.maximum(self._most_without(moved), moved + np.where(is_home, 1, -1))
+        change = (after - self._most_moved) * self.instance.service_weight
+        delta += (change * is_home)[:, None]
+        back = np.flatnonzero(~is_home)
+        delta[back, initial[back]] += change[back]
+
+    def _most_without(self, moved: I64) -> I64:
+        """The most that another service moves, by how many the own one does."""
+        most = self._most_moved
+        if self._with_moved[most] > 1 or most == 0:
+            return np.full(len(moved), most)
+        second = int(np.flatnonzero(self._with_moved[:most]).max(initial=0))
+        return np.where(moved == most, second, most)
+
+    def _allowed(self, processes: I64, here: I64) -> Bool:
+        instance = self.instance
+        service, initial = instance.service[processes], instance.initial[processes]
+        fits = _all(self.slack[:, None, :] >= instance.request[:, processes, None])
+        rows = np.arange(len(processes))
+        fits[rows, initial] = (self.slack[:, initial] >= instance.lasting[:, processes]).all(axis=0)
+        fits &= self._on[service] == 0
+        if not self._is_bound[service].any():
+            return fits
+        fits &= (self._lacking[service] == 0)[:, instance.neighbourhood]
+        around = instance.neighbourhood[here]
+        is_needed = (self._around[service, around] == 1) & (self._needed[service, around] > 0)
+        fits &= ~is_needed[:, None] | (instance.neighbourhood == around[:, None])
+        place = instance.location[here]
+        is_last = self._at[service, place] == 1
+        is_tight = self._spread[service] - is_last < instance.min_locations[service]
+        is_new = self._at[service][:, instance.location] == 0
+        fits &= ~is_tight[:, None] | is_new | (instance.location == place[:, None])
+        return fits
+
+    # --- swaps -----------------------------------------------------------------------------------
+
+    def swaps(self, processes: I64, others: I64) -> F64:
+        """What it would cost if each of some processes changed places with each other, (K, Q).
+
+        Of no meaning for two on one machine. The cost of services is not in.
+        """
+        instance = self.instance
+        here, there = self.machine_of[processes], self.machine_of[others]
+        mine, theirs = instance.demand[:, processes], instance.demand[:, others]
+        delta = self._with((self.excess[:, here] - mine)[:, :, None] + theirs[:, None, :])
+        delta += self._with((self.excess[:, there] - theirs)[:, None, :] + mine[:, :, None])
+        leave = self.term_cost[here] + instance.move_cost[processes, here]
+        delta -= leave[:, None] + (self.term_cost[there] + instance.move_cost[others, there])
+        delta += instance.move_cost[processes[:, None], there]
+        delta += instance.move_cost[others, here[:, None]]
+        return delta
+
+    def _with(self, excess: F64) -> F64:
+        np.maximum(excess, 0, out=excess)
+        cost: F64 = self.instance.weight @ excess.reshape(len(excess), -1)
+        return cost.reshape(excess.shape[1:])
+
+    def may_swap(self, processes: I64, others: I64) -> Bool:
+        """Whether each process could change places with the other of the same index.
+
+        There is room, and the service is not there yet; what else forbids it only `swap` knows.
+        """
+        here, there = self.machine_of[processes], self.machine_of[others]
+        found = _all(self._left(processes) >= self._asked(others, here))
+        found &= _all(self._left(others) >= self._asked(processes, there))
+        service, other = self.instance.service[processes], self.instance.service[others]
+        found &= (service == other) | (self._on[service, there] + self._on[other, here] == 0)
+        found &= here != there
+        return found
+
+    def _left(self, processes: I64) -> F64:
+        return self.slack[:, self.machine_of[processes]] + self._takes[:, processes]
+
+    def _asked(self, processes: I64, machines: I64) -> F64:
+        instance = self.instance
+        is_home = instance.initial[processes] == machines
+        return np.where(is_home, instance.lasting[:, processes], instance.request[:, processes])
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    def shift(self, p: int, machine: int) -> bool:
+        """Run a process where there is room; False, and nothing changes, if services forbid it."""
+        service, here = int(self.instance.service[p]), int(self.machine_of[p])
+        if self._on[service, machine]:
+            return False
+        self.move(p, machine)
+        if self._is_sound(service):
+            return True
+        self.move(p, here)
+        return False
+
+    def swap(self, p: int, q: int) -> bool:
+        """Let two processes change places; False, and nothing changes, where services forbid it."""
+        here, there = int(self.machine_of[p]), int(self.machine_of[q])
+        self.move(p, there)
+        self.move(q, here)
+        services = self.instance.service
+        if self._is_sound(int(services[p])) and self._is_sound(int(services[q])):
+            return True
+        self.move(p, here)
+        self.move(q, there)
+        return False
+
+    def _is_sound(self, service: int) -> bool:
+        if not self._is_bound[service]:
+            return True
+        if self._spread[service] < self.instance.min_locations[service]:
+            return False
+        here = self._around[service] > 0
+        return not np.where(here, self._lacking[service], self._needed[service]).any()
+
+    def move(self, p: int, machine: int) -> None:
+        """Run a process elsewhere, whether it may or not."""
+        instance, here = self.instance, int(self.machine_of[p])
+        if machine == here:
+            return
+        both, home = [here, machine], int(instance.initial[p])
+        self.cost -= float(self.term_cost[here] + self.term_cost[machine])
+        demand = instance.demand[:, p]
+        self.excess[:, here] -= demand
+        self.excess[:, machine] += demand
+        self.slack[:, here] += self._takes[:, p]
+        self._takes[:, p] = instance.lasting[:, p] if machine == home else instance.request[:, p]
+        self.slack[:, machine] -= self._takes[:, p]
+        self.term_cost[both] = instance.weight @ np.maximum(self.excess[:, both], 0)
+        self.cost += float(self.term_cost[here] + self.term_cost[machine])
+        self.cost += float(instance.move_cost[p, machine] - instance.move_cost[p, here])
+        self.machine_of[p] = machine
+        self._move_service(p, here, machine)
+        if home in both:
+            self._count_moved(int(instance.service[p]), 1 if here == home else -1)
+
+    def _move_service(self, p: int, here: int, machine: int) -> None:
+        instance = self.instance
+        s = int(instance.service[p])
+        self._on[s, machine] += 1
+        self._on[s, here] -= 1
+        if not self._is_bound[s]:
+            return
+        places = instance.location
+        self._at[s, places[here]] -= 1
+        self._spread[s] -= self._at[s, places[here]] == 0
+        self._spread[s] += self._at[s, places[machine]] == 0
+        self._at[s, places[machine]] += 1
+        before, after = int(instance.neighbourhood[here]), int(instance.neighbourhood[machine])
+        if before == after:
+            return
+        self._around[s, before] -= 1
+        if self._around[s, before] == 0:
+            self._lacking[instance.needed_by[s], before] += 1
+            self._needed[instance.depends_on[s], before] -= 1
+        if self._around[s, after] == 0:
+            self._lacking[instance.needed_by[s], after] -= 1
+            self._needed[instance.depends_on[s], after] += 1
+        self._around[s, after] += 1
+
+    def _count_moved(self, service: int, change: int) -> None:
+        moved = int(self._moved[service]) + change
+        self._with_moved[moved - change] -= 1
+        self._with_moved[moved] += 1
+        self._moved[service] = moved
+        most = self._most_moved
+        if moved > most or (moved == most - 1 and self._with_moved[most] == 0):
+            self._most_moved = moved
+        self.cost += self.instance.service_weight * (self._most_moved - most)
+
+
+def _by(machine_of: I64, amounts: F64, num_machines: int) -> F64:
+    """Sums by machine of amounts (*, P)."""
+    if not len(amounts):
+        return np.zeros((0, num_machines))
+    return np.array([np.bincount(machine_of, row, num_machines) for row in amounts])
+
+
+def _all(true: Bool) -> Bool:
+    """Along the first axis."""
+    found: Bool = np.logical_and.reduce(true, axis=0)
+    return found
+
+
+def _counts(num_rows: int, rows: I64, num_columns: int, columns: I64) -> I64:
+    counts = np.zeros((num_rows, num_columns), np.int64)
+    np.add.at(counts, (rows, columns), 1)
+    return counts

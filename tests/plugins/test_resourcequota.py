@@ -1,0 +1,97 @@
+"""Namespaces let in no more than their quotas have room for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from optsched.cluster.snapshot import Gang, GangPhase, Quota
+from optsched.cluster.task import TaskStatus
+from optsched.plugins.priority import Priority
+from optsched.plugins.resourcequota import ResourceQuota
+from optsched.plugins.ruleset import RuleSet
+from optsched.session.decompile import pending_of
+from tests.support.engines import Bench
+from tests.support.small import CPU, GPU, cluster, gang, node, shape
+
+RULES = RuleSet.of(Priority(), ResourceQuota())
+FOUR = Quota("ns/cpus", (("requests.cpu", 4000),))
+
+
+def waits(name: str, cpu: int, number: int = 2, **fields: object) -> Gang:
+    """A PodGroup without pods that wants some CPUs for a number of pods."""
+    fields = {"phase": GangPhase.PENDING, "min_resources": ((CPU, cpu * 1000),), **fields}
+    return gang(name, least=number, **fields)
+
+
+def bench(gangs: tuple[Gang, ...], *quotas: Quota) -> Bench:
+    snapshot = cluster([node("n0", 64)], gangs)
+    return Bench.of(replace(snapshot, quotas=quotas), RULES)
+
+
+def enqueued(*gangs: Gang, quotas: tuple[Quota, ...] = (FOUR,)) -> list[str]:
+    tried = bench(gangs, *quotas)
+    let_in = tried.greedy(gated=True).enqueued
+    return [g.name for g, yes in zip(tried.problem.snapshot.gangs, let_in, strict=True) if yes]
+
+
+def test_what_is_let_in_counts_for_those_that_follow() -> None:
+    assert enqueued(waits("a", 3), waits("b", 2), waits("c", 1)) == ["a", "c"]
+
+
+@pytest.mark.parametrize(("used", "let_in"), [(1000, ["a"]), (1001, [])])
+def test_what_is_in_use_counts(used: int, let_in: list[str]) -> None:
+    assert (
+        enqueued(waits("a", 3), quotas=(replace(FOUR, used=(("requests.cpu", used),)),)) == let_in
+    )
+
+
+def test_other_namespaces_and_other_resources_do_not_matter() -> None:
+    elsewhere = Quota("other/cpus", (("cpu", 0),))
+    gpus = Quota("ns/gpus", ((f"requests.{GPU}", 0), ("services", 0)))
+    assert enqueued(waits("a", 3), quotas=(gpus, elsewhere)) == ["a"]
+
+
+def test_every_quota_of_the_namespace_has_a_say() -> None:
+    assert enqueued(waits("a", 3), quotas=(FOUR, Quota("ns/small", (("cpu", 1000),)))) == []
+
+
+@pytest.mark.parametrize("name", ["pods", "count/pods"])
+def test_pods_are_counted(name: str) -> None:
+    few = Quota("ns/few", ((name, 3),))
+    assert enqueued(waits("a", 1), waits("b", 1), waits("c", 1, 1), quotas=(few,)) == ["a", "c"]
+
+
+@pytest.mark.parametrize("name", ["limits.cpu", "requests.memory", "count/pods"])
+def test_what_only_quotas_count_is_counted(name: str) -> None:
+    """Volcano's PodGroups say it in minResources: a quota on limits let half a gang in."""
+    quota = Quota("ns/q", hard=((name, 5),))
+    fits = waits("a", 1, min_usage=((name, 5),))
+    assert enqueued(fits, quotas=(quota,)) == ["a"]
+    too_much = waits("a", 1, min_usage=((name, 6),))
+    assert enqueued(too_much, quotas=(quota,)) == []
+
+
+def test_gangs_that_were_let_in_before_still_bring_their_pods() -> None:
+    assert enqueued(waits("a", 3, phase=GangPhase.INQUEUE), waits("b", 2), waits("c", 1)) == ["c"]
+
+
+def test_pods_that_exist_have_been_counted_by_the_api_server() -> None:
+    """Two of four pods exist and two are gone: the rest brings half of minResources."""
+    made = gang("a", ("w", 4, shape(1)), least=4, min_resources=((CPU, 4000),))
+    ended = [replace(t, status=TaskStatus.FAILED) for t in made.tasks[:2]]
+    half = replace(made, tasks=(*ended, *made.tasks[2:]), phase=GangPhase.PENDING)
+    used = replace(FOUR, used=(("requests.cpu", 2000),))
+    assert enqueued(half, quotas=(used,)) == ["a"]
+    assert enqueued(half, waits("b", 1), quotas=(used,)) == ["a"]
+
+
+def test_who_is_not_let_in_is_told_the_numbers() -> None:
+    used = replace(FOUR, used=(("requests.cpu", 1000),))
+    tried = bench((waits("a", 2), waits("b", 3)), used)
+    reasons = pending_of(tried.problem, tried.greedy(gated=True), RULES)
+    assert str(reasons["ns/b"]) == (
+        "ResourceQuotaExceeded: the ResourceQuota ns/cpus allows 4 requests.cpu: 1 requests.cpu "
+        "are in use, 2 requests.cpu are promised, 3 requests.cpu are asked for"
+    )

@@ -1,0 +1,211 @@
+"""Vector bin packing: as good as trying everything, and as the published optima."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+
+from optsched.study.packing.filling import packings, usual_scores
+from optsched.study.packing.items import Items, as_bin
+from optsched.study.packing.pool import every_bin, full_bins
+from optsched.study.packing.pricing import best_bins
+from optsched.study.packing.problem import ItemKind, VectorPacking, wrong_with_bins
+from optsched.study.packing.solve import BOUND_MET, OUT_OF_TIME, quick_packing, solve_packing
+from tests.support.effort import EFFORT
+from tests.support.packing import Case, published
+from tests.support.research import RESEARCH
+from tests.support.shared import shared
+
+
+def some(seed: int, most_kinds: int = 4, most: int = 2) -> VectorPacking:
+    """A small instance; some have sizes below zero."""
+    random = np.random.default_rng(seed)
+    dimensions, num = int(random.integers(1, 4)), int(random.integers(1, most_kinds + 1))
+    low = -2 if seed % 3 == 0 else 0
+    sizes = {tuple(random.integers(low, 9, dimensions).tolist()) for _ in range(num)}
+    kinds = tuple(ItemKind(s, int(random.integers(1, most + 1))) for s in sorted(sizes))
+    return VectorPacking(f"random-{seed}", (8,) * dimensions, kinds)
+
+
+def fewest(problem: VectorPacking) -> int:
+    """By trying every bin for what is left."""
+    items = Items.of(problem)
+    every = np.array(list(product(*(range(int(n) + 1) for n in items.number))))[1:]
+    fit = every[(every @ items.sizes <= items.capacity).all(axis=1)]
+
+    @cache
+    def bins(left: tuple[int, ...]) -> int:
+        if not any(left):
+            return 0
+        first = next(k for k, n in enumerate(left) if n)
+        here = fit[(fit[:, first] > 0) & (fit <= left).all(axis=1)]
+        return 1 + min(bins(tuple((np.array(left) - b).tolist())) for b in here)
+
+    return bins(tuple(items.number.tolist()))
+
+
+@pytest.mark.parametrize("seed", range(20 * EFFORT))
+def test_as_good_as_trying_everything(seed: int) -> None:
+    problem = some(seed)
+    result = solve_packing(problem, time.monotonic, 20)
+    assert wrong_with_bins(problem, result.bins) == []
+    assert len(result.bins) == fewest(problem)
+    assert result.bound <= len(result.bins)
+    assert result.is_proved == (result.stopped == BOUND_MET)
+
+
+@pytest.mark.parametrize("seed", range(50 * EFFORT))
+def test_pricing_is_as_good_as_trying_everything(seed: int) -> None:
+    items = Items.of(some(seed, 5, 3))
+    prices = np.random.default_rng(seed).integers(0, 50, len(items.number))
+    every = np.array(list(product(*(range(int(n) + 1) for n in items.number))))
+    worth = (every @ prices)[(every @ items.sizes <= items.capacity).all(axis=1)]
+    above = int(worth.max()) // 2
+    found = best_bins(items, prices, above, 5, lambda: False)
+    assert found.is_exact
+    assert found.most == max(int(worth.max()), above)
+    assert (found.bins @ items.sizes <= items.capacity).all()
+    assert (found.bins <= items.number).all()
+    if worth.max() > above:
+        assert int(found.bins[0] @ prices) == worth.max()
+
+
+def fitting(items: Items) -> np.ndarray:
+    """Every bin that holds something."""
+    every = np.array(list(product(*(range(int(n) + 1) for n in items.number))))[1:]
+    return every[(every @ items.sizes <= items.capacity).all(axis=1)]
+
+
+@pytest.mark.parametrize("seed", range(50 * EFFORT))
+def test_the_pool_is_every_bin_once(seed: int) -> None:
+    items = Items.of(some(seed, 5, 3))
+    pool, expected = every_bin(items, lambda: False), fitting(items)
+    found = [] if pool is None else [tuple(c) for c in pool.all_counts()]
+    assert sorted(found) == sorted(map(tuple, expected.tolist()))
+
+
+@pytest.mark.parametrize("seed", range(30 * EFFORT))
+def test_full_bins_are_those_with_little_waste(seed: int) -> None:
+    items = Items.of(some(seed, 6, 3))
+    waste = np.random.default_rng(seed).integers(0, 3, len(items.capacity))
+    pool, expected = full_bins(items, waste, 3, lambda: False), fitting(items)
+    is_full = (items.capacity - expected @ items.sizes <= waste).all(axis=1)
+    expected = expected[is_full & (expected.sum(axis=1) <= 3)]
+    found = [] if pool is None else [tuple(c) for c in pool.all_counts()]
+    assert sorted(found) == sorted(map(tuple, expected.tolist()))
+
+
+@pytest.mark.parametrize("seed", range(20 * EFFORT))
+def test_a_pool_prices_as_the_tree_does(seed: int) -> None:
+    items = Items.of(some(seed, 5, 3))
+    prices = np.random.default_rng(seed).integers(0, 50, len(items.number))
+    pool = every_bin(items, lambda: False)
+    if pool is None:
+        assert not len(fitting(items))
+        return
+    found, tree = pool.best_bins(prices, 20, 5), best_bins(items, prices, 20, 5, lambda: False)
+    assert (found.most, found.is_exact) == (tree.most, True)
+    assert (found.bins @ items.sizes <= items.capacity).all()
+    assert (found.bins @ prices > 20).all()
+
+
+def test_a_pool_that_would_be_too_large_is_none() -> None:
+    items = Items(np.ones((60, 1), np.int64), np.ones(60, np.int64), np.array([30]))
+    assert every_bin(items, lambda: False) is None
+    assert every_bin(Items.of(some(1)), lambda: True) is None
+
+
+def test_every_way_of_filling_is_a_packing() -> None:
+    problem = some(5, 9, 9)
+    scores = usual_scores(Items.of(problem), 20, np.random.default_rng(0))
+    for bins in packings(Items.of(problem), scores):
+        each = [as_bin(counts) for counts, copies in bins for _ in range(copies)]
+        assert wrong_with_bins(problem, each) == []
+
+
+@pytest.mark.parametrize(
+    ("capacity", "sizes", "bins"), [((7,), (2,), 1_666_667), ((9, 9**9), (0, 3), 1)]
+)
+def test_five_million_items_of_a_kind_are_packed_by_copies(
+    capacity: tuple[int, ...], sizes: tuple[int, ...], bins: int
+) -> None:
+    problem = VectorPacking("many", capacity, (ItemKind(sizes, 5_000_000),))
+    result = quick_packing(problem)
+    assert len(result.bins) == bins
+    assert wrong_with_bins(problem, result.bins) == []
+
+
+def test_copies_are_the_bins_that_single_steps_would_fill() -> None:
+    problem = some(5, 9, 9)
+    scores = usual_scores(Items.of(problem), 20, np.random.default_rng(0))
+    for bins in packings(Items.of(problem), scores):
+        tables = [tuple(counts.tolist()) for counts, _ in bins]
+        assert all(a != b for a, b in pairwise(tables))
+
+
+def test_an_item_that_fits_nowhere() -> None:
+    problem = VectorPacking("x", (8,), (ItemKind((9,), 1), ItemKind((-5,), 1)))
+    with pytest.raises(ValueError, match=r"x: an item of \(9,\) fits into no empty bin"):
+        solve_packing(problem, time.monotonic)
+
+
+def test_without_time_there_is_a_packing_all_the_same() -> None:
+    case = next(c for c in cases("Panigrahy") if c.problem.name == "class7_60_3_1")
+    result = solve_packing(case.problem, time.monotonic, 0)
+    assert wrong_with_bins(case.problem, result.bins) == []
+    assert (result.stopped, result.is_proved) == (OUT_OF_TIME, False)
+
+
+# --- published instances -------------------------------------------------------------------------
+
+
+def cases(family: str) -> list[Case]:
+    """Those with a known optimum, smaller ones first."""
+    known = [c for c in published(shared("traces", "vbp"), family) if c.optimum is not None]
+    return sorted(known, key=lambda c: (c.problem.num_items, c.problem.name))
+
+
+def tally(chosen: list[Case]) -> tuple[float, float]:
+    """Parts of the instances whose optimum is found, and proved, in 120 s of one core each."""
+    found = proved = 0
+    for case in chosen:
+        result = solve_packing(case.problem, time.process_time, 120)
+        assert result.bound <= case.optimum <= len(result.bins)
+        found += len(result.bins) == case.optimum
+        proved += result.is_proved
+        print(case.problem.name, case.optimum, len(result.bins), result.bound, result.stopped)
+    return found / len(chosen), proved / len(chosen)
+
+
+@pytest.mark.research
+def test_optima_of_panigrahy() -> None:
+    """The best published heuristics find 63 %."""
+    known = cases("Panigrahy")
+    assert len(known) == 1200
+    few = [c for c in known if c.problem.num_items <= 60]
+    found, proved = tally(known[7::10] if RESEARCH == "full" else few[7::30])
+    assert found >= 0.8
+    assert proved >= 0.65
+
+
+@pytest.mark.research
+def test_optima_of_triplets() -> None:
+    """The best published heuristics find none."""
+    known = cases("Triplet")
+    small = [c for c in known if c.problem.num_items <= 120]
+    assert len(small) == 120
+    found, _ = tally(small[3::10] if RESEARCH == "full" else small[3::40])
+    assert found >= 0.8
+
+
+@pytest.mark.research
+@pytest.mark.skipif(RESEARCH != "full", reason="large ones with OPTSCHED_RESEARCH=full")
+def test_optima_of_large_triplets() -> None:
+    large = [c for c in cases("Triplet") if c.problem.num_items > 120]
+    assert len(large) == 120
+    found, _ = tally(large[3::10])
+    assert found >= 0.8
