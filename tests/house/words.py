@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.house.names import find_shared_module_names, find_vague_functions, parse_module
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -86,7 +88,7 @@ class Place(NamedTuple):
 def find_words(root: Path) -> Iterator[Place]:
     """Yield every word of `TERMS` in names and docstrings of the package, and in its pages."""
     for path in sorted((root / "optsched").rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
+        tree = parse_module(path)
         for name, line in _names(path, tree):
             parts = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", name).lower())
             yield from (Place(word, "name", path, line) for word in parts if word in TERMS)
@@ -99,6 +101,14 @@ def find_words(root: Path) -> Iterator[Place]:
 def count_words(places: Iterable[Place]) -> Counter[tuple[str, str]]:
     """Return how often each word stands in names and in prose."""
     return Counter((place.word, place.kind) for place in places)
+
+
+def count_all(root: Path) -> Counter[tuple[str, str]]:
+    """Return the numbers of words, and of names that say nothing, by (word, kind)."""
+    found = count_words(find_words(root))
+    found["(functions)", "vague"] = len(list(find_vague_functions(root)))
+    found["(modules)", "shared"] = len(find_shared_module_names(root))
+    return found
 
 
 def read_table() -> Counter[tuple[str, str]]:
@@ -114,9 +124,7 @@ def write_table() -> None:
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(("word", "kind", "most"))
-        rows.writerows(
-            (*key, number) for key, number in sorted(count_words(find_words(ROOT)).items())
-        )
+        rows.writerows((*key, number) for key, number in sorted(count_all(ROOT).items()))
 
 
 def _names(path: Path, tree: ast.Module) -> Iterator[tuple[str, int]]:

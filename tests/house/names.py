@@ -1,0 +1,44 @@
+"""Names that say nothing: functions made of vague words alone, and modules that share a name.
+
+`python -m tests.house.words` writes the numbers of today with those of replaced words.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VAGUE = frozenset(Path(__file__).with_name("vague.txt").read_text("utf-8").split())
+"""Words that mean something only beside a noun or a verb of the field."""
+
+
+@cache
+def parse_module(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, read once."""
+    return ast.parse(path.read_text("utf-8"))
+
+
+def find_vague_functions(root: Path) -> Iterator[str]:
+    """Yield `path:line: name` of each function whose name consists of vague words alone."""
+    for path in sorted((root / "optsched").rglob("*.py")):
+        for node in ast.walk(parse_module(path)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            parts = re.findall(r"[a-z]+", node.name.lower())
+            if not node.name.startswith("__") and parts and VAGUE.issuperset(parts):
+                yield f"{path.relative_to(root)}:{node.lineno}: {node.name}"
+
+
+def find_shared_module_names(root: Path) -> list[str]:
+    """Return the names that several modules of the package have, once for each further module."""
+    names = Counter(
+        path.stem for path in (root / "optsched").rglob("*.py") if not path.stem.startswith("__")
+    )
+    return [name for name, number in sorted(names.items()) for _ in range(number - 1)]
