@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from aiohttp import web
 
-from optsched.kube.certificates import renewed
+from optsched.kube.serving.certificates import renewed
 from optsched.local.assets import require
 from optsched.local.components import Options
 from optsched.local.files import shipped

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from optsched import __version__
-from optsched.kube.clock import SystemClock
+from optsched.kube.runtime.clock import SystemClock
 from optsched.solver.cpsat.solver import WorkerProcess
 from optsched.study.instances.catalogue import FILE, catalogue_text, gap_of, read_catalogue
 from optsched.study.instances.keeping import entries_of, verify_entry

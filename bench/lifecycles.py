@@ -28,11 +28,12 @@ from optsched.api.kinds import EVENT, JOB, NODE, POD, POD_GROUP, PRIORITY_CLASS,
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
 from optsched.formats.pods import DecodeOptions, Loners
-from optsched.kube import controlling, live
-from optsched.kube.clock import SystemClock
-from optsched.kube.errors import AlreadyExists, Conflict, NotFound
-from optsched.kube.ports import Page
-from optsched.kube.selection import EVERYTHING
+from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
+from optsched.kube.client.interfaces import Page
+from optsched.kube.client.selection import EVERYTHING
+from optsched.kube.controllers import process as controllers_process
+from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.scheduler import process as scheduler_process
 from optsched.local.nodes import node_manifest
 from optsched.policy.catalogue import Shelf
 from optsched.policy.reload import PolicyWatch
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.kube.selection import Selection
+    from optsched.kube.client.selection import Selection
 
 Raw = dict[str, Any]
 
@@ -419,11 +420,13 @@ class Processes:
         policy.write_text(POLICY)
         watch = PolicyWatch(model or str(policy), Path.read_text, Shelf(folder, lambda _: ()))
         pods = DecodeOptions(loners=Loners.WAIT)
-        settings = live.Settings(watch, pods=pods, period_s=0.05, dump_dir=folder)
+        settings = scheduler_process.Settings(watch, pods=pods, period_s=0.05, dump_dir=folder)
         client: Any = cluster
-        self._scheduler = live._Live(settings, client)
+        self._scheduler = scheduler_process._Live(settings, client)
         chosen = all_controllers(Options(JobOptions(lambda: KEYS)))
-        self._controllers = controlling._Process(controlling.Settings(chosen), client)
+        self._controllers = controllers_process._Process(
+            controllers_process.Settings(chosen), client
+        )
 
     async def run(self) -> None:
         """Run until `stop`."""

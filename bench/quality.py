@@ -21,7 +21,7 @@ import numpy as np
 
 from optsched.cluster.decisions import Sense
 from optsched.cluster.progress import relative_gap
-from optsched.kube.clock import SystemClock
+from optsched.kube.runtime.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.session.question import period_for

@@ -26,7 +26,7 @@ from optsched.formats.instances import read_instance
 from optsched.formats.pods import DEFAULT_NAMESPACE, SCHEDULER_NAMES
 from optsched.formats.problems import InstanceError
 from optsched.formats.solveresult import SolveResult
-from optsched.kube.clock import SystemClock
+from optsched.kube.runtime.clock import SystemClock
 from optsched.policy import load
 from optsched.policy.catalogue import Shelf
 from optsched.policy.policy import Policy

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from optsched.api.kinds import Kind
-    from optsched.kube.client import Client
-    from optsched.kube.errors import KubeError
-    from optsched.kube.ports import Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.errors import KubeError
+    from optsched.kube.client.interfaces import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
 """In the message for what a webhook refuses, which has the code of what a user may not do."""
@@ -82,9 +82,9 @@ def cluster_options(command: Command) -> Command:
 def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     """What comes of some work with a client; `Failure` for all that a cluster may refuse."""
     # Kubernetes' client takes half a second to load; --help does without.
-    from optsched.kube import client
-    from optsched.kube.client import ConfigError
-    from optsched.kube.errors import KubeError, Unreachable
+    from optsched.kube.client import client
+    from optsched.kube.client.client import ConfigError
+    from optsched.kube.client.errors import KubeError, Unreachable
 
     async def asked() -> T:
         async with client.connect(place.kubeconfig, place.master, _warn) as connected:
@@ -106,7 +106,7 @@ def _warn(warning: str) -> None:
 
 def code_of(error: KubeError) -> Exit:
     """The exit code for an answer."""
-    from optsched.kube import errors
+    from optsched.kube.client import errors
 
     if isinstance(error, errors.Forbidden) and _BY_WEBHOOK in error.message:
         return Exit.FAILED
@@ -122,7 +122,7 @@ def code_of(error: KubeError) -> Exit:
 
 async def read(client: Client, ref: Ref) -> Raw:
     """An object; `Failure` with a sentence where there is none."""
-    from optsched.kube.errors import NotFound
+    from optsched.kube.client.errors import NotFound
 
     try:
         return await client.read(ref)
@@ -146,8 +146,8 @@ def unknown_kind(kind: Kind) -> str:
 
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
     """The objects of a kind in a namespace, or in all; query: labels and fields."""
-    from optsched.kube.errors import NotFound
-    from optsched.kube.selection import Selection, select
+    from optsched.kube.client.errors import NotFound
+    from optsched.kube.client.selection import Selection, select
 
     try:
         return await select(client, kind, Selection(namespace, **query))
@@ -169,7 +169,7 @@ async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: 
 
 
 async def _is_absent(client: Client, namespace: str) -> bool:
-    from optsched.kube.errors import NotFound
+    from optsched.kube.client.errors import NotFound
 
     try:
         await client.read(Ref(NAMESPACE, "", namespace))
@@ -180,7 +180,7 @@ async def _is_absent(client: Client, namespace: str) -> bool:
 
 async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
     """What comes of some work; a remark, and something else, where it is not allowed."""
-    from optsched.kube.errors import Forbidden
+    from optsched.kube.client.errors import Forbidden
 
     try:
         return await work
@@ -191,7 +191,7 @@ async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
 
 async def create(client: Client, ref: Ref, body: Raw) -> Raw:
     """Create an object; `Failure` with its name where it exists already."""
-    from optsched.kube.errors import AlreadyExists, NotFound
+    from optsched.kube.client.errors import AlreadyExists, NotFound
 
     try:
         return await client.create(ref, body)

@@ -23,7 +23,7 @@ from optsched.cli.screen import echo, output, remarks, say
 from optsched.cli.showcomparison import show_comparison
 from optsched.formats.problems import InstanceError
 from optsched.formats.whole import write_whole
-from optsched.kube.clock import SystemClock
+from optsched.kube.runtime.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver
 from optsched.policy.problem import PolicyError

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from optsched.controllers.registry import Options
-    from optsched.kube.controlling import Settings
+    from optsched.kube.controllers.process import Settings
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
 """Where Volcano's chart puts what its controllers are told."""
@@ -134,8 +134,8 @@ def controllers(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  c
     warn_ignored(ctx)
     settings = _settings(given)
     # Kubernetes' client takes half a second to load; other commands and --help do without.
-    from optsched.kube.client import ConfigError
-    from optsched.kube.controlling import run
+    from optsched.kube.client.client import ConfigError
+    from optsched.kube.controllers.process import run
 
     try:
         asyncio.run(run(settings))
@@ -145,7 +145,7 @@ def controllers(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  c
 
 def _settings(given: Mapping[str, Any]) -> Settings:
     from optsched.controllers.registry import all_controllers, chosen
-    from optsched.kube.controlling import Settings
+    from optsched.kube.controllers.process import Settings
 
     try:
         wanted = chosen(all_controllers(_options(given)), given["words"].split(","))
@@ -164,7 +164,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     from optsched.controllers import podgroup
     from optsched.controllers.job import reconcile as job
     from optsched.controllers.registry import Options
-    from optsched.kube.keys import new_rsa_keys
+    from optsched.kube.controllers.ssh_keys import new_rsa_keys
 
     inherits = (VOLCANO_PREFIX,) if given["inherit_owner_annotations"] else ()
     return Options(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from optsched.cli.endings import BAD_INPUT
 from optsched.cli.plugins import shelf_of
 from optsched.cli.screen import say
-from optsched.kube.clock import SystemClock
+from optsched.kube.runtime.clock import SystemClock
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver
 from optsched.policy.problem import PolicyError

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optsched.cli.cluster import Place
     from optsched.cli.names import Target
     from optsched.cli.picture import Cluster
-    from optsched.kube.client import Client
+    from optsched.kube.client.client import Client
     from optsched.study.standing import Waiting
 
     Raw = Mapping[str, Any]

@@ -16,9 +16,9 @@ from optsched.units.duration import parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from optsched.kube.lease import Election
-    from optsched.kube.metrics_server import SecureMetrics
-    from optsched.kube.server import Address
+    from optsched.kube.runtime.leader_election import Election
+    from optsched.kube.serving.http import Address
+    from optsched.kube.serving.metrics_server import SecureMetrics
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -190,7 +190,7 @@ def _all(options: tuple[Callable[[F], F], ...], command: F) -> F:
 
 def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
     """The election that flags ask for; lock_name: where they name none."""
-    from optsched.kube.lease import Election, LeaseTimes
+    from optsched.kube.runtime.leader_election import Election, LeaseTimes
 
     if not given["leader_elect"]:
         return None
@@ -209,7 +209,7 @@ def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
 
 
 def _address(text: str) -> Address:
-    from optsched.kube.server import Address
+    from optsched.kube.serving.http import Address
 
     try:
         return Address.parse(text)
@@ -219,8 +219,8 @@ def _address(text: str) -> Address:
 
 def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
     """Where flags want metrics over TLS; None where they name no certificate."""
-    from optsched.kube.metrics_server import SecureMetrics
-    from optsched.kube.trust import Files
+    from optsched.kube.serving.certificate_sources import Files
+    from optsched.kube.serving.metrics_server import SecureMetrics
 
     certificate, key = given["metrics_tls_cert_file"], given["metrics_tls_private_key_file"]
     if certificate is None and key is None:

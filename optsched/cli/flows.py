@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.api.kinds import Kind
     from optsched.cli.cluster import Place
     from optsched.cli.files import Manifest
-    from optsched.kube.client import Client
+    from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]
 

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from optsched.cli.cluster import Place
     from optsched.cli.names import Target
     from optsched.cli.picture import Cluster
-    from optsched.kube.client import Client
-    from optsched.kube.errors import KubeError
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.errors import KubeError
 
     Raw = Mapping[str, Any]
 
@@ -164,7 +164,7 @@ async def _events(client: Client, obj: Raw) -> list[Any]:
 
 async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
     """What keeps pods of a job from being made, or from being placed; empty where nothing does."""
-    from optsched.kube.errors import NotFound
+    from optsched.kube.client.errors import NotFound
 
     parsed = _parsed(obj)
     if refusal := why_unmade(parsed, events):
@@ -188,7 +188,7 @@ def why_waits(group: Raw) -> str:
 
 
 def _show_description(obj: Raw, events: Sequence[Raw], why: str) -> None:
-    from optsched.kube.clock import SystemClock
+    from optsched.kube.runtime.clock import SystemClock
 
     for line in description(obj, {"waitsBecause": why} if why else {}):
         echo(line)
@@ -259,7 +259,7 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 
 
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
-    from optsched.kube.selection import states_of
+    from optsched.kube.reflector.selected import states_of
 
     # A server that was never there ends it; one that goes away for a moment does not.
     await read(client, ref)

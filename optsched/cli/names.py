@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from optsched.api.kinds import Kind
-    from optsched.kube.client import Client
+    from optsched.kube.client.client import Client
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -159,7 +159,7 @@ def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # no
 
     from optsched.cli.cluster import ask
     from optsched.cli.columns import name_of
-    from optsched.kube.selection import Selection, select
+    from optsched.kube.client.selection import Selection, select
 
     async def names(client: Client) -> list[str]:
         inside = (namespace or client.namespace) if kind.namespaced else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optsched.kube.kubeconfig import is_http_address
+from optsched.kube.client.kubeconfig import is_http_address
 from optsched.units import QuantityError, parse_amount
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.cli.cluster import Place
-    from optsched.kube.client import Client
-    from optsched.kube.ports import Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.interfaces import Raw
     from optsched.policy.policy import Policy
 
 CONFIGURATION: Final = Ref(CONFIG_MAP, "volcano-system", "volcano-scheduler-configmap")
@@ -78,8 +78,8 @@ def live(place: Place) -> Cluster:
 
 async def taken(client: Client) -> Cluster:
     """The same, where a client is there."""
-    from optsched.kube.capture import capture
-    from optsched.kube.clock import SystemClock
+    from optsched.kube.client.capture import capture
+    from optsched.kube.runtime.clock import SystemClock
 
     captured = capture(client, SystemClock().now_ms())
     objects, text = await asyncio.gather(captured, _configuration(client))
@@ -88,7 +88,7 @@ async def taken(client: Client) -> Cluster:
 
 async def _configuration(client: Client) -> str:
     """The policy of the cluster's scheduler; empty where there is none to be seen."""
-    from optsched.kube.errors import Forbidden, NotFound
+    from optsched.kube.client.errors import Forbidden, NotFound
 
     try:
         found = await client.read(CONFIGURATION)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.cli.cluster import Place
-    from optsched.kube.client import Client
+    from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]
 

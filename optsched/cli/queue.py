@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from optsched.cli.cluster import Command, Place
-    from optsched.kube.client import Client
+    from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]
 

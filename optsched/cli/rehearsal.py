@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from optsched.cluster.snapshot import Quota
-    from optsched.kube.client import Client
-    from optsched.kube.ports import Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.interfaces import Raw
 
 _ADMITTED: Final = (
     *("overhead", "nodeSelector", "tolerations", "affinity", "schedulingGates"),
@@ -67,7 +67,7 @@ async def rehearse(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
 
     KubeError where it can not be asked at all, `Failure` where the job is there already.
     """
-    from optsched.kube.errors import AlreadyExists, ApiError
+    from optsched.kube.client.errors import AlreadyExists, ApiError
 
     meta = {name: value for name, value in job["metadata"].items() if name != "uid"}
     try:

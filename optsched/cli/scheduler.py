@@ -42,7 +42,7 @@ from optsched.policy.reload import PolicyWatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optsched.kube.live import Settings
+    from optsched.kube.scheduler.process import Settings
 
 DEFAULT_MODEL: Final = "volcano-default"
 
@@ -210,8 +210,8 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  cli
     warn_ignored(ctx)
     collect_while_serving()
     # Kubernetes' client takes half a second to load; other commands and --help do without.
-    from optsched.kube.client import ConfigError
-    from optsched.kube.live import run
+    from optsched.kube.client.client import ConfigError
+    from optsched.kube.scheduler.process import run
 
     try:
         asyncio.run(run(_settings(given)))
@@ -220,7 +220,7 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  cli
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:
-    from optsched.kube.live import Settings
+    from optsched.kube.scheduler.process import Settings
 
     period_ms = given["schedule_period"]
     shelf = shelf_of(Path(given["plugins_dir"]) if given["plugins_dir"] else None)

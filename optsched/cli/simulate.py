@@ -25,7 +25,7 @@ from optsched.cli.screen import echo, output, remarks, say
 from optsched.cli.showsimulation import show_result
 from optsched.formats.problems import InstanceError
 from optsched.formats.whole import keep_whole_lines, write_whole
-from optsched.kube.clock import SystemClock
+from optsched.kube.runtime.clock import SystemClock
 from optsched.session.solving import solver_of
 from optsched.study.chargeback import Charging
 from optsched.study.metrics import Measuring

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from optsched.cli.cluster import Place
-    from optsched.kube.ports import Raw
+    from optsched.kube.client.interfaces import Raw
 
 
 @click.command()
@@ -94,8 +94,8 @@ def _record(place: Place, folder: Path, every_s: float, times: int | None) -> No
 
 def _captured(place: Place) -> list[Raw]:
     # Kubernetes' client takes half a second to load; other commands and --help do without.
-    from optsched.kube.capture import capture
-    from optsched.kube.clock import SystemClock
+    from optsched.kube.client.capture import capture
+    from optsched.kube.runtime.clock import SystemClock
 
     return ask(place, lambda client: capture(client, SystemClock().now_ms()))
 

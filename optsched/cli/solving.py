@@ -15,7 +15,7 @@ from optsched.cli.paths import is_standard
 from optsched.cli.screen import say
 from optsched.cli.showprogress import showing
 from optsched.formats.solveresult import read_result, write_result
-from optsched.kube.clock import SystemClock
+from optsched.kube.runtime.clock import SystemClock
 from optsched.session.offline import Means, ResumeError, check_resumable, solve_offline
 from optsched.session.solving import solver_of
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from optsched.api.job import Job
-    from optsched.kube.client import Client
+    from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]
 

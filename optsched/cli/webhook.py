@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
-    from optsched.kube.trust import Files
-    from optsched.kube.webhooking import Settings
+    from optsched.kube.serving.certificate_sources import Files
+    from optsched.kube.webhook.process import Settings
 
 GATING: Final = "SchedulingGatesQueueAdmission"
 """Volcano's feature; others have no meaning here."""
@@ -195,8 +195,8 @@ def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click
     warn_ignored(ctx)
     settings = _settings({**given, "gates": _gates(given["features"])})
     # Kubernetes' client takes half a second to load; other commands and --help do without.
-    from optsched.kube.client import ConfigError
-    from optsched.kube.webhooking import run
+    from optsched.kube.client.client import ConfigError
+    from optsched.kube.webhook.process import run
 
     try:
         asyncio.run(run(settings))
@@ -206,8 +206,8 @@ def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click
 
 def _settings(given: Mapping[str, Any]) -> Settings:
     from optsched.api.kinds import SECRET, Ref
-    from optsched.kube.server import Address
-    from optsched.kube.webhooking import Settings
+    from optsched.kube.serving.http import Address
+    from optsched.kube.webhook.process import Settings
 
     namespace = given["webhook_namespace"]
     return Settings(
@@ -306,7 +306,7 @@ def _names(service: str, namespace: str, url: str) -> list[str]:
 
 
 def _files(given: Mapping[str, Any]) -> Files | None:
-    from optsched.kube.trust import Files
+    from optsched.kube.serving.certificate_sources import Files
 
     certificate, key = given["tls_cert_file"], given["tls_private_key_file"]
     if certificate is None and key is None:

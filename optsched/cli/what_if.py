@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from optsched.cli.picture import Cluster
     from optsched.cli.rehearsal import Rehearsed
     from optsched.cluster.booking import Booking
-    from optsched.kube.client import Client
-    from optsched.kube.ports import Raw
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.interfaces import Raw
     from optsched.policy.policy import Policy
     from optsched.study.whatif import Answers
 

@@ -1,7 +1,6 @@
-"""The live cluster: the only room that speaks to an API server.
+"""The live cluster: the only package that speaks to an API server.
 
-`client` carries requests, `watch` and `cache` turn what a server tells into snapshots, `binder`,
-`status` and `events` carry out what a session decided, `lease` says who may, `server` shows how it
-goes, and `scheduler` runs all of them. `controllers` does the same for `optsched.controllers`, with
-`store` for what they see, `workqueue` for what is to be looked at and `effects` for what they want.
+`client` sends requests, `reflector` lists and watches, `cache` turns what is watched into
+snapshots, `scheduler`, `controllers` and `webhook` are the three processes, `serving` shows their
+health and metrics, and `runtime` holds what they share.
 """

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from optsched.api.kinds import JOB, POD, QUEUE, Ref
 from optsched.cli.main import main
 from optsched.formats.text import Document, read_yaml
-from optsched.kube import client
-from optsched.kube.errors import AlreadyExists, Conflict, NotFound
-from optsched.kube.ports import Page
-from optsched.kube.selection import EVERYTHING, Selection
+from optsched.kube.client import client
+from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
+from optsched.kube.client.interfaces import Page
+from optsched.kube.client.selection import EVERYTHING, Selection
 from tests.kube.fakes import FakeApi
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from click.testing import Result
 
     from optsched.api.kinds import Kind
-    from optsched.kube.errors import KubeError
-    from optsched.kube.ports import Raw
+    from optsched.kube.client.errors import KubeError
+    from optsched.kube.client.interfaces import Raw
 
 CONTEXT = "team-a"
 """The namespace of the current context."""

@@ -12,14 +12,14 @@ from optsched.cli.controllers import CONFIG, GRAMMAR
 from optsched.cli.flags import translate
 from optsched.cli.main import main
 from optsched.controllers import hypernode
-from optsched.kube import controlling
-from optsched.kube.lease import Election, LeaseTimes
-from optsched.kube.metrics_server import SecureMetrics
-from optsched.kube.server import Address
-from optsched.kube.trust import Files
+from optsched.kube.controllers import process as controlling
+from optsched.kube.runtime.leader_election import Election, LeaseTimes
+from optsched.kube.serving.certificate_sources import Files
+from optsched.kube.serving.http import Address
+from optsched.kube.serving.metrics_server import SecureMetrics
 
 if TYPE_CHECKING:
-    from optsched.kube.controlling import Settings
+    from optsched.kube.controllers.process import Settings
 
 VOLCANO = (
     "--logtostderr --enable-healthz=true --enable-metrics=true --leader-elect=false "

@@ -14,7 +14,7 @@ from optsched.cli import legacy
 from optsched.cli.commands import CODES, MEANINGS, codes_of
 from optsched.cli.main import main
 from optsched.cli.solving import solve_one
-from optsched.kube.errors import Conflict, Forbidden, KubeError, NotFound, ServerFault
+from optsched.kube.client.errors import Conflict, Forbidden, KubeError, NotFound, ServerFault
 from optsched.session.session import NOTHING
 from tests.cli.clusters import CONTEXT, FakeCluster, job, pod, queue
 from tests.cli.test_flows import obj

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import COMMAND, JOB, NAMESPACE, Ref
-from optsched.kube.errors import Forbidden, NotFound, Rejected, Unreachable
+from optsched.kube.client.errors import Forbidden, NotFound, Rejected, Unreachable
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, job, optsched
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from optsched.cli.errors import show_crash
 from optsched.cli.logs import set_up_logging
 from optsched.cli.main import main
 from optsched.formats.text import read_yaml, write_yaml
-from optsched.kube.errors import Rejected
+from optsched.kube.client.errors import Rejected
 from optsched.units.plaintext import is_plain, printable, write_json
 from tests.cli.clusters import CONTEXT, FakeCluster, job, pod, queue, values
 from tests.cli.test_gpu_hours import FAILURES, PICTURE

@@ -12,7 +12,7 @@ from optsched.api.events import EventType
 from optsched.api.kinds import POD, Ref
 from optsched.cli.logs import PlainFormatter
 from optsched.cli.screen import PlainConsole, echo
-from optsched.kube.events import Note, event_of
+from optsched.kube.runtime.events import Note, event_of
 from optsched.units.plaintext import printable
 
 EVIL = "a\x1b[31m\x9b2Jb\rc\nd\u202ee\x07"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optsched.api.kinds import COMMAND, QUEUE, Ref
 from optsched.cli.columns import in_tree, name_of
 from optsched.cli.queue import why_not_deleted
-from optsched.kube.errors import Forbidden, Unreachable
+from optsched.kube.client.errors import Forbidden, Unreachable
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, optsched, queue, values
 
 if TYPE_CHECKING:

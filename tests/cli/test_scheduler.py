@@ -13,19 +13,19 @@ import pytest
 from optsched.cli.flags import translate
 from optsched.cli.scheduler import GRAMMAR
 from optsched.cluster.shards import Sharding, ShardMode
-from optsched.kube import live
-from optsched.kube.client import ConfigError
-from optsched.kube.lease import Election, LeaseTimes
-from optsched.kube.metrics_server import SecureMetrics
-from optsched.kube.server import Address
-from optsched.kube.trust import Files
+from optsched.kube.client.client import ConfigError
+from optsched.kube.runtime.leader_election import Election, LeaseTimes
+from optsched.kube.scheduler import process as live
+from optsched.kube.serving.certificate_sources import Files
+from optsched.kube.serving.http import Address
+from optsched.kube.serving.metrics_server import SecureMetrics
 from optsched.policy.policy import SolverKind
 from tests.cli.served import Served, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.kube.live import Settings
+    from optsched.kube.scheduler.process import Settings
 
 
 Command: TypeAlias = "Served[Settings]"

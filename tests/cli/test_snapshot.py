@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from optsched.cli.main import main
 from optsched.formats.instances import read_instance
-from optsched.kube import client
-from optsched.kube.errors import Forbidden
+from optsched.kube.client import client
+from optsched.kube.client.errors import Forbidden
 from tests.formats.objects import group, node, pod
 from tests.kube.fakes import FakeApi
 

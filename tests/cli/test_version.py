@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from optsched import __version__
 from optsched.cli.main import COMMANDS, main
 from optsched.cli.version import kubectl_complete
-from optsched.kube.errors import Unreachable
+from optsched.kube.client.errors import Unreachable
 from tests.cli.clusters import CONTEXT, FakeCluster, job, optsched, queue
 
 if TYPE_CHECKING:

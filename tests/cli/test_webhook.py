@@ -9,18 +9,18 @@ import pytest
 
 from optsched.admission.services import DEFAULT_PATHS
 from optsched.api.kinds import SECRET
-from optsched.kube import webhooking
-from optsched.kube.client import ConfigError
-from optsched.kube.metrics_server import SecureMetrics
-from optsched.kube.ports import Ref
-from optsched.kube.server import Address
-from optsched.kube.trust import Files
+from optsched.kube.client.client import ConfigError
+from optsched.kube.client.interfaces import Ref
+from optsched.kube.serving.certificate_sources import Files
+from optsched.kube.serving.http import Address
+from optsched.kube.serving.metrics_server import SecureMetrics
+from optsched.kube.webhook import process as webhooking
 from tests.cli.served import Served, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optsched.kube.webhooking import Settings
+    from optsched.kube.webhook.process import Settings
 
 
 Command: TypeAlias = "Served[Settings]"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import CONFIG_MAP, JOB, POD, Ref
-from optsched.kube.errors import Forbidden
+from optsched.kube.client.errors import Forbidden
 from tests.cli.clusters import CONTEXT, FakeCluster, cluster, optsched, values
 from tests.formats.objects import node
 from tests.formats.objects import queue as bare_queue

@@ -11,7 +11,7 @@ from optsched.cli.controllers import LOCK_NAME, controllers
 from optsched.controllers.job.plugins.base import KeyPair
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.registry import Options, all_controllers
-from optsched.kube.controller_metrics import ControllerMetrics
+from optsched.kube.controllers.metrics import ControllerMetrics
 from tests.docs.test_scheduler import flags, names, rows
 from tests.support.pages import ROOT
 

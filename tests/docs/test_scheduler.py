@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from optsched.cli.scheduler import IGNORED, IGNORED_SWITCHES, scheduler
 from optsched.cli.snapshot import snapshot
-from optsched.kube.metrics import Metrics
-from tests.kube.test_metrics import HALF, LARGE, POLICY, decide
+from optsched.kube.scheduler.metrics import Metrics
+from tests.kube.scheduler.test_metrics import HALF, LARGE, POLICY, decide
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:

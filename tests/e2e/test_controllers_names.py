@@ -13,12 +13,12 @@ from optsched.api.kinds import CONFIG_MAP, SECRET
 from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options
 from optsched.controllers.manifests import name_of, namespace_of
-from optsched.kube.client import connect
-from optsched.kube.clock import SystemClock
-from optsched.kube.controller_metrics import ControllerMetrics
-from optsched.kube.controllers import Controllers, Parts
-from optsched.kube.scheduler import AlwaysLeading
-from optsched.kube.waiting import Waiting
+from optsched.kube.client.client import connect
+from optsched.kube.controllers.manager import Controllers, Parts
+from optsched.kube.controllers.metrics import ControllerMetrics
+from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.leader_election import AlwaysLeading
+from optsched.kube.runtime.waiting import Waiting
 from tests.support.api import PATIENCE_S
 from tests.support.livejobs import LiveJob
 from tests.support.vcjobs import KEYS, job, task
@@ -26,7 +26,7 @@ from tests.support.vcjobs import KEYS, job, task
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from optsched.kube.events import Note
+    from optsched.kube.runtime.events import Note
     from tests.support.live import Site
 
 pytestmark = pytest.mark.e2e

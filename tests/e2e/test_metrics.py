@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.kube.certificates import renewed
+from optsched.kube.serving.certificates import renewed
 from optsched.local.files import shipped
 from tests.support.api import until
 from tests.support.live import BEGIN_S, Process

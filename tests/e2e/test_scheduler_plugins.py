@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from optsched.cli.solve import solve
-from tests.kube.test_extender import Service
+from tests.kube.scheduler.test_extender_client import Service
 from tests.support.api import until
 from tests.support.pages import ROOT
 

@@ -20,8 +20,8 @@ from optsched.admission.registration import configuration
 from optsched.admission.services import SERVICE_OF
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.kube.certificates import renewed
-from optsched.kube.webhook import MAX_BODY
+from optsched.kube.serving.certificates import renewed
+from optsched.kube.webhook.server import MAX_BODY
 from optsched.local.processes import run
 from optsched.units import parse_quantity
 from tests.admission.kit import container, job, task, template

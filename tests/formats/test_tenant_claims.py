@@ -10,8 +10,8 @@ from optsched.api import kinds
 from optsched.formats.index import READ_KINDS
 from optsched.formats.pods import DecodeOptions
 from optsched.formats.snapshot import assemble
-from optsched.kube.cache import ClusterCache
-from optsched.kube.watch import Listed
+from optsched.kube.cache.cluster_cache import ClusterCache
+from optsched.kube.reflector.reflector import Listed
 from tests.formats.objects import group, node, pod, queue
 
 CREATED = "2025-06-15T15:00:00Z"

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from optsched.api.kinds import POD
 from optsched.formats.index import READ_KINDS
-from optsched.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from optsched.kube.ports import Page, Ref
-from optsched.kube.waiting import Waiting
-from optsched.kube.watch import Listed
+from optsched.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
+from optsched.kube.client.interfaces import Page, Ref
+from optsched.kube.reflector.reflector import Listed
+from optsched.kube.runtime.waiting import Waiting
 from tests.kube.cluster import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 
     from optsched.api.kinds import Kind
-    from optsched.kube.cache import ClusterCache
-    from optsched.kube.ports import Raw
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.client.interfaces import Raw
 
 
 class FakeClock:

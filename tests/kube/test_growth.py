@@ -12,16 +12,16 @@ from optsched.controllers.job import status as status_module
 from optsched.controllers.job.controller import job_controller
 from optsched.controllers.job.reconcile import Options as JobOptions
 from optsched.controllers.manifests import name_of
-from optsched.kube import controllers as controllers_module
-from optsched.kube import events as events_module
-from optsched.kube import scheduler as module
-from optsched.kube.events import EventBook, Note
-from optsched.kube.ports import Ref
-from optsched.kube.watch import Deleted
+from optsched.kube.client.interfaces import Ref
+from optsched.kube.controllers import manager as controllers_module
+from optsched.kube.reflector.reflector import Deleted
+from optsched.kube.runtime import events as events_module
+from optsched.kube.runtime.events import EventBook, Note
+from optsched.kube.scheduler import loop as module
 from tests.formats.objects import group, node, pod, queue
-from tests.kube.test_controllers import Process, both
-from tests.kube.test_scheduler import Plant, until
-from tests.kube.test_webhook import Hook, following, review
+from tests.kube.controllers.test_manager import Process, both
+from tests.kube.scheduler.test_loop import Plant, until
+from tests.kube.webhook.test_server import Hook, following, review
 from tests.support.memory import MemoryWorld
 from tests.support.memory_server import MemoryServer
 from tests.support.sizes import container_sizes

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optsched.kube.clock import SystemClock
+from optsched.kube.runtime.clock import SystemClock
 from optsched.study.definitions import definition
 from optsched.study.replay import play, read_given
 from optsched.study.reports.curves import shares_of, thinned

@@ -1,0 +1,1 @@
+"""The cluster as domain values, kept up to date from watches."""

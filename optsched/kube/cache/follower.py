@@ -1,0 +1,128 @@
+"""Keeps a cache up to date: a list and a watch for each kind that snapshots are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
+from optsched.kube.client.errors import Forbidden, Gone, NotFound
+from optsched.kube.reflector.reflector import Listed, Reflection, reflect
+from optsched.kube.runtime.outage import Outage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.client.errors import KubeError
+    from optsched.kube.client.interfaces import Source
+    from optsched.kube.runtime.waiting import Waiting
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Carries what watches tell into a cache; `run` has to be running."""
+
+    def __init__(
+        self,
+        source: Source,
+        cache: ClusterCache,
+        waiting: Waiting,
+        on_change: Callable[[], None],
+        on_failure: Callable[[Kind], None],
+        outage: Outage | None = None,
+    ) -> None:
+        """outage: of the process; one of its own unless given."""
+        self._source = source
+        self._cache = cache
+        self._waiting = waiting
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._broken: set[Kind] = set()
+        self._outage = outage or Outage()
+        self._absent: set[Kind] = set()
+        self._stale: set[Kind] = set()
+        self._followed: dict[Kind, asyncio.Task[None]] = {}
+        self._restarts = asyncio.Event()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether all that `refresh` asked for has been listed since."""
+        return not self._stale
+
+    def refresh(self) -> None:
+        """List every kind again that is there, whatever its watch has told.
+
+        A watch may have been silent for a while, and nothing in it says so.
+        """
+        self._stale = set(READ_KINDS) - self._absent
+        self._restarts.set()
+
+    async def run(self) -> None:
+        """Follow every kind until cancelled."""
+        async with asyncio.TaskGroup() as followers:
+            for kind in READ_KINDS:
+                self._followed[kind] = followers.create_task(self._follow(kind))
+            while True:
+                await self._restarts.wait()
+                self._restarts.clear()
+                for kind in sorted(self._stale, key=READ_KINDS.index):
+                    self._followed[kind].cancel()
+                    again = self._follow(kind, was_there=True)
+                    self._followed[kind] = followers.create_task(again)
+
+    async def _follow(self, kind: Kind, *, was_there: bool = False) -> None:
+        is_optional = kind in OPTIONAL_KINDS and not was_there
+        absent = (NotFound, Forbidden) if is_optional else ()
+        reflection = Reflection(self._waiting.chance, absent=absent)
+        events = reflect(self._source, kind, reflection, self._waiting.sleep, self._failed)
+        async for event in events:
+            version = self._cache.version
+            self._cache.apply(kind, event)
+            self._works(kind)
+            if isinstance(event, Listed) and event.is_last and kind in self._stale:
+                self._stale.discard(kind)
+                self._on_change()
+            if self._cache.version != version:
+                self._on_change()
+            if isinstance(event, Listed):
+                # A long list is read page by page; others get their turn in between.
+                await asyncio.sleep(0)
+
+    def _works(self, kind: Kind) -> None:
+        self._outage.works(kind)
+        if kind in self._broken or kind in self._absent:
+            self._broken.discard(kind)
+            self._absent.discard(kind)
+            log.info("%s: followed again", kind.plural)
+
+    def _failed(self, kind: Kind, error: KubeError) -> None:
+        if kind in OPTIONAL_KINDS and isinstance(error, NotFound | Forbidden):
+            self._do_without(kind, error)
+            return
+        self._on_failure(kind)
+        if self._outage.is_new(kind, error) and kind not in self._broken:
+            self._broken.add(kind)
+            # That a version is no longer kept is no fault: all is listed again.
+            level = logging.INFO if isinstance(error, Gone) else logging.WARNING
+            log.log(level, "%s: can not be followed: %s", kind.plural, error)
+
+    def _do_without(self, kind: Kind, error: KubeError) -> None:
+        """Go on as if a kind that can not be had had no objects; it is asked for again.
+
+        Rights are looked at before kinds: who has none is not told whether a kind is installed.
+        """
+        self._stale.discard(kind)
+        self._outage.works(kind)
+        if kind in self._absent:
+            return
+        self._absent.add(kind)
+        level = logging.INFO if isinstance(error, NotFound) else logging.WARNING
+        log.log(level, "%s of %s: going on without: %s", kind.plural, kind.api_version, error)
+        version = self._cache.version
+        self._cache.apply(kind, Listed(()))
+        if self._cache.version != version:
+            self._on_change()

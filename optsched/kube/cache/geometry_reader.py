@@ -1,0 +1,85 @@
+"""Reads now and then how GPUs and NPUs may be cut, from the ConfigMap that a policy names."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.kinds import CONFIG_MAP
+from optsched.formats.geometries import NO_TABLE, parse_device_table
+from optsched.kube.client.errors import Forbidden, KubeError, NotFound
+from optsched.kube.client.interfaces import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optsched.formats.geometries import DeviceTable
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.client.interfaces import Api
+    from optsched.kube.runtime.waiting import Waiting
+
+EVERY_S: Final = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class GeometryReader:
+    """Keeps the tables of a cache up to date; `run` has to be running.
+
+    `where` says namespace and name of the ConfigMap, or None where nobody asks for it;
+    `on_change` is called when devices may be cut in other ways than before.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        cache: ClusterCache,
+        waiting: Waiting,
+        where: Callable[[], Where],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._waiting = waiting
+        self._where = where
+        self._on_change = on_change
+        self._told = ""
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            await self.step()
+            await self._waiting.sleep(EVERY_S)
+
+    async def step(self) -> None:
+        """Read once; what can not be read now leaves everything as it is."""
+        where = self._where()
+        if where is None:
+            return
+        try:
+            obj = await self._api.read(Ref(CONFIG_MAP, *where))
+        except (NotFound, Forbidden) as e:
+            self._tell(f"no tables of devices: {e}")
+            self._set(NO_TABLE)
+            return
+        except KubeError as e:
+            self._tell(f"tables of devices not read: {e}")
+            return
+        table, errors = parse_device_table(obj)
+        name = "/".join(where)
+        self._tell("; ".join(f"ConfigMap {name}: {error}" for error in errors))
+        self._set(table)
+
+    def _set(self, table: DeviceTable) -> None:
+        before = self._cache.version
+        self._cache.set_device_table(table)
+        if self._cache.version != before:
+            self._on_change()
+
+    def _tell(self, text: str) -> None:
+        if text and text != self._told:
+            log.warning("%s", text)
+        self._told = text
+
+
+Where = tuple[str, str] | None

@@ -1,0 +1,1 @@
+"""Requests to an API server, its errors, and selections of objects."""

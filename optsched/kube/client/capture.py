@@ -1,0 +1,91 @@
+"""A live cluster as the manifests that a snapshot is made of.
+
+Every kind that a scheduler reads is listed once; Secrets, ConfigMaps and all others are not asked
+for. What no scheduler looks at is left out where it is long or could hold a password: who wrote
+which field, manifests as they were applied, and what containers run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import POD
+from optsched.formats.encode import time_manifest
+from optsched.formats.index import OPTIONAL_KINDS, READ_KINDS
+from optsched.kube.client.errors import Gone, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.client.interfaces import Raw, Source
+
+PAGE_SIZE: Final = 500
+TRIES: Final = 3
+"""How often a list is begun again because its pages were not kept long enough."""
+
+_METADATA: Final = frozenset({"managedFields", "resourceVersion", "generation", "selfLink"})
+_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
+_CONTAINER: Final = frozenset({"name", "image", "resources", "ports", "restartPolicy"})
+"""What stays of a container; its command, arguments and environment do not."""
+
+
+async def capture(source: Source, now_ms: int) -> list[Raw]:
+    """The objects of a cluster, to be read by `optsched solve`; raises `KubeError`.
+
+    now_ms: when, as the bundle says in its first object.
+    """
+    found: list[Raw] = [time_manifest(now_ms)]
+    for kind in READ_KINDS:
+        found.extend(_plain(kind, obj) for obj in await _listed(source, kind))
+    return found
+
+
+async def _listed(source: Source, kind: Kind) -> list[Raw]:
+    for _ in range(TRIES - 1):
+        try:
+            return await _pages(source, kind)
+        except Gone:
+            continue
+    return await _pages(source, kind)
+
+
+async def _pages(source: Source, kind: Kind) -> list[Raw]:
+    found: list[Raw] = []
+    token = ""
+    while True:
+        try:
+            page = await source.list_page(kind, PAGE_SIZE, token)
+        except NotFound:
+            if kind in OPTIONAL_KINDS:
+                return []
+            raise
+        found.extend(page.items)
+        token = page.token
+        if not token:
+            return found
+
+
+def _plain(kind: Kind, obj: Raw) -> Raw:
+    """An object without noise; items of a list do not say themselves what they are."""
+    said = {"apiVersion": kind.api_version, "kind": kind.kind}
+    plain = {**said, **obj, "metadata": _metadata(obj["metadata"])}
+    return {**plain, "spec": _pod_spec(obj.get("spec") or {})} if kind == POD else plain
+
+
+def _metadata(meta: Mapping[str, Any]) -> Raw:
+    kept = {name: value for name, value in meta.items() if name not in _METADATA}
+    annotations = kept.pop("annotations", None) or {}
+    plain = {name: value for name, value in annotations.items() if name != _APPLIED}
+    return {**kept, **({"annotations": plain} if plain else {})}
+
+
+def _pod_spec(spec: Mapping[str, Any]) -> Raw:
+    containers = {name: spec[name] for name in _CONTAINERS if spec.get(name)}
+    plain = {name: [_container(each) for each in all_] for name, all_ in containers.items()}
+    return {**spec, **plain}
+
+
+def _container(container: Mapping[str, Any]) -> Raw:
+    return {name: value for name, value in container.items() if name in _CONTAINER}

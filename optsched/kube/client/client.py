@@ -1,0 +1,396 @@
+"""Requests to an API server, on the asyncio side of the official client.
+
+Its configuration is used as it is: kubeconfig files, service accounts, tokens that are renewed,
+verified TLS, proxies; and its connection pool. Its model classes are not: objects stay what `json`
+makes of them, for a pod costs 23 µs that way and up to 737 µs as a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+from urllib.request import getproxies
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from optsched import __version__
+from optsched.api.kinds import POD, collection_path, object_path
+from optsched.kube.client.errors import Garbled, KubeError, Unreachable, error_of
+from optsched.kube.client.interfaces import Page, Ref
+from optsched.kube.client.kubeconfig import mistake_in, unreadable
+from optsched.kube.client.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.client.interfaces import Raw
+
+CONNECTIONS: Final = 128
+"""Open at a time: 64 binds, a watch for each kind, and what is written beside them."""
+
+CONNECT_S: Final = 5.0
+REQUEST_S: Final = 30.0
+BIND_S: Final = 5.0
+"""No longer than a lease outlives its last renewal: a late bind must not meet another leader."""
+
+WATCH_S: Final = 25
+"""After this the server ends a watch, and another one begins. It sends a bookmark just before."""
+
+IDLE_S: Final = 28.0
+"""A watch that is silent for so long is dead: by then it should have ended."""
+
+_JSON: Final = "application/json"
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_HEADERS: Final = {
+    # Nothing is compressed: that would cost the server more CPU than the network costs time.
+    "Accept-Encoding": "identity",
+    "User-Agent": f"optsched/{__version__}",
+}
+_USUAL: Final = aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=CONNECT_S)
+_BINDING: Final = aiohttp.ClientTimeout(total=BIND_S, sock_connect=CONNECT_S)
+_WATCHING: Final = aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=IDLE_S)
+
+
+DEFAULT_NAMESPACE: Final = "default"
+_POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+
+
+class ConfigError(Exception):
+    """Nothing says where the API server is, or what says it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    body: Raw | None = None
+    content: str = _JSON
+    accept: str = _JSON
+    limits: aiohttp.ClientTimeout = _USUAL
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path.partition('?')[0]}"
+
+
+def _ignore(_: str) -> None:
+    """Nobody wants to know."""
+
+
+def warnings_in(headers: Iterable[str]) -> Iterator[str]:
+    """The warnings of an answer (RFC 7234, 5.5): what was accepted although it is not right."""
+    for header in headers:
+        for text in _WARNING.findall(header):
+            yield re.sub(r"\\(.)", r"\1", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a client knows besides the way. namespace: the one meant where none is named."""
+
+    namespace: str = DEFAULT_NAMESPACE
+    on_warning: Callable[[str], None] = _ignore
+
+
+class Client:
+    """One user's way to one API server; made by `connect`."""
+
+    def __init__(self, configuration: Any, access: Access) -> None:  # noqa: ANN401  no types
+        self._configuration = configuration
+        self._access = access
+        self._rest = RESTClientObject(configuration)
+
+    @property
+    def server(self) -> str:
+        """The address of the API server."""
+        return str(self._configuration.host)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that is meant where none is named."""
+        return self._access.namespace
+
+    async def list_page(
+        self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
+    ) -> Page:
+        """See `Source`; selection: which of them."""
+        asked = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
+        path = collection_path(kind, selection.namespace or None)
+        content = await self._json(_Request("GET", f"{path}?{urlencode(asked)}"))
+        meta = content.get("metadata") or {}
+        return Page(
+            items=content.get("items") or (),
+            resource_version=meta.get("resourceVersion", ""),
+            token=meta.get("continue", ""),
+        )
+
+    async def watch_lines(
+        self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
+    ) -> AsyncGenerator[bytes, None]:
+        """See `Source`; selection: which of them."""
+        asked = {
+            "watch": 1,
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": WATCH_S,
+            **selection.query,
+        }
+        path = f"{collection_path(kind, selection.namespace or None)}?{urlencode(asked)}"
+        async with self._answer(_Request("GET", path, limits=_WATCHING)) as answer:
+            # Lines are cut here, because the stream's own readline refuses long ones.
+            rest = b""
+            async for chunk in answer.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line
+
+    async def read(self, ref: Ref) -> Raw:
+        """See `Api`."""
+        return await self._json(_Request("GET", _path(ref)))
+
+    async def read_metadata(self, ref: Ref) -> Raw:
+        """See `DeletingApi`."""
+        return await self._json(_Request("GET", _path(ref), accept=_METADATA))
+
+    async def create(self, ref: Ref, body: Raw) -> Raw:
+        """See `Api`."""
+        path = collection_path(ref.kind, ref.namespace or None)
+        return await self._json(_Request("POST", path, body))
+
+    async def rehearse(self, ref: Ref, body: Raw) -> Raw:
+        """Return the object as it would be created; nothing is stored."""
+        path = collection_path(ref.kind, ref.namespace or None)
+        return await self._json(_Request("POST", f"{path}?dryRun=All", body))
+
+    async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
+        """See `Api`."""
+        return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))
+
+    async def delete(
+        self,
+        ref: Ref,
+        uid: str = "",
+        propagation: str = "Background",
+        grace_s: int | None = None,
+    ) -> Raw:
+        """See `DeletingApi`."""
+        body: Raw = {"propagationPolicy": propagation}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        return await self._json(_Request("DELETE", _path(ref), body))
+
+    async def bind(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        node: str,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        """See `Api`."""
+        path = object_path(POD, namespace, name, "binding")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": name,
+                **({"uid": uid} if uid else {}),
+                **({"annotations": dict(annotations)} if annotations else {}),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self._send(_Request("POST", path, body, limits=_BINDING))
+
+    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
+        """See `Api`."""
+        path = object_path(POD, namespace, name, "eviction")
+        wanted = {"uid": uid, "resourceVersion": version}
+        held = {name: value for name, value in wanted.items() if value}
+        only = {"deleteOptions": {"preconditions": held}} if held else {}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            **only,
+        }
+        await self._send(_Request("POST", path, body, limits=_BINDING))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._rest.close()
+
+    async def _json(self, request: _Request) -> Raw:
+        raw = await self._send(request)
+        try:
+            found = json.loads(raw)
+        except (ValueError, RecursionError) as e:
+            raise Garbled(f"{request}: the answer is not JSON") from e
+        if not isinstance(found, dict):
+            raise Garbled(f"{request}: the answer is not an object")
+        return found
+
+    async def _send(self, request: _Request) -> bytes:
+        async with self._answer(request) as answer:
+            return await answer.read()
+
+    @asynccontextmanager
+    async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a request, its body still to be read; raises KubeError."""
+        with _translated(request):
+            answer = await self._rest.request(
+                request.method,
+                f"{self._configuration.host}{request.path}",
+                headers=await self._headers(request),
+                body=request.body,
+                _request_timeout=request.limits,
+            )
+            response: aiohttp.ClientResponse = answer.response
+            try:
+                await _check(response)
+                for warning in warnings_in(response.headers.getall("Warning", ())):
+                    self._access.on_warning(warning)
+                yield response
+            finally:
+                response.release()
+
+    async def _headers(self, request: _Request) -> dict[str, str]:
+        headers = {"Content-Type": request.content, "Accept": request.accept, **_HEADERS}
+        settings = await self._configuration.auth_settings()
+        for setting in settings.values():
+            headers[setting["key"]] = setting["value"]
+        return headers
+
+
+@asynccontextmanager
+async def connect(
+    kubeconfig: str = "", server: str = "", on_warning: Callable[[str], None] = _ignore
+) -> AsyncIterator[Client]:
+    """A client, and the renewal of its credentials where they need one.
+
+    kubeconfig: a file; empty for what KUBECONFIG names, else the pod's own service account, else
+    `~/.kube/config`. server: its address, if not the one that is written there. on_warning: told
+    of what the server has to say besides its answers. Raises ConfigError.
+    """
+    configuration = Configuration()
+    configuration.connection_pool_maxsize = CONNECTIONS
+    # To look for proxies and .netrc at each request takes more CPU than the request itself.
+    configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
+    loader = None
+    if not server or _says_how(kubeconfig):
+        loader = await _load(configuration, kubeconfig, server)
+    configuration.host = server.rstrip("/") or configuration.host
+    try:
+        client = Client(configuration, Access(_namespace(loader), on_warning))
+    except (OSError, ValueError) as e:
+        reason = str(getattr(e, "reason", None) or e).replace("_", " ").lower()
+        raise ConfigError(
+            f"{kubeconfig or _places()} can not be used: its certificates or keys: {reason}"
+        ) from e
+    renewal = asyncio.create_task(_renew(loader, configuration))
+    try:
+        yield client
+    finally:
+        renewal.cancel()
+        with suppress(asyncio.CancelledError):
+            await renewal
+        await client.close()
+
+
+async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
+    """Fill a configuration; returns what can renew it, or None."""
+    is_inside = not kubeconfig and _is_in_cluster(os.environ)
+    if not is_inside:
+        problem = unreadable(kubeconfig or _places())
+        if problem:
+            raise ConfigError(problem)
+        problem = mistake_in(kubeconfig or _places(), server)
+        if problem:
+            raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}")
+    try:
+        if is_inside:
+            config.load_incluster_config(client_configuration=configuration)
+            return None
+        return await config.load_kube_config(
+            config_file=kubeconfig or _places(), client_configuration=configuration
+        )
+    except Exception as e:
+        # The package raises whatever it meets in a file that is not as it should be.
+        problem = " ".join(str(e).split())
+        raise ConfigError(f"{kubeconfig or 'kubeconfig'} can not be used: {problem}") from e
+
+
+def _says_how(kubeconfig: str) -> bool:
+    """Whether anything but a server's address says how to reach it."""
+    return bool(kubeconfig) or _is_in_cluster(os.environ) or not unreadable(_places())
+
+
+def _places() -> str:
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
+def _namespace(loader: Any) -> str:  # noqa: ANN401  the package has no types
+    """That of the current context or of the pod; `default` where neither says one."""
+    if loader is not None:
+        return str(loader.current_context["context"].get("namespace") or DEFAULT_NAMESPACE)
+    inside = _is_in_cluster(os.environ) and _POD_NAMESPACE.is_file()
+    return _POD_NAMESPACE.read_text().strip() if inside else DEFAULT_NAMESPACE
+
+
+def _is_in_cluster(environment: Mapping[str, str]) -> bool:
+    return "KUBECONFIG" not in environment and "KUBERNETES_SERVICE_HOST" in environment
+
+
+async def _renew(loader: Any, configuration: Any) -> None:  # noqa: ANN401  no types there
+    """Renew tokens of cloud providers and of plugins; others need no help."""
+    is_plugin = loader is not None and loader._user is not None and "exec" in loader._user
+    if is_plugin or getattr(loader, "provider", None) == "gcp":
+        await config.refresh_token(loader, configuration)
+
+
+def _path(ref: Ref, subresource: str = "") -> str:
+    return object_path(ref.kind, ref.namespace or None, ref.name, subresource)
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    if response.status < 400:
+        return
+    retry_after = response.headers.get("Retry-After", "")
+    raise error_of(response.status, await response.read(), response.reason or "", retry_after)
+
+
+@contextmanager
+def _translated(request: _Request) -> Iterator[None]:
+    """Turn what a connection may raise into `KubeError`."""
+    try:
+        yield
+    except KubeError:
+        raise
+    except TimeoutError as e:
+        raise Unreachable(f"{request}: no answer in time") from e
+    except aiohttp.ClientConnectorError as e:
+        raise Unreachable(f"{request}: {e.host}:{e.port}: {_why_not_connected(e)}") from e
+    except (aiohttp.ClientError, OSError, config.ConfigException) as e:
+        raise Unreachable(f"{request}: {str(e) or type(e).__name__}") from e
+
+
+def _why_not_connected(error: aiohttp.ClientConnectorError) -> str:
+    """In the words of the system, such as `Connection refused`."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return str(error.certificate_error)
+    found = error.os_error
+    is_system = type(found) in (OSError, ConnectionRefusedError) and (found.errno or 0) > 0
+    return os.strerror(found.errno or 0) if is_system else str(found.strerror or found)

@@ -1,0 +1,1 @@
+"""The controller process: watches, workers, and the executor of effects."""

@@ -1,0 +1,373 @@
+"""The shell around controllers: follow, decide, carry out, tell.
+
+What a watch or one of our own writes changes wakes keys; each key is decided on by one worker at a
+time, from what is known by then, and its effects are carried out before it is looked at again. All
+of it may end at any moment: whoever comes next looks at everything once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from optsched.api.kinds import LEASE, POD_GROUP, QUEUE
+from optsched.controllers.controller import scopes_of
+from optsched.controllers.effects import Again, PatchStatus
+from optsched.controllers.figures import groups_by_phase
+from optsched.controllers.manifests import ref_of, uid_of
+from optsched.kube.client.errors import Gone, KubeError, NotFound
+from optsched.kube.client.selection import Selection
+from optsched.kube.controllers.executor import Executor, Stale, Surroundings
+from optsched.kube.controllers.port_probe import is_answered
+from optsched.kube.controllers.ufm_client import FabricReader
+from optsched.kube.reflector.object_store import Store
+from optsched.kube.reflector.reflector import Listed, Reflection, reflect
+from optsched.kube.reflector.selected import Narrow
+from optsched.kube.runtime.outage import Outage
+from optsched.kube.runtime.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+
+    from optsched.api.kinds import Kind, Ref
+    from optsched.api.podgroup import PodGroupPhase
+    from optsched.controllers.controller import Controller, Scope
+    from optsched.controllers.effects import Effect, Effects, Question
+    from optsched.kube.client.interfaces import DeletingApi, Raw
+    from optsched.kube.client.selection import Selecting
+    from optsched.kube.controllers.metrics import ControllerMetrics
+    from optsched.kube.runtime.events import EventRecorder, Note
+    from optsched.kube.runtime.leader_election import Leadership
+    from optsched.kube.runtime.waiting import Waiting
+    from optsched.session.ports import Clock
+
+WORKERS: Final = 64
+"""Keys that are worked on at once; they mostly wait for the server."""
+
+LOOK_S: Final = 0.2
+"""How often it is asked whether this process leads."""
+
+NUMBERS_EVERY_S: Final = 2.0
+"""How often a status is written that may wait."""
+
+TELL_AFTER: Final = 5
+"""Failures in a row of one key after which the log says so."""
+
+_REMEMBERED: Final = 256
+"""Objects of which it is known when their status was written, before old ones are forgotten."""
+
+Key: TypeAlias = "tuple[int, Ref]"
+"""Which controller, and which of its objects."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What controllers work with; each part is run by whoever made it.
+
+    reads_again: whether all is listed again when this process becomes the leader.
+    """
+
+    source: Selecting
+    api: DeletingApi
+    events: EventRecorder
+    metrics: ControllerMetrics
+    leadership: Leadership
+    clock: Clock
+    waiting: Waiting
+    is_answered: Callable[[Question], Awaitable[bool]] = is_answered
+    reads_again: bool = False
+    outage: Outage = field(default_factory=Outage)
+
+
+class Controllers:
+    """Runs controllers; `run` has to be running for anything to be done."""
+
+    def __init__(self, controllers: Sequence[Controller], parts: Parts) -> None:
+        self._controllers = tuple(controllers)
+        self._parts = parts
+        kinds = dict.fromkeys(kind for each in controllers for kind in _in_order(each.kinds))
+        indexes = [index for each in controllers for index in each.indexes]
+        self.store = Store(kinds, indexes, parts.clock, self._changed, scopes_of(controllers))
+        self._interested: dict[Kind, list[int]] = {
+            kind: [i for i, each in enumerate(controllers) if kind in (each.kind, *each.wakes)]
+            for kind in kinds
+        }
+        around = Surroundings(
+            listener=self,
+            may_write=lambda: self._leads and parts.leadership.is_leading,
+            is_answered=parts.is_answered,
+            ask_fabric=FabricReader(parts.api, parts.clock).ask,
+        )
+        self._executor = Executor(parts.api, self.store, around)
+        self._queue: WorkQueue[Key] = WorkQueue(parts.waiting.chance)
+        self._leads = False
+        self._written_s: dict[Ref, float] = {}
+        self._late_s: dict[Ref, float] = {}
+        """Objects whose status waits to be written, and since when."""
+        self._stopping = asyncio.Event()
+        self._broken: set[tuple[Kind, Scope]] = set()
+        self._absent: set[tuple[Kind, Scope]] = set()
+        self._stale: set[tuple[Kind, Scope]] = set()
+        """What has to be listed before this process works, after it has become the leader."""
+        self._follows: dict[tuple[Kind, Scope], asyncio.Task[None]] = {}
+        parts.metrics.watch_depth(lambda: len(self._queue))
+        parts.metrics.watch_groups(self._groups)
+
+    # --- what others see -------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End after what is under way."""
+        self._stopping.set()
+
+    def trouble(self) -> str:
+        """See `server.Probes`: the loop that answers is the loop that works."""
+        return ""
+
+    def unready(self) -> str:
+        """See `server.Probes`: a standby is ready, too."""
+        missing = self.store.unsynced()
+        return f"not listed yet: {', '.join(missing)}" if missing else ""
+
+    def may_tell(self, note: Note) -> bool:
+        """Whether this process works and the object of a note is known to exist."""
+        leads = self._leads and self._parts.leadership.is_leading
+        return leads and self.is_there(note.about, note.uid)
+
+    def is_there(self, about: Ref, uid: str) -> bool:
+        """Whether an object is known to exist; of kinds of which it is not known, they do."""
+        if about.kind not in self.store.kinds or self.store.is_narrow(about.kind):
+            return True
+        known = self.store.get(about.kind, about.namespace, about.name)
+        return known is not None and uid in ("", uid_of(known))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was asked for is done."""
+        return self._queue.is_idle
+
+    def _groups(self) -> Mapping[PodGroupPhase, Mapping[str, int]]:
+        """PodGroups by phase and queue; nothing where another process tells it."""
+        is_known = self._leads and {QUEUE, POD_GROUP} <= set(self.store.kinds)
+        return groups_by_phase(self.store) if is_known else {}
+
+    # --- running ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow and work until stopped."""
+        async with asyncio.TaskGroup() as group:
+            for kind in self.store.kinds:
+                for scope in self.store.scopes(kind):
+                    self._follows[kind, scope] = group.create_task(self._follow(kind, scope))
+            tasks = [group.create_task(self._work()) for _ in range(WORKERS)]
+            tasks.append(group.create_task(self._watch_leadership(group)))
+            await self._stopping.wait()
+            for task in (*tasks, *self._follows.values()):
+                task.cancel()
+
+    async def _watch_leadership(self, group: asyncio.TaskGroup) -> None:
+        known_term = 0
+        while True:
+            term = self._parts.leadership.term
+            if term != known_term and self._leads:
+                # Also where it leads again by now: what was to be written meanwhile was not.
+                self._stop_leading()
+            if term not in (0, known_term) and self.store.is_synced and self._parts.reads_again:
+                self._refresh(group)
+            known_term = term
+            leads = term != 0 and self.store.is_synced and not self._stale
+            if leads and not self._leads:
+                self._leads = True
+                self._parts.metrics.leading.set(True)
+                self._begin()
+            await self._parts.waiting.sleep(LOOK_S)
+
+    def _refresh(self, group: asyncio.TaskGroup) -> None:
+        """List all again: a watch may have been silent, and what the last leader did is unknown."""
+        self._stale = self._follows.keys() - self._absent
+        for kind, scope in self._stale:
+            self._follows[kind, scope].cancel()
+            again = self._follow(kind, scope, was_there=True)
+            self._follows[kind, scope] = group.create_task(again)
+
+    def _begin(self) -> None:
+        log.info(
+            "this process works: %s", ", ".join(dict.fromkeys(c.name for c in self._controllers))
+        )
+        for kind in self.store.kinds:
+            for obj in self.store.listed(kind):
+                self._wake(kind, (obj,))
+
+    def _stop_leading(self) -> None:
+        self._leads = False
+        self._parts.metrics.leading.set(False)
+        # Where the server is away that has been reported.
+        level = logging.INFO if self._parts.outage.is_on else logging.WARNING
+        log.log(level, "another process may work from now on")
+        self._parts.outage.keep(lambda about: about == LEASE or about in self._follows)
+        self._queue.clear()
+        self._late_s.clear()
+
+    # --- following -------------------------------------------------------------------------------
+
+    async def _follow(self, kind: Kind, scope: Scope, *, was_there: bool = False) -> None:
+        waiting = self._parts.waiting
+        source = Narrow(self._parts.source, _selection(scope))
+        failed = partial(self._failed, scope)
+        reflection = Reflection(waiting.chance, absent=() if was_there else (NotFound,))
+        async for event in reflect(source, kind, reflection, waiting.sleep, failed):
+            self.store.apply(kind, event, scope)
+            self._parts.outage.works((kind, scope))
+            self._absent.discard((kind, scope))
+            if isinstance(event, Listed) and event.is_last:
+                self._stale.discard((kind, scope))
+            if (kind, scope) in self._broken:
+                self._broken.discard((kind, scope))
+                log.info("%s: followed again", kind.plural)
+            if isinstance(event, Listed):
+                # A long list is read page by page; others get their turn in between.
+                await asyncio.sleep(0)
+
+    def _failed(self, scope: Scope, kind: Kind, error: KubeError) -> None:
+        self._parts.metrics.watch_failed(kind.plural)
+        is_new = self._parts.outage.is_new((kind, scope), error)
+        if (kind, scope) in self._broken or not is_new:
+            return
+        self._broken.add((kind, scope))
+        # That a version is no longer kept is no fault: all is listed again.
+        level = logging.INFO if isinstance(error, Gone) else logging.WARNING
+        log.log(level, "%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
+        if isinstance(error, NotFound) and kind.plural in self.store.unsynced():
+            # A kind that is not installed has no objects; it is asked for again. One that was
+            # there has only been lost by a server that is starting.
+            self._absent.add((kind, scope))
+            self.store.apply(kind, Listed(()), scope)
+
+    def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
+        if self._leads:
+            self._wake(kind, [obj for obj in (before, after) if obj is not None])
+
+    def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
+        """objs: an object as it is, or before and after a change."""
+        for number in self._interested[kind]:
+            controller = self._controllers[number]
+            facet = controller.facets.get(kind)
+            if facet is not None and len(objs) > 1 and facet(objs[0]) == facet(objs[1]):
+                continue
+            for obj in objs:
+                for ref in self._woken(controller, kind, obj):
+                    self._queue.add((number, ref))
+
+    def _woken(self, controller: Controller, kind: Kind, obj: Raw) -> list[Ref]:
+        """What of a controller an object wakes; a mistake there must not end the process."""
+        found = [ref_of(kind, obj)] if kind == controller.kind else []
+        wakes = controller.wakes.get(kind)
+        if wakes is None:
+            return found
+        try:
+            return [*found, *wakes(obj, self.store)]
+        except Exception:
+            log.exception("%s: what %s wakes is not known", controller.name, ref_of(kind, obj))
+            self._parts.metrics.looked(controller.name, "error")
+            return found
+
+    # --- working ---------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            if not self._leads:
+                self._queue.done(key)
+                continue
+            await self._look(key)
+            # Where there was nothing to write nobody else has had a turn.
+            await asyncio.sleep(0)
+
+    async def _look(self, key: Key) -> None:
+        controller, ref = self._controllers[key[0]], key[1]
+        began_s = self._parts.clock.monotonic()
+        try:
+            effects = self._due(controller.decide(ref, self.store), ref, began_s)
+            log.debug("%s %s: %d things to do", controller.name, ref, len(effects))
+            agains = await self._executor.carry_out(effects)
+        except Stale as e:
+            log.debug("%s %s: %s", controller.name, ref, e)
+            self._again(key, "stale")
+            return
+        except KubeError as e:
+            self._report(key, e)
+            return
+        except Exception:
+            # A mistake in one object must not keep the others from being looked at.
+            log.exception("%s %s: failed", controller.name, ref)
+            self._again(key, "error")
+            return
+        self._queue.done(key)
+        self._parts.outage.works(key)
+        for again in agains:
+            self._queue.add_after((key[0], again.key or ref), again.after_s)
+        seconds = self._parts.clock.monotonic() - began_s
+        self._parts.metrics.looked(controller.name, "done", seconds)
+
+    def _due(self, effects: Effects, ref: Ref, now_s: float) -> Effects:
+        """The effects, but for a status that may wait for what is likely to follow."""
+        if not any(isinstance(effect, PatchStatus) for effect in effects):
+            self._late_s.pop(ref, None)
+        return tuple(self._due_or_again(effect, now_s) for effect in effects)
+
+    def _due_or_again(self, effect: Effect, now_s: float) -> Effect:
+        if not isinstance(effect, PatchStatus):
+            return effect
+        if effect.may_wait_s:
+            due_s = self._late_s.setdefault(effect.ref, now_s) + effect.may_wait_s
+            if effect.ref in self._written_s:
+                due_s = max(due_s, self._written_s[effect.ref] + NUMBERS_EVERY_S)
+            if now_s < due_s:
+                return Again(due_s - now_s)
+        self._late_s.pop(effect.ref, None)
+        self._written_s[effect.ref] = now_s
+        if len(self._written_s) > _REMEMBERED:
+            since_s = now_s - NUMBERS_EVERY_S
+            self._written_s = {ref: at_s for ref, at_s in self._written_s.items() if at_s > since_s}
+        return effect
+
+    def _report(self, key: Key, error: KubeError) -> None:
+        failures = self._again(key, "refused")
+        if not self._parts.outage.is_new(key, error):
+            return
+        if failures in (1, TELL_AFTER) or failures % 100 == 0:
+            name = self._controllers[key[0]].name
+            log.warning("%s %s: not done yet, tried %d times: %s", name, key[1], failures, error)
+
+    def _again(self, key: Key, result: str) -> int:
+        self._parts.metrics.looked(self._controllers[key[0]].name, result)
+        return self._queue.failed(key)
+
+    # --- what the executor tells -----------------------------------------------------------------
+
+    def wrote(self, verb: str, plural: str) -> None:
+        """See `effects.Listener`."""
+        self._parts.metrics.wrote(verb, plural)
+
+    def note(self, note: Note) -> None:
+        """See `effects.Listener`."""
+        self._parts.events.note(note)
+
+
+def _selection(scope: Scope) -> Selection:
+    fields = f"metadata.name={scope.name}" if scope.name else ""
+    return Selection(scope.namespace, scope.label, fields)
+
+
+def _in_order(kinds: Iterable[Kind]) -> list[Kind]:
+    return sorted(kinds, key=lambda kind: (kind.group, kind.kind))

@@ -1,0 +1,125 @@
+"""Asks NVIDIA UFM over HTTP what a fabric is made of, with the credentials of a Secret."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+
+from optsched.api.kinds import SECRET
+from optsched.controllers.effects import FabricAnswer
+from optsched.controllers.ufm import PATH, UfmError, read_links
+from optsched.kube.client.errors import KubeError
+from optsched.kube.client.interfaces import Ref
+
+if TYPE_CHECKING:
+    from optsched.controllers.effects import Fabric
+    from optsched.controllers.ufm import Link
+    from optsched.kube.client.interfaces import Api
+    from optsched.session.ports import Clock
+
+ANSWER_S: Final = 30.0
+"""How long it may take, as in Volcano."""
+
+MOST_BYTES: Final = 100 * 2**20
+"""The longest answer that is read, as in Volcano."""
+
+_OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    username: str
+    password: str
+    authority: str = ""
+
+    @property
+    def basic(self) -> str:
+        """As a header has them (RFC 7617)."""
+        pair = f"{self.username}:{self.password}".encode()
+        return f"Basic {b64encode(pair).decode()}"
+
+
+class _NoAnswer(Exception):
+    """Why there is no answer; holds nothing of the credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class FabricReader:
+    """Asks fabrics; whatever goes wrong becomes a part of the answer."""
+
+    api: Api
+    clock: Clock
+
+    async def ask(self, fabric: Fabric) -> FabricAnswer:
+        """What a fabric is made of, or why nobody knows."""
+        try:
+            links = await self._links(fabric)
+        except (_NoAnswer, UfmError, KubeError) as e:
+            return FabricAnswer(self.clock.now_ms(), problem=f"{fabric.url}: {e}")
+        return FabricAnswer(self.clock.now_ms(), links)
+
+    async def _links(self, fabric: Fabric) -> tuple[Link, ...]:
+        body = await _get(fabric, await self._credentials(fabric))
+        # Fabrics of thousands of hosts are read for a second.
+        return await asyncio.to_thread(read_links, body)
+
+    async def _credentials(self, fabric: Fabric) -> _Credentials:
+        ref = Ref(SECRET, *fabric.secret)
+        data = (await self.api.read(ref)).get("data") or {}
+        try:
+            texts = {key: b64decode(data.get(key) or "").decode() for key in _KEYS}
+        except ValueError as e:
+            raise _NoAnswer(f"{ref} can not be read: it is no text") from e
+        lacking = [key for key in ("username", "password") if not texts[key]]
+        if lacking:
+            raise _NoAnswer(f"{ref} has no {' and no '.join(lacking)}")
+        return _Credentials(*(texts[key] for key in _KEYS))
+
+
+_KEYS: Final = ("username", "password", "ca.crt")
+
+
+async def _get(fabric: Fabric, credentials: _Credentials) -> bytes:
+    try:
+        tls = _trusting(fabric, credentials)
+        async with (
+            asyncio.timeout(ANSWER_S),
+            aiohttp.ClientSession() as session,
+            session.get(
+                f"{fabric.url}{PATH}",
+                headers={"Authorization": credentials.basic},
+                ssl=tls,
+                allow_redirects=False,
+            ) as answer,
+        ):
+            if answer.status != _OK:
+                raise _NoAnswer(f"it answers {answer.status} {answer.reason}")
+            return await _body(answer)
+    except TimeoutError as e:
+        raise _NoAnswer(f"no answer within {ANSWER_S:g} s") from e
+    except (aiohttp.ClientError, OSError, ValueError) as e:
+        raise _NoAnswer(str(e) or type(e).__name__) from e
+
+
+def _trusting(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | bool:
+    """Whose certificates are taken: of the authorities of the system, and of the Secret."""
+    if not fabric.verifies:
+        return False
+    context = ssl.create_default_context()
+    if credentials.authority:
+        context.load_verify_locations(cadata=credentials.authority)
+    return context
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    found = bytearray()
+    async for chunk in answer.content.iter_any():
+        found += chunk
+        if len(found) > MOST_BYTES:
+            raise _NoAnswer(f"its answer is longer than {MOST_BYTES // 2**20} MiB")
+    return bytes(found)

@@ -1,0 +1,342 @@
+"""The objects that controllers look at: what watches tell, and what this process has just written.
+
+What the server answers to a write is kept at once, so that nobody decides on what was there before
+it; an older state that a watch tells later is passed over. So is an object that was deleted, until
+the watch has told that it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from optsched.api.kinds import NODE, Ref
+from optsched.controllers.controller import WHOLE
+from optsched.controllers.manifests import controller_of, name_of, namespace_of, uid_of, version_of
+from optsched.formats.recent import Recent
+from optsched.kube.reflector.reflector import Deleted, Listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.controllers.controller import Scope
+    from optsched.controllers.effects import Fabric, FabricAnswer, Question
+    from optsched.controllers.world import Index
+    from optsched.kube.client.interfaces import Raw
+    from optsched.kube.reflector.reflector import WatchEvent
+    from optsched.session.ports import Clock
+
+    OnChange = Callable[[Kind, Raw | None, Raw | None], None]
+
+
+log = logging.getLogger(__name__)
+
+ANSWERS: Final = 10_000
+"""Questions whose answers are remembered."""
+
+
+REMEMBERED: Final = 2_000
+"""How many objects that are gone are remembered, of each kind; an answer is late by moments."""
+
+
+STRANGERS: Final = 10_000
+"""How many objects are remembered that have names which were wanted, and that nobody follows."""
+
+KNOWN_MS: Final = 8000
+"""How long they are; nobody tells when such a name is free."""
+
+
+_Key: TypeAlias = tuple[str, str]
+"""Namespace and name."""
+
+_Place: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
+"""A way to find objects, and the word under which one is found."""
+
+
+class _Objects:
+    """The objects of one kind, and the ways to find them."""
+
+    def __init__(self, indexes: Iterable[Index], scopes: tuple[Scope, ...]) -> None:
+        self.scopes = scopes
+        self.by_namespace: dict[str, dict[str, Raw]] = {}
+        self.by_owner: dict[str, dict[_Key, Raw]] = {}
+        self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
+        self._found_by: dict[_Key, tuple[_Place, ...]] = {}
+        """Where each object is found, so that nothing is reckoned twice."""
+        self.deleted: set[str] = set()
+        """UIDs of what this process has deleted and a watch has not yet told to be gone."""
+        self.ended: dict[str, None] = {}
+        """UIDs of what a watch has told to be gone, the last ones: answers may come after it."""
+        self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
+        """What is in the lists that are being read."""
+        self.synced: set[Scope] = set()
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that is followed has been listed."""
+        return len(self.synced) == len(self.scopes)
+
+    def get(self, namespace: str, name: str) -> Raw | None:
+        return self.by_namespace.get(namespace, {}).get(name)
+
+    def keep(self, obj: Raw) -> Raw | None:
+        """Keep an object; returns the one that was there."""
+        key = (namespace_of(obj), name_of(obj))
+        before = self.get(*key)
+        if before is not None:
+            self._leave(key)
+        self.by_namespace.setdefault(key[0], {})[key[1]] = obj
+        places = self._found_by[key] = tuple(self._places(obj))
+        for words, word in places:
+            words.setdefault(word, {})[key] = obj
+        return before
+
+    def drop(self, namespace: str, name: str) -> Raw | None:
+        before = self.get(namespace, name)
+        if before is None:
+            return None
+        self._leave((namespace, name))
+        del self.by_namespace[namespace][name]
+        if not self.by_namespace[namespace]:
+            del self.by_namespace[namespace]
+        return before
+
+    def end(self, uid: str) -> None:
+        """Remember that an object is gone for good."""
+        self.deleted.discard(uid)
+        self.ended[uid] = None
+        if len(self.ended) > REMEMBERED:
+            del self.ended[next(iter(self.ended))]
+
+    def names(self) -> list[_Key]:
+        return [(space, name) for space, objs in self.by_namespace.items() for name in objs]
+
+    def _leave(self, key: _Key) -> None:
+        for words, word in self._found_by.pop(key, ()):
+            found = words.get(word)
+            if found is not None:
+                found.pop(key, None)
+                if not found:
+                    del words[word]
+
+    def _places(self, obj: Raw) -> Iterable[_Place]:
+        owner = controller_of(obj)
+        if owner is not None:
+            yield self.by_owner, str(owner.get("uid"))
+        for index, words in self.indexed.items():
+            for word in _values(index, obj):
+                yield words, word
+
+
+def _values(index: Index, obj: Raw) -> tuple[str, ...]:
+    """The words of an object; none where it is not as any object should be."""
+    try:
+        return tuple(index.values(obj))
+    except Exception:
+        log.exception("index %s of %s: %s is passed over", index.name, index.kind, name_of(obj))
+        return ()
+
+
+class Store:
+    """See the module; a `World`."""
+
+    def __init__(
+        self,
+        kinds: Iterable[Kind],
+        indexes: Iterable[Index],
+        clock: Clock,
+        on_change: OnChange,
+        scopes: Mapping[Kind, tuple[Scope, ...]] | None = None,
+    ) -> None:
+        """on_change: told of every change, with the object before and after it.
+
+        scopes: what is followed of a kind, where not all of it; one object may be in several.
+        """
+        every, narrow = tuple(dict.fromkeys(indexes)), scopes or {}
+        self._objects = {
+            kind: _Objects((i for i in every if i.kind == kind), narrow.get(kind, (WHOLE,)))
+            for kind in dict.fromkeys(kinds)
+        }
+        self._clock = clock
+        self._on_change = on_change
+        self._answered: Recent[Question, bool] = Recent(ANSWERS)
+        self._heard: dict[Fabric, FabricAnswer] = {}
+        self._strangers: Recent[Ref, tuple[int, Raw]] = Recent(STRANGERS)
+
+    # --- World -----------------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        """See `World`."""
+        return self._clock.now_ms()
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Raw | None:
+        """See `World`."""
+        return self._objects[kind].get(namespace, name)
+
+    def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Raw]:
+        """See `World`."""
+        spaces = self._objects[kind].by_namespace
+        if namespace is not None:
+            return tuple(spaces.get(namespace, {}).values())
+        return tuple(chain.from_iterable(objs.values() for objs in spaces.values()))
+
+    def owned_by(self, kind: Kind, uid: str) -> Collection[Raw]:
+        """See `World`."""
+        return tuple(self._objects[kind].by_owner.get(uid, {}).values())
+
+    def by(self, index: Index, value: str) -> Collection[Raw]:
+        """See `World`."""
+        return tuple(self._objects[index.kind].indexed[index].get(value, {}).values())
+
+    def stranger(self, kind: Kind, namespace: str, name: str) -> Raw | None:
+        """See `World`."""
+        met_ms, obj = self._strangers.get(Ref(kind, namespace, name)) or (0, None)
+        return obj if self._clock.now_ms() < met_ms + KNOWN_MS else None
+
+    def heard(self, fabric: Fabric) -> FabricAnswer | None:
+        """See `World`."""
+        return self._heard.get(fabric)
+
+    def is_answered(self, question: Question) -> bool:
+        """See `World`."""
+        return self._answered.get(question) is not None
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> Collection[Kind]:
+        """The kinds that are kept."""
+        return self._objects.keys()
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every kind has been listed as a whole."""
+        return all(objects.is_synced for objects in self._objects.values())
+
+    def unsynced(self) -> list[str]:
+        """The kinds that have not been listed yet."""
+        return [kind.plural for kind, objects in self._objects.items() if not objects.is_synced]
+
+    def is_narrow(self, kind: Kind) -> bool:
+        """Whether there may be objects of a kind that nobody follows."""
+        return kind in self._objects and WHOLE not in self._objects[kind].scopes
+
+    def scopes(self, kind: Kind) -> tuple[Scope, ...]:
+        """What is followed of a kind."""
+        return self._objects[kind].scopes
+
+    def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
+        """What the watch of a scope tells."""
+        if isinstance(event, Listed):
+            self._list(kind, event, scope)
+        elif isinstance(event, Deleted):
+            self._left(kind, event.obj)
+        else:
+            self._keep(kind, event.obj)
+
+    def wrote(self, kind: Kind, obj: Raw) -> None:
+        """The server has answered a write with the object as it is now."""
+        objects = self._objects.get(kind)
+        if objects is None or uid_of(obj) in objects.ended:
+            return
+        if any(scope.holds(obj) for scope in objects.scopes):
+            self._keep(kind, obj)
+
+    def met(self, ref: Ref, obj: Raw) -> None:
+        """Somebody has an object of a name that was wanted; obj: its metadata.
+
+        A watch tells of those that are followed.
+        """
+        if not any(scope.holds(obj) for scope in self._objects[ref.kind].scopes):
+            self._strangers.add(ref, (self._clock.now_ms(), obj))
+
+    def answered(self, question: Question) -> None:
+        """Somebody has answered a question."""
+        self._answered.add(question, value=True)
+
+    def hear(self, fabric: Fabric, answer: FabricAnswer) -> None:
+        """A fabric has said what it is made of, or has not; nobody asks for any other than this."""
+        self._heard = {fabric: answer}
+
+    def deleted(self, ref: Ref, uid: str) -> None:
+        """The server has deleted an object; uid: empty for whatever had the name."""
+        objects = self._objects.get(ref.kind)
+        known = None if objects is None else objects.get(ref.namespace, ref.name)
+        if objects is None or known is None or (uid and uid_of(known) != uid):
+            return
+        objects.deleted.add(uid_of(known))
+        self._gone(ref.kind, known)
+
+    def _list(self, kind: Kind, page: Listed, scope: Scope) -> None:
+        objects = self._objects[kind]
+        listed = objects.listed[scope]
+        if page.is_first:
+            listed.clear()
+        for obj in page.items:
+            listed.add((namespace_of(obj), name_of(obj)))
+            self._keep(kind, obj)
+        if not page.is_last:
+            return
+        for key in objects.names():
+            known = objects.get(*key)
+            if known is None or key in listed or not scope.holds(known):
+                continue
+            # Not in the list, but perhaps only because the list is older.
+            if not page.resource_version or not _is_older(page.resource_version, known):
+                objects.end(uid_of(known))
+                self._gone(kind, known)
+        listed.clear()
+        objects.synced.add(scope)
+
+    def _left(self, kind: Kind, obj: Raw) -> None:
+        """An object is gone, or no longer in a scope; the watch of another one may have it still.
+
+        A server tells the second with the version of the change, the first with one of its own.
+        """
+        objects = self._objects[kind]
+        known = objects.get(namespace_of(obj), name_of(obj))
+        is_same = known is not None and uid_of(known) == uid_of(obj)
+        if known is not None and is_same and len(objects.scopes) > 1:
+            others_have_it = any(scope.holds(known) for scope in objects.scopes)
+            if others_have_it and _is_older(version_of(obj), known):
+                return
+        objects.end(uid_of(obj))
+        self._gone(kind, obj)
+
+    def _keep(self, kind: Kind, obj: Raw) -> None:
+        objects = self._objects[kind]
+        meta: dict[str, Any] = obj["metadata"]
+        # Half of an object, and nobody looks at it.
+        meta.pop("managedFields", None)
+        if kind == NODE:
+            # Names of images make up most of a node.
+            obj.pop("status", None)
+        if uid_of(obj) in objects.deleted:
+            return
+        known = objects.get(namespace_of(obj), name_of(obj))
+        if known is not None and _is_older(version_of(obj), known):
+            return
+        before = objects.keep(obj)
+        self._on_change(kind, before, obj)
+
+    def _gone(self, kind: Kind, obj: Raw) -> None:
+        objects = self._objects[kind]
+        known = objects.get(namespace_of(obj), name_of(obj))
+        if known is None or uid_of(known) != uid_of(obj):
+            return
+        objects.drop(namespace_of(obj), name_of(obj))
+        self._on_change(kind, known, None)
+
+
+def _is_older(version: str, known: Raw) -> bool:
+    """Whether what is told has been overtaken by what is known, or is the same.
+
+    Versions of a kind are numbers that count up (KEP-5504); of others nothing is known.
+    """
+    other = version_of(known)
+    if version.isdecimal() and other.isdecimal():
+        return int(version) <= int(other)
+    return version == other

@@ -1,0 +1,61 @@
+"""Watches of a selection: the objects of a kind that match a namespace, labels or fields."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.kube.client.errors import Forbidden, NotFound, Rejected, Unauthorized
+from optsched.kube.client.selection import Selection
+from optsched.kube.reflector.reflector import Deleted, Listed, Reflection, reflect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from optsched.api.kinds import Kind, Ref
+    from optsched.kube.client.errors import KubeError
+    from optsched.kube.client.interfaces import Page, Raw
+    from optsched.kube.client.selection import Selecting
+
+_FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """A `Source` of what is selected."""
+
+    source: Selecting
+    selection: Selection
+
+    async def list_page(self, kind: Kind, limit: int, token: str = "") -> Page:
+        """See `Source`."""
+        return await self.source.list_page(kind, limit, token, self.selection)
+
+    def watch_lines(self, kind: Kind, resource_version: str) -> AsyncGenerator[bytes, None]:
+        """See `Source`."""
+        return self.source.watch_lines(kind, resource_version, self.selection)
+
+
+async def states_of(
+    source: Selecting, ref: Ref, on_failure: Callable[[KubeError], None]
+) -> AsyncIterator[Raw | None]:
+    """The states of one object as they come, for ever; None where it is not there.
+
+    on_failure: told of what may pass, such as a server that is away; it is tried again. Raises
+    `KubeError` for what does not pass.
+    """
+
+    def told(_: Kind, error: KubeError) -> None:
+        if isinstance(error, _FINAL):
+            raise error
+        on_failure(error)
+
+    narrow = Narrow(source, Selection(ref.namespace, fields=f"metadata.name={ref.name}"))
+    reflection = Reflection(lambda: 0.5)
+    async for event in reflect(narrow, ref.kind, reflection, asyncio.sleep, told):
+        if isinstance(event, Listed):
+            for state in event.items or (None,):
+                yield state
+        else:
+            yield None if isinstance(event, Deleted) else event.obj

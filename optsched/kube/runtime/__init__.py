@@ -1,0 +1,1 @@
+"""What the three processes share: leader election, work queues, backoff, events, shutdown."""

@@ -1,0 +1,231 @@
+"""Who of several processes schedules: leader election on a Lease, as client-go does it.
+
+A leader stops to be one, by its own clock, `renew_s` after it began its last successful renewal.
+Others wait `duration_s` after they saw that renewal, so nobody can lead before the old leader has
+stopped, however clocks differ, processes hang or networks break.
+
+`kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, it
+reads the wall clock, writes local times as UTC, dies of a refused connection and never releases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from optsched.api.kinds import LEASE
+from optsched.kube.client.errors import KubeError, NotFound, Unreachable
+from optsched.kube.client.interfaces import Ref
+from optsched.units import format_micro_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.runtime.waiting import Waiting
+    from optsched.session.ports import Clock
+
+_NEVER: Final = -math.inf
+
+
+class Leadership(Protocol):
+    """Whether this process schedules."""
+
+    @property
+    def is_leading(self) -> bool:
+        """Asked before everything that changes the cluster."""
+
+    @property
+    def term(self) -> int:
+        """0 while it does not lead; another number each time that it begins to."""
+
+
+class AlwaysLeading:
+    """Without leader election."""
+
+    is_leading = True
+    term = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """How long a lease lasts, for how long a leader trusts it, and how often it is renewed.
+
+    The defaults are Volcano's. ValueError unless they fall in that order.
+    """
+
+    duration_s: float = 15.0
+    renew_s: float = 10.0
+    retry_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.duration_s > self.renew_s > self.retry_s > 0:
+            raise ValueError(
+                f"a lease of {self.duration_s:g} s, renewed within {self.renew_s:g} s, tried every "
+                f"{self.retry_s:g} s: each has to be longer than the next"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """The lease that decides who of several processes works."""
+
+    namespace: str
+    name: str
+    times: LeaseTimes = field(default_factory=LeaseTimes)
+
+
+class Elector:
+    """One candidate; `run` has to be running for it to become or stay the leader."""
+
+    def __init__(
+        self,
+        api: Api,
+        lock: tuple[str, str],
+        identity: str,
+        times: LeaseTimes,
+        around: tuple[Clock, Waiting],
+    ) -> None:
+        """lock: namespace and name of the lease."""
+        self._api = api
+        self._ref = Ref(LEASE, *lock)
+        self._identity = identity
+        self._times = times
+        self._clock, self._waiting = around
+        self._leads_until = _NEVER
+        self._num_terms = 0
+        self._lease: Raw = {}
+        self._seen_version = ""
+        self._seen_at = 0.0
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether nobody else can be leading right now."""
+        return self._clock.monotonic() < self._leads_until
+
+    @property
+    def term(self) -> int:
+        """How often this process has begun to lead; 0 while it does not.
+
+        A renewal that comes late begins another term: others may have led in between.
+        """
+        return self._num_terms if self.is_leading else 0
+
+    @property
+    def holder(self) -> str:
+        """Who held the lease when it was last seen."""
+        return str(_spec(self._lease).get("holderIdentity") or "")
+
+    async def run(
+        self,
+        on_failure: Callable[[KubeError], None],
+        on_success: Callable[[], None] = lambda: None,
+        on_lead: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Try to lead, and keep leading, until cancelled.
+
+        on_failure: told of the first failure in a row. on_success: told of the first answer after
+        failures. on_lead: told when this process becomes the leader.
+        """
+        has_failed = False
+        while True:
+            began = self._clock.monotonic()
+            known_term = self.term
+            try:
+                await self.step()
+            except KubeError as e:
+                if not has_failed:
+                    on_failure(e)
+                has_failed = True
+            else:
+                if has_failed:
+                    on_success()
+                has_failed = False
+                if self.term not in (0, known_term):
+                    on_lead()
+            spread_s = self._times.retry_s * (0.8 + 0.4 * self._waiting.chance())
+            await self._waiting.sleep(max(0.0, began + spread_s - self._clock.monotonic()))
+
+    async def step(self) -> None:
+        """One attempt to lead or to stay the leader; raises KubeError when there is no answer."""
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._times.renew_s / 2):
+                leads = await self._take()
+        except TimeoutError as e:
+            self._lease = {}
+            raise Unreachable(f"{self._ref}: no answer in time") from e
+        except KubeError:
+            # What is known of the lease may be old; the next attempt reads it again.
+            self._lease = {}
+            raise
+        if leads and not self.is_leading:
+            self._num_terms += 1
+        self._leads_until = began + self._times.renew_s if leads else _NEVER
+
+    async def release(self) -> None:
+        """Stop leading, and let another one begin at once; `run` must have ended."""
+        was_leading, self._leads_until = self.is_leading, _NEVER
+        if not was_leading:
+            return
+        # After a renewal that failed nobody knows what the lease says.
+        self._lease = self._lease or await self._api.read(self._ref)
+        if self.holder == self._identity:
+            self._lease = await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
+
+    async def _take(self) -> bool:
+        """Take or renew the lease if it is free; whether it is ours now."""
+        if not (self.is_leading and self._lease):
+            try:
+                self._lease = await self._api.read(self._ref)
+            except NotFound:
+                self._lease = await self._api.create(self._ref, self._body(self._claim({}), ""))
+                return True
+        if not self._is_free():
+            return False
+        self._lease = await self._write(self._claim(_spec(self._lease)))
+        return True
+
+    def _is_free(self) -> bool:
+        if self.holder in ("", self._identity):
+            return True
+        version = str(self._lease["metadata"].get("resourceVersion"))
+        if version != self._seen_version:
+            self._seen_version, self._seen_at = version, self._clock.monotonic()
+        lasts_s = _spec(self._lease).get("leaseDurationSeconds") or self._times.duration_s
+        return self._clock.monotonic() - self._seen_at > lasts_s
+
+    def _claim(self, spec: Mapping[str, Any]) -> Raw:
+        """The lease as ours; a change of hands is counted."""
+        now = format_micro_time(self._clock.now_ms())
+        claim = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": math.ceil(self._times.duration_s),
+            "renewTime": now,
+        }
+        if spec.get("holderIdentity") == self._identity:
+            return claim
+        changes = spec.get("leaseTransitions") or 0
+        return {**claim, "acquireTime": now, "leaseTransitions": changes + 1 if spec else 0}
+
+    async def _write(self, spec: Raw) -> Raw:
+        version = self._lease["metadata"].get("resourceVersion", "")
+        return await self._api.patch(self._ref, self._body(spec, version))
+
+    def _body(self, spec: Raw, version: str) -> Raw:
+        if version:
+            return {"metadata": {"resourceVersion": version}, "spec": spec}
+        named = {"name": self._ref.name, "namespace": self._ref.namespace}
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": named,
+            "spec": spec,
+        }
+
+
+def _spec(lease: Raw) -> Mapping[str, Any]:
+    spec = lease.get("spec")
+    return spec if isinstance(spec, dict) else {}

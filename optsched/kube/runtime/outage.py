@@ -1,0 +1,44 @@
+"""One warning for one fault: an API server that is away fails every watch, lease and write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optsched.kube.client.errors import ServerFault, TooMany, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from optsched.kube.client.errors import KubeError
+
+
+class Outage:
+    """What fails in a process because the API server is away, faulty or busy."""
+
+    def __init__(self) -> None:
+        self._failing: set[Hashable] = set()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything still fails because of the server."""
+        return bool(self._failing)
+
+    def is_new(self, about: Hashable, error: KubeError) -> bool:
+        """Note a failure; whether its fault has not been reported yet.
+
+        Errors that are no fault of the server as a whole are new each time.
+        """
+        if not isinstance(error, Unreachable | ServerFault | TooMany):
+            self.works(about)
+            return True
+        is_new = not self._failing
+        self._failing.add(about)
+        return is_new
+
+    def works(self, about: Hashable) -> None:
+        """Note that something works, or is answered."""
+        self._failing.discard(about)
+
+    def keep(self, is_tried: Callable[[Hashable], bool]) -> None:
+        """Forget what is no longer tried."""
+        self._failing = set(filter(is_tried, self._failing))

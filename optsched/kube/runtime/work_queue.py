@@ -1,0 +1,97 @@
+"""Keys that have to be looked at: each once, however often it was asked for, and never by two."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from optsched.kube.runtime.backoff import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+K = TypeVar("K")
+
+RETRIES = Steps(first_s=0.02, most_s=30.0)
+
+
+class WorkQueue(Generic[K]):
+    """A queue of keys; a key that is added while it is worked on comes again afterwards."""
+
+    def __init__(self, chance: Callable[[], float], retries: Steps = RETRIES) -> None:
+        self._chance = chance
+        self._retries = retries
+        self._waiting: dict[K, None] = {}
+        self._under_way: set[K] = set()
+        self._again: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._later: dict[K, asyncio.TimerHandle] = {}
+        self._work = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many keys wait."""
+        return len(self._waiting) + len(self._again)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody works and nothing waits, but for what is to be looked at later."""
+        return not (self._waiting or self._under_way)
+
+    def add(self, key: K) -> None:
+        """Have a key looked at."""
+        if key in self._under_way:
+            self._again.add(key)
+            return
+        self._waiting[key] = None
+        self._work.set()
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Have a key looked at after a while, or sooner if that was asked for before."""
+        loop = asyncio.get_running_loop()
+        known = self._later.get(key)
+        if known is not None:
+            if known.when() <= loop.time() + seconds:
+                return
+            known.cancel()
+        self._later[key] = loop.call_later(seconds, self._now, key)
+
+    async def get(self) -> K:
+        """The next key; `done` or `failed` has to follow."""
+        while not self._waiting:
+            self._work.clear()
+            await self._work.wait()
+        key = next(iter(self._waiting))
+        del self._waiting[key]
+        self._under_way.add(key)
+        return key
+
+    def done(self, key: K) -> None:
+        """A key has been looked at, and all went well."""
+        self._failures.pop(key, None)
+        self._release(key)
+
+    def failed(self, key: K) -> int:
+        """A key has to be looked at again after a while; how often it has failed in a row."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        self._release(key)
+        self.add_after(key, self._retries.after(failures) * (1 - self._chance() / 2))
+        return failures
+
+    def clear(self) -> None:
+        """Forget all that waits."""
+        for handle in self._later.values():
+            handle.cancel()
+        self._later.clear()
+        self._waiting.clear()
+        self._again.clear()
+        self._failures.clear()
+
+    def _release(self, key: K) -> None:
+        self._under_way.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+
+    def _now(self, key: K) -> None:
+        del self._later[key]
+        self.add(key)

@@ -1,0 +1,201 @@
+"""What is to be written, the newest value for each key, in the order in which keys came.
+
+A write that fails is tried again after a pause of its own, while others go on: an object that a
+webhook refuses holds up no other object. Writes that have failed before take at most half of the
+requests under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from optsched.kube.client.errors import KubeError, ServerFault, TooMany, Unreachable
+from optsched.kube.runtime.backoff import Backoff, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from optsched.kube.runtime.waiting import Waiting
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+RETRIES: Final = Steps(first_s=0.5, most_s=15.0)
+
+AWAY_S: Final = 3.0
+"""The longest pause while the server can not be reached."""
+
+MOST_FAULTS: Final = 10
+"""Server faults in a row after which a write is given up: some 80 s after the first.
+
+A server that can not be reached, or is too busy, has no such limit: nothing is wrong with the
+write.
+"""
+
+
+class Outbox(Generic[K, V]):
+    """Writes values; a value that is replaced before its turn is never written.
+
+    Attributes
+    ----------
+    num_dropped
+        Values that were given up, the oldest first, because too many waited.
+
+    """
+
+    def __init__(
+        self,
+        write: Callable[[K, V], Awaitable[None]],
+        waiting: Waiting,
+        *,
+        at_once: int = 4,
+        most: int | None = None,
+        on_failure: Callable[[K, KubeError], None],
+    ) -> None:
+        self.num_dropped = 0
+        self._write = write
+        self._waiting = waiting
+        self._at_once = at_once
+        self._most = most
+        self._on_failure = on_failure
+        self._values: dict[K, V] = {}
+        self._paused: dict[K, V] = {}
+        self._failures: dict[K, Backoff] = {}
+        self._faults: dict[K, int] = {}
+        self._under_way: set[K] = set()
+        self._num_retries = 0
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return len(self._values) + len(self._paused)
+
+    def put(self, key: K, value: V) -> None:
+        """Have a value written; it takes the place of one that waits under the same key."""
+        if key in self._paused:
+            self._paused[key] = value
+            return
+        self._values[key] = value
+        if self._most is not None and len(self) > self._most:
+            oldest = self._values if len(self._values) > 1 else self._paused
+            key = next(iter(oldest))
+            del oldest[key]
+            self._forget(key)
+            self.num_dropped += 1
+        self._idle.clear()
+        self._work.set()
+
+    def get(self, key: K) -> V | None:
+        """The value that waits under a key; None where none does."""
+        return self._values.get(key, self._paused.get(key))
+
+    def discard(self, key: K) -> None:
+        """Give up a value that waits."""
+        self._values.pop(key, None)
+        self._paused.pop(key, None)
+        self._forget(key)
+        self._check_idle()
+
+    def clear(self) -> None:
+        """Give up everything that waits."""
+        self._values.clear()
+        self._paused.clear()
+        self._failures.clear()
+        self._faults.clear()
+        self._check_idle()
+
+    def is_written(self, key: K) -> bool:
+        """Whether nothing waits under a key and no request for it is under way."""
+        return not (key in self._values or key in self._paused or key in self._under_way)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(self._at_once):
+                workers.create_task(self._serve(workers))
+
+    async def until_idle(self) -> None:
+        """Wait until everything is written."""
+        await self._idle.wait()
+
+    async def _serve(self, workers: asyncio.TaskGroup) -> None:
+        outage = Backoff(RETRIES, self._waiting.chance)
+        while True:
+            key = await self._next()
+            value = self._values.pop(key)
+            is_retry = key in self._failures
+            self._under_way.add(key)
+            self._num_retries += is_retry
+            try:
+                error = await self._try(key, value, workers)
+            finally:
+                self._under_way.discard(key)
+                self._num_retries -= is_retry
+            if self._values:
+                self._work.set()
+            self._check_idle()
+            if not isinstance(error, Unreachable):
+                outage.reset()
+                continue
+            pause_s = min(outage.next(), AWAY_S)
+            if outage.failures > 1:
+                # The server is away, and each key need not find that out for itself.
+                await self._waiting.sleep(pause_s)
+
+    async def _next(self) -> K:
+        """The first key that may be written now; no key is written twice at a time."""
+        most_retries = max(1, self._at_once // 2)
+        while True:
+            for key in self._values:
+                is_held = key in self._failures and self._num_retries >= most_retries
+                if key not in self._under_way and not is_held:
+                    return key
+            self._work.clear()
+            await self._work.wait()
+
+    async def _try(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:
+        """Write a value, or have it written later; the error, if there was one."""
+        try:
+            await self._write(key, value)
+        except (Unreachable, TooMany, ServerFault) as e:
+            faults = self._faults.get(key, 0) + isinstance(e, ServerFault)
+            if faults < MOST_FAULTS:
+                self._pause(key, value, e, workers)
+                self._faults[key] = faults
+                return e
+            self._forget(key)
+            self._on_failure(key, e)
+            return e
+        except KubeError as e:
+            self._forget(key)
+            self._on_failure(key, e)
+            return e
+        self._forget(key)
+        return None
+
+    def _pause(self, key: K, value: V, error: KubeError, workers: asyncio.TaskGroup) -> None:
+        if key not in self._failures:
+            self._failures[key] = Backoff(RETRIES, self._waiting.chance)
+        pause_s = self._failures[key].next()
+        if isinstance(error, Unreachable):
+            pause_s = min(pause_s, AWAY_S)
+        if isinstance(error, TooMany) and error.retry_after_s:
+            pause_s = error.retry_after_s
+        self._paused[key] = self._values.pop(key, value)
+        workers.create_task(self._resume(key, pause_s))
+
+    async def _resume(self, key: K, pause_s: float) -> None:
+        await self._waiting.sleep(pause_s)
+        if key in self._paused:
+            self._values[key] = self._paused.pop(key)
+            self._work.set()
+
+    def _forget(self, key: K) -> None:
+        self._failures.pop(key, None)
+        self._faults.pop(key, None)
+
+    def _check_idle(self) -> None:
+        if not (self._values or self._paused or self._under_way):
+            self._idle.set()

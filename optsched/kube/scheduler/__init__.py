@@ -1,0 +1,1 @@
+"""The live scheduler: its loop, and what carries out and reports its decisions."""

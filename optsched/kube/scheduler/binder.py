@@ -1,0 +1,424 @@
+"""Carries plans out: binds tasks to nodes, in the order of the plan, many at a time.
+
+A bind is assumed from the moment it is planned, so that no later session gives its room away. What
+the server answers decides: bound, or not bound and back to pending. Where there was no answer
+nobody knows, so the same bind is asked for again: a conflict then says who holds the pod, and if it
+is bound where it should be, all is well. The server itself never binds a pod twice.
+
+Where claims of a gang have yet to get their volumes, none of its pods is bound before all have; no
+other gang waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from optsched.api.wellknown import ADMITTED_QUEUE
+from optsched.cluster.decisions import Allocate
+from optsched.cluster.reasons import ReasonCode
+from optsched.formats.cards import VGPU_IDS, bind_marks
+from optsched.formats.numa_pods import decision_marks
+from optsched.kube.client.errors import (
+    ApiError,
+    Conflict,
+    KubeError,
+    NotFound,
+    ServerFault,
+    TooMany,
+    Unreachable,
+)
+from optsched.kube.client.interfaces import pod_ref
+from optsched.kube.runtime.backoff import Backoff, Steps
+from optsched.kube.scheduler.claim_reserver import Reserver
+from optsched.kube.scheduler.gang_backoff import Holds
+from optsched.kube.scheduler.node_lock import NodeLocks
+from optsched.kube.scheduler.scheduling_gates import open_gate
+from optsched.kube.scheduler.volume_binder import ClaimBinder, Stopped
+from optsched.kube.scheduler.volume_binder import Surroundings as VolumeSurroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.devices import DeviceGrant
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.client.interfaces import Api, Ref
+    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.scheduler.volume_binder import Wanted
+    from optsched.session.ports import Clock
+
+AT_ONCE: Final = 64
+RETRIES: Final = Steps(first_s=0.1, most_s=2.0)
+FAULTS: Final = 5
+"""Answers of the kind "something broke" after which a bind is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A task that is to be bound to a node, what its pod is told and what its claims get."""
+
+    task: str
+    uid: str
+    node: str
+    gang: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[DeviceGrant, ...] = ()
+    locks: bool = False
+    """Whether no other pod may get vGPUs of the node meanwhile."""
+    is_gated: bool = False
+    """Whether the pod has a gate that has to go first."""
+    is_closed: bool = False
+    """Whether the node was closed to most pods when this was planned."""
+
+    @property
+    def ref(self) -> Ref:
+        """The pod."""
+        return pod_ref(self.task)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a task was not bound: a word for metrics, a sentence for people."""
+
+    word: str
+    message: str
+
+
+def _never() -> bool:
+    return False
+
+
+def _ten_minutes() -> float:
+    return 600.0
+
+
+class BindListener(Protocol):
+    """Is told how binds end."""
+
+    def bound(self, bind: Bind, seconds: float) -> None:
+        """A task is bound, so many seconds after it was planned."""
+
+    def failed(self, bind: Bind, failure: Failure) -> None:
+        """A task is not bound and pending again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a binder works with.
+
+    Attributes
+    ----------
+    may_bind
+        Whether this process still leads; asked before every request.
+    locks_nodes
+        Whether pods with vGPUs are bound one after the other (`deviceshare.NodeLockEnable`).
+    patience_s
+        How long pods wait for their volumes (`volumebinding.bindTimeoutSeconds`); None where nobody
+        looks after volumes.
+
+    """
+
+    clock: Clock
+    listener: BindListener
+    may_bind: Callable[[], bool]
+    waiting: Waiting
+    locks_nodes: Callable[[], bool] = _never
+    patience_s: Callable[[], float | None] = _ten_minutes
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """The binds of one gang in one plan."""
+
+    gang: str
+    left: int
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    bind: Bind
+    attempt: _Attempt
+    planned_s: float
+
+
+class LiveBinder:
+    """Binds tasks on a cluster; `run` has to be running for anything to happen."""
+
+    def __init__(self, api: Api, cache: ClusterCache, around: Surroundings) -> None:
+        self._api = api
+        self._cache = cache
+        self._around = around
+        self._queue: deque[_Job] = deque()
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._num_under_way = 0
+        self._reserver = Reserver(api, cache.claim_kind, cache.device_class)
+        self._locks = NodeLocks(api, around.clock, around.waiting)
+        self._claims = ClaimBinder(
+            api,
+            cache,
+            VolumeSurroundings(around.clock, around.waiting, around.may_bind, around.patience_s),
+        )
+        self._unprovided: dict[int, tuple[list[_Job], Wanted]] = {}
+        self._provides = asyncio.Event()
+        self._num_provided = 0
+        self.holds = Holds(cache, around.clock)
+
+    # --- what others see -------------------------------------------------------------------------
+
+    def carry_out(self, plan: Plan) -> None:
+        """Begin to bind what a plan allocates, gang by gang in its order; see `ports.Binder`.
+
+        A gang that is not as the plan knew it any more is left to the next session as a whole.
+        """
+        by_gang: dict[str, list[Allocate]] = {}
+        for action in plan.actions:
+            if isinstance(action, Allocate):
+                by_gang.setdefault(action.gang, []).append(action)
+        for gang, allocated in by_gang.items():
+            if all(self._cache.can_assume(a.task, a.node) for a in allocated):
+                self._begin(gang, allocated)
+
+    @property
+    def num_waiting(self) -> int:
+        """Binds that have not been answered."""
+        unprovided = sum(len(jobs) for jobs, _ in self._unprovided.values())
+        return len(self._queue) + self._num_under_way + unprovided
+
+    async def until_idle(self) -> None:
+        """Wait until every bind has been answered that waits for no volume."""
+        await self._idle.wait()
+
+    def release_due(self) -> None:
+        """Let gangs be scheduled again whose time has come."""
+        self.holds.release_due()
+
+    def withdraw(self) -> None:
+        """Give up every bind that has not been asked for yet."""
+        while self._queue:
+            self._abandon(self._queue.popleft())
+        for number in tuple(self._unprovided):
+            self._give_up(number)
+        self._check_idle()
+
+    async def run(self) -> None:
+        """Bind until cancelled."""
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(AT_ONCE):
+                workers.create_task(self._serve())
+            await self._provide_all(workers)
+
+    # --- gangs -----------------------------------------------------------------------------------
+
+    def _begin(self, gang: str, allocated: Sequence[Allocate]) -> None:
+        wanted = self._claims.wanted(allocated)
+        if wanted is None:
+            return
+        attempt, now = _Attempt(gang, len(allocated)), self._around.clock.monotonic()
+        jobs: list[_Job] = []
+        for action in allocated:
+            is_gated = self._cache.is_gated(action.task)
+            uid = self._cache.assume(
+                action.task, action.node, action.cards, action.devices, action.numa
+            )
+            marks = bind_marks(action.cards, action.node, self._around.clock.now_ms())
+            marks |= decision_marks(action.numa)
+            if queue := self._cache.queue_of(gang):
+                marks[ADMITTED_QUEUE] = queue
+            locks = VGPU_IDS in marks and self._around.locks_nodes()
+            devices = action.devices
+            is_closed = self._cache.is_closed(action.node)
+            bind = Bind(
+                action.task, uid, action.node, gang, marks, devices, locks, is_gated, is_closed
+            )
+            jobs.append(_Job(bind, attempt, now))
+        if wanted.used_on:
+            self._num_provided += 1
+            self._unprovided[self._num_provided] = (jobs, wanted)
+            self._provides.set()
+        else:
+            self._enqueue(jobs)
+
+    def _enqueue(self, jobs: Sequence[_Job]) -> None:
+        self._queue.extend(jobs)
+        self._idle.clear()
+        self._work.set()
+
+    # --- volumes ---------------------------------------------------------------------------------
+
+    async def _provide_all(self, workers: asyncio.TaskGroup) -> None:
+        begun = 0
+        while True:
+            await self._provides.wait()
+            self._provides.clear()
+            for number in [n for n in self._unprovided if n > begun]:
+                begun = number
+                workers.create_task(self._provide(number))
+
+    async def _provide(self, number: int) -> None:
+        """Bind the pods of a gang once their claims have got volumes."""
+        if number not in self._unprovided:
+            return
+        jobs, wanted = self._unprovided[number]
+        try:
+            refusal = await self._claims.obtain(wanted)
+        except Stopped:
+            self._give_up(number)
+            return
+        if self._unprovided.pop(number, None) is None:
+            return
+        if refusal is None:
+            self._enqueue(jobs)
+            return
+        task = wanted.task_of[refusal.claim]
+        jobs.sort(key=lambda job: job.bind.task != task)
+        self._fail(jobs[0], Failure("VolumeNotBound", refusal.message))
+        self._settle(jobs[0].attempt)
+        for job in jobs[1:]:
+            self._abandon(job)
+
+    def _give_up(self, number: int) -> None:
+        """Bind the pods of a gang not after all that waits for volumes."""
+        jobs, wanted = self._unprovided.pop(number, ((), None))
+        for job in jobs:
+            self._abandon(job)
+        if wanted is not None:
+            self._claims.forgo(wanted)
+
+    # --- one bind --------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        while True:
+            while not self._queue:
+                self._work.clear()
+                await self._work.wait()
+            job = self._queue.popleft()
+            self._num_under_way += 1
+            try:
+                await self._do(job)
+            finally:
+                self._num_under_way -= 1
+                self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not self._queue and not self._num_under_way:
+            self._idle.set()
+
+    async def _do(self, job: _Job) -> None:
+        # Where one task of a gang can not be bound, the others do not take room for nothing.
+        if job.attempt.failure is not None:
+            self._abandon(job)
+            return
+        try:
+            failure = await self._bind_alone(job.bind)
+        except _NoLongerLeading:
+            self._abandon(job)
+            return
+        if failure is None:
+            self._around.listener.bound(job.bind, self._around.clock.monotonic() - job.planned_s)
+        else:
+            self._fail(job, failure)
+            for grant in job.bind.devices:
+                await self._reserver.release(grant, job.bind.uid)
+        self._settle(job.attempt)
+
+    def _abandon(self, job: _Job) -> None:
+        self._cache.forget(job.bind.task)
+        self._settle(job.attempt)
+
+    def _settle(self, attempt: _Attempt) -> None:
+        attempt.left -= 1
+        if attempt.left or attempt.failure is not None:
+            return
+        self.holds.settle(attempt.gang)
+
+    def _fail(self, job: _Job, failure: Failure) -> None:
+        self._cache.forget(job.bind.task)
+        self._around.listener.failed(job.bind, failure)
+        if job.attempt.failure is not None:
+            return
+        job.attempt.failure = failure
+        message = f"pod {job.bind.task} could not be bound to {job.bind.node}: {failure.message}"
+        self.holds.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
+
+    async def _bind_alone(self, bind: Bind) -> Failure | None:
+        """Bind a task while nobody else gets vGPUs of its node, where that is asked for."""
+        if not bind.locks:
+            return await self._bind(bind)
+        try:
+            held = await self._locks.take(bind.node)
+        except KubeError as e:
+            return _failure(e)
+        failure = Failure("NodeLocked", held) if held else await self._bind(bind)
+        if failure is not None and not held:
+            await self._locks.give_back(bind.node)
+        return failure
+
+    async def _bind(self, bind: Bind) -> Failure | None:
+        """Bind a task, however often that has to be tried; None once it is bound."""
+        backoff = Backoff(RETRIES, self._around.waiting.chance)
+        while self._around.may_bind():
+            if not bind.is_closed and self._cache.is_closed(bind.node):
+                return Failure("NodeClosed", "the node is cordoned, not ready or gone by now")
+            try:
+                return await self._ask(bind)
+            except (Conflict, ServerFault) as e:
+                is_final = isinstance(e, Conflict) or backoff.failures >= FAULTS
+                outcome = await self._learn(bind, e) if is_final else None
+                if outcome is not None:
+                    return outcome.failure
+                await self._around.waiting.sleep(backoff.next())
+            except (Unreachable, TooMany) as e:
+                asked_s = e.retry_after_s if isinstance(e, TooMany) else None
+                await self._around.waiting.sleep(asked_s or backoff.next())
+            except KubeError as e:
+                return _failure(e)
+        raise _NoLongerLeading
+
+    async def _ask(self, bind: Bind) -> Failure | None:
+        ref = bind.ref
+        for grant in bind.devices:
+            refusal = await self._reserver.reserve(grant, ref, bind.uid, bind.node)
+            if refusal:
+                return Failure("ClaimNotReserved", refusal)
+        if bind.is_gated:
+            await open_gate(self._api, ref, bind.uid)
+        await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
+        return None
+
+    async def _learn(self, bind: Bind, refusal: ApiError) -> _Outcome | None:
+        """What became of a bind, from the pod itself; None where that can not be read now."""
+        try:
+            pod = await self._api.read(bind.ref)
+        except NotFound as e:
+            return _Outcome(_failure(e))
+        except KubeError:
+            return None
+        node = pod.get("spec", {}).get("nodeName") or ""
+        if pod["metadata"].get("uid", "") != bind.uid:
+            return _Outcome(Failure(refusal.reason, "another pod has taken its name"))
+        if node == bind.node:
+            return _Outcome(None)
+        if node:
+            return _Outcome(Failure(refusal.reason, f"it is bound to {node} already"))
+        return _Outcome(_failure(refusal))
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    failure: Failure | None
+
+
+class _NoLongerLeading(Exception):
+    """Somebody else may lead by now."""
+
+
+def _failure(error: KubeError) -> Failure:
+    if isinstance(error, ApiError):
+        return Failure(error.reason or str(error.code), error.message or error.title)
+    return Failure(type(error).__name__, str(error))

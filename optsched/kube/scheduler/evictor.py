@@ -1,0 +1,534 @@
+"""Carries out what a plan takes away: evicts victims, and says whose room it will be.
+
+What only moves is recorded with the gang that it moves for (see `cluster.moves`), before it goes.
+Victims count as leaving, and the tasks that wait for their room as nominated, from the moment they
+are planned. Nominations are written first: a scheduler that is started in between finds them in
+`status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
+server itself has the last word on disruption budgets.
+
+An eviction goes out only for the pod that was planned, as it is known to stand: its uid and its
+resource version are preconditions, so that a pod that has ended meanwhile keeps its logs. A later
+plan that does not need it any more takes it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from optsched.api.kinds import POD_GROUP
+from optsched.api.wellknown import EVICTED
+from optsched.cluster.decisions import Allocate, Evict, Nominate
+from optsched.cluster.moves import MOVES, records
+from optsched.cluster.reasons import ReasonCode
+from optsched.formats.pods import is_standing
+from optsched.formats.shuffled import shuffle_mark
+from optsched.formats.upstream import is_upstream
+from optsched.kube.client.errors import Conflict, KubeError, NotFound, Rejected, TooMany
+from optsched.kube.client.interfaces import Ref, pod_ref
+from optsched.kube.runtime.write_queue import Outbox
+from optsched.kube.scheduler.status import StatusPatch
+from optsched.kube.scheduler.status_writer import beside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.runtime.waiting import Waiting
+    from optsched.kube.scheduler.gang_backoff import Holds
+    from optsched.kube.scheduler.status_writer import Write
+
+AT_ONCE: Final = 16
+
+LOOK_S: Final = 0.02
+"""How often it is looked whether what an eviction waits for has come about."""
+
+REPORT_S: Final = 2.0
+"""After this the log says what an eviction waits for."""
+
+PATIENCE_S: Final = 10.0
+"""How long an eviction waits for the writes of its plan; it goes out without them after that.
+
+The room is assumed for its gang all the same; only a scheduler that starts in between does not find
+the nomination.
+"""
+
+CONFLICTS: Final = 5
+"""Changes of a pod that an eviction meets in a row before it is given up."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A pod that is to go, and for whom; its gang, for the pod may be gone when that is asked."""
+
+    eviction: Evict
+    uid: str
+    gang: str = ""
+
+    @property
+    def ref(self) -> Ref:
+        """The pod."""
+        return pod_ref(self.eviction.task)
+
+
+class EvictionListener(Protocol):
+    """Is told how evictions end."""
+
+    def evicted(self, victim: Victim) -> None:
+        """A pod has been told to go."""
+
+    def not_evicted(self, victim: Victim, error: KubeError) -> None:
+        """A pod stays."""
+
+    def spared(self, victim: Victim, why: str) -> None:
+        """No eviction was needed; why: `ended`, `unwanted` or `stood-down`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Victims that go together or not at all.
+
+    Attributes
+    ----------
+    preemptor, nodes
+        The gang that gets the room, and those nodes of its nominations that the room is for; no
+        nodes where the plan nominated none of its tasks.
+    is_begun
+        Whether one of them has been asked to go.
+
+    """
+
+    preemptor: str
+    nodes: frozenset[str]
+    is_begun: bool = False
+
+    def is_needed(self, nominated: Mapping[str, set[str]]) -> bool:
+        """Whether a plan still needs the room; nominated: its nodes by gang."""
+        return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """An eviction that has not been answered.
+
+    Attributes
+    ----------
+    after
+        Writes that go first, as keys of the outbox.
+    num_looks
+        How often it was looked whether it may go.
+    is_sent, was_asked
+        Whether a request is under way; whether one was sent of which no answer came.
+
+    """
+
+    victim: Victim
+    batch: _Batch
+    after: tuple[Ref, ...]
+    num_looks: int = 0
+    is_sent: bool = False
+    was_asked: bool = False
+
+    @property
+    def waited_s(self) -> float:
+        """How long it has waited, at least."""
+        return self.num_looks * LOOK_S
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an evictor works with.
+
+    Attributes
+    ----------
+    holds
+        Gangs that are left alone for a while; shared with the binder.
+    may_evict
+        Whether this process still leads; asked before every request.
+
+    """
+
+    listener: EvictionListener
+    waiting: Waiting
+    holds: Holds
+    may_evict: Callable[[], bool]
+
+
+class Evictor:
+    """Evicts on a cluster; `run` has to be running for anything to happen."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: ClusterCache,
+        writes: Outbox[Ref, Write],
+        around: Surroundings,
+    ) -> None:
+        """writes: carries nominations and records; one that nothing else waits in is best."""
+        self._api = api
+        self._cache = cache
+        self._writes = writes
+        self._around = around
+        self._pending: dict[str, _Pending] = {}
+        self._waits: dict[str, _Pending] = {}
+        """Those of them that have not been handed to the outbox."""
+        self._reported: set[str] = set()
+        """Gangs for which the log has said that evictions wait."""
+        self._has_waits = asyncio.Event()
+        self._has_none = asyncio.Event()
+        self._has_none.set()
+        self._marks: dict[str, dict[str, str]] = {}
+        """UIDs of pods that were evicted, by name, by gang; as long as the gangs are there."""
+        self._outbox: Outbox[str, _Pending] = Outbox(
+            lambda _, pending: self._evict(pending),
+            around.waiting,
+            at_once=AT_ONCE,
+            on_failure=self._failed,
+        )
+
+    def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Begin to do what a plan says beside binding; snapshot: what it was made from."""
+        nominated = _nominated_nodes(plan)
+        self._take_back(nominated)
+        self._write_down(plan, snapshot)
+        seated = {a.gang for a in plan.actions if isinstance(a, Allocate | Nominate)}
+        for action in plan.actions:
+            if isinstance(action, Nominate):
+                self._nominate(action.task, action.node)
+        for gang in snapshot.gangs:
+            if gang.key not in seated:
+                for task in gang.tasks:
+                    if task.nominated_node:
+                        self._nominate(task.key, "")
+        self._begin_all(plan, snapshot, nominated)
+
+    def withdraw(self) -> None:
+        """Give up every eviction that has not been asked for yet."""
+        self._outbox.clear()
+        self._waits.clear()
+        self._has_none.set()
+        for pending in tuple(self._pending.values()):
+            if not pending.is_sent:
+                self._spare(pending, "stood-down")
+        self._cache.forget_moves()
+
+    async def run(self) -> None:
+        """Evict until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._outbox.run())
+            await self._release_all()
+
+    async def until_idle(self) -> None:
+        """Wait until every eviction has been answered."""
+        await self._has_none.wait()
+        await self._outbox.until_idle()
+
+    def waiting(self) -> Mapping[str, int]:
+        """How many evictions wait, by what for: `nomination`, `bind` or `answer`."""
+        found = Counter(self._waits_for(each) or "answer" for each in self._waits.values())
+        found["answer"] += len(self._pending) - len(self._waits)
+        return found
+
+    def _write_down(self, plan: Plan, snapshot: Snapshot) -> None:
+        """What a scheduler that starts again has to know of the evictions of a plan."""
+        for key, text in records(snapshot, plan.actions).items():
+            self._record(snapshot.gang_by_key[key], text)
+        for key, plugin in self._shuffled(plan):
+            self._note_shuffle(snapshot.gang_by_key[key], plugin, snapshot.taken_ms)
+
+    # --- one pod ---------------------------------------------------------------------------------
+
+    def _nominate(self, task: str, node: str) -> None:
+        if self._cache.assume_nominated(task, node):
+            body = {"status": {"nominatedNodeName": node or None}}
+            ref = pod_ref(task)
+            self._writes.put(ref, StatusPatch(ref, body, "status"))
+
+    def _mark(self, victims: Iterable[Victim], snapshot: Snapshot) -> None:
+        """Note on gangs which of their pods go, so that it is no failure of theirs.
+
+        A job's controller reads it there even if it looks only when the pods are gone.
+        """
+        for gone in [key for key in self._marks if key not in snapshot.gang_by_key]:
+            del self._marks[gone]
+        marked: dict[str, Gang] = {}
+        for victim in victims:
+            gang = snapshot.gang_by_key.get(victim.gang)
+            if gang is not None:
+                self._marks.setdefault(gang.key, {})[victim.ref.name] = victim.uid
+                marked[gang.key] = gang
+        for gang in marked.values():
+            if not (gang.is_implicit or is_upstream(gang)):
+                self._write_mark(gang)
+
+    def _unmark(self, victim: Victim) -> None:
+        """Note that a pod stays, or has ended by itself."""
+        marks, group = self._marks.get(victim.gang, {}), self._cache.group(victim.gang)
+        if marks.get(victim.ref.name) != victim.uid:
+            return
+        del marks[victim.ref.name]
+        if group is not None:
+            self._put_mark(Ref(POD_GROUP, group.meta.namespace, group.meta.name), marks)
+
+    def _write_mark(self, gang: Gang) -> None:
+        marks = self._marks[gang.key]
+        known = {task.key.partition("/")[2]: task.uid for task in gang.tasks}
+        for name in [name for name in marks if known.get(name, marks[name]) != marks[name]]:
+            del marks[name]  # another pod has the name by now
+        self._put_mark(Ref(POD_GROUP, gang.namespace, gang.name), marks)
+
+    def _put_mark(self, ref: Ref, marks: Mapping[str, str]) -> None:
+        text = " ".join(f"{name}={uid}" for name, uid in sorted(marks.items()))
+        body = {"metadata": {"annotations": {EVICTED: text or None}}}
+        self._writes.put(_mark_key(ref), StatusPatch(ref, body, ""))
+
+    def _record(self, gang: Gang, text: str) -> None:
+        """Note what has been moved for a gang, where a scheduler that starts again will find it."""
+        self._cache.assume_moves(gang.key, text)
+        body = {"metadata": {"annotations": {MOVES: text or None}}}
+        if is_upstream(gang):
+            return  # PodGroups of Kubernetes itself are not ours to write
+        ref, part = Ref(POD_GROUP, gang.namespace, gang.name), ""
+        if gang.is_implicit:
+            ref, part = pod_ref(gang.tasks[0].key), "status"
+        self._writes.put(_moves_key(ref), StatusPatch(ref, body, part))
+
+    def _shuffled(self, plan: Plan) -> Iterator[tuple[str, str]]:
+        """Gangs of which plugins want pods elsewhere, and the plugins, each pair once."""
+        moved = (a for a in plan.actions if isinstance(a, Evict) and a.plugin)
+        pairs = ((self._cache.task(a.task), a.plugin) for a in moved)
+        yield from dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
+
+    def _note_shuffle(self, gang: Gang, plugin: str, now_ms: int) -> None:
+        """Note when it was, where a scheduler that starts again will find it."""
+        if is_upstream(gang) or gang.is_implicit:
+            return
+        ref = Ref(POD_GROUP, gang.namespace, gang.name)
+        body = {"metadata": {"annotations": shuffle_mark(plugin, now_ms)}}
+        self._writes.put(beside(ref, f"shuffled by {plugin}"), StatusPatch(ref, body, ""))
+
+    # --- evictions -------------------------------------------------------------------------------
+
+    def _begin_all(self, plan: Plan, snapshot: Snapshot, nominated: Mapping[str, set[str]]) -> None:
+        planned = [action for action in plan.actions if isinstance(action, Evict)]
+        begun = [v for v in (self._begin(each, snapshot.taken_ms) for each in planned) if v]
+        self._mark(begun, snapshot)
+        nominations: dict[str, list[Ref]] = {}
+        for action in plan.actions:
+            if isinstance(action, Nominate):
+                nominations.setdefault(action.gang, []).append(pod_ref(action.task))
+        batches = _batches(begun, snapshot, nominated)
+        for victim in begun:
+            after = list(nominations.get(victim.eviction.preemptor, ()))
+            for key, make in ((victim.gang, _mark_key), (victim.eviction.preemptor, _moves_key)):
+                gang = snapshot.gang_by_key.get(key)
+                if gang is not None:
+                    after.append(make(_record_ref(gang)))
+            pending = _Pending(victim, batches[victim.eviction.task], tuple(after))
+            self._pending[victim.eviction.task] = pending
+            self._waits[victim.eviction.task] = pending
+        if begun:
+            self._has_none.clear()
+            self._has_waits.set()
+
+    def _begin(self, eviction: Evict, now_ms: int) -> Victim | None:
+        if eviction.plugin:
+            self._cache.note_shuffle(eviction.plugin, now_ms)
+        task = self._cache.task(eviction.task)
+        uid = self._cache.assume_leaving(eviction.task, eviction.node)
+        if uid is None:
+            return None
+        return Victim(eviction, uid, "" if task is None else task.gang)
+
+    def _take_back(self, nominated: Mapping[str, set[str]]) -> None:
+        """Spare victims whose room the newest plan does not need; nominated: its nodes by gang."""
+        for pending in tuple(self._pending.values()):
+            batch = pending.batch
+            if not (pending.is_sent or batch.is_begun or batch.is_needed(nominated)):
+                self._spare(pending, "unwanted")
+
+    async def _release_all(self) -> None:
+        """Hand on evictions whose time has come."""
+        while True:
+            await self._has_waits.wait()
+            for task, pending in tuple(self._waits.items()):
+                if self._may_go(pending):
+                    del self._waits[task]
+                    self._outbox.put(task, pending)
+            if not self._waits:
+                self._reported.clear()
+                self._has_waits.clear()
+                self._has_none.set()
+                continue
+            await self._around.waiting.sleep(LOOK_S)
+            for pending in self._waits.values():
+                pending.num_looks += 1
+
+    def _may_go(self, pending: _Pending) -> bool:
+        reason = self._waits_for(pending)
+        if not reason:
+            return True
+        whose = pending.batch.preemptor or pending.victim.gang
+        if reason == "nomination" and pending.waited_s >= PATIENCE_S:
+            log.warning(
+                "eviction of %s goes out before its nominations are written: gang=%s waited=%.0fs",
+                pending.victim.eviction.task,
+                whose,
+                pending.waited_s,
+            )
+            return True
+        if pending.waited_s >= REPORT_S and whose not in self._reported:
+            self._reported.add(whose)
+            missing = [str(key) for key in pending.after if not self._writes.is_written(key)]
+            log.warning(
+                "eviction of %s waits: for=%s gang=%s unwritten=%s",
+                pending.victim.eviction.task,
+                reason,
+                whose,
+                ", ".join(missing[:3]) or "none",
+            )
+        return False
+
+    def _waits_for(self, pending: _Pending) -> str:
+        """What an eviction waits for; empty for nothing.
+
+        A pod that is evicted before it is bound would be lost.
+        """
+        if not all(map(self._writes.is_written, pending.after)):
+            return "nomination"
+        return "bind" if self._cache.awaits_bind(pending.victim.eviction.task) else ""
+
+    async def _evict(self, pending: _Pending) -> None:
+        victim, task = pending.victim, pending.victim.eviction.task
+        if self._pending.get(task) is not pending:
+            return  # taken back
+        if not self._around.may_evict():
+            self._spare(pending, "stood-down")
+            return
+        known = self._cache.task(task)
+        if known is None or known.uid != victim.uid or not known.status.is_standing:
+            self._end(pending)
+            return
+        try:
+            await self._ask(pending, self._cache.pod_version(task))
+        except TooMany as e:
+            raise Rejected(e.code, e.reason, e.message) from e
+        finally:
+            pending.is_sent = False
+
+    async def _ask(self, pending: _Pending, version: str) -> None:
+        """Evict a pod as it is known to stand, and again where only something else changed."""
+        victim = pending.victim
+        ref, num_conflicts = victim.ref, 0
+        while True:
+            pending.is_sent = pending.batch.is_begun = True
+            try:
+                await self._api.evict(ref.namespace, ref.name, victim.uid, version)
+            except NotFound:
+                self._end(pending)
+                return
+            except Conflict:
+                num_conflicts += 1
+                if num_conflicts > CONFLICTS:
+                    raise
+            except KubeError:
+                pending.was_asked = True
+                raise
+            else:
+                self._pending.pop(victim.eviction.task, None)
+                self._around.listener.evicted(victim)
+                return
+            pod = await self._read(ref)
+            if pod is None or pod["metadata"].get("uid") != victim.uid or not is_standing(pod):
+                self._end(pending)
+                return
+            if not self._around.may_evict():
+                self._spare(pending, "stood-down")
+                return
+            version = str(pod["metadata"].get("resourceVersion") or "")
+
+    async def _read(self, ref: Ref) -> Raw | None:
+        try:
+            return await self._api.read(ref)
+        except NotFound:
+            return None
+
+    def _failed(self, task: str, error: KubeError) -> None:
+        pending = self._pending.pop(task, None)
+        if pending is None:
+            return
+        victim, eviction = pending.victim, pending.victim.eviction
+        self._cache.assume_staying(task)
+        self._unmark(victim)
+        message = f"pod {eviction.task} could not be evicted from {eviction.node}: {error}"
+        if eviction.preemptor:
+            self._around.holds.fail(eviction.preemptor, ReasonCode.NOT_EVICTED, message)
+        self._around.listener.not_evicted(victim, error)
+
+    def _end(self, pending: _Pending) -> None:
+        """A victim is gone or has ended: because of an answer that was lost, or by itself."""
+        if pending.was_asked:
+            self._pending.pop(pending.victim.eviction.task, None)
+            self._around.listener.evicted(pending.victim)
+        else:
+            self._spare(pending, "ended")
+
+    def _spare(self, pending: _Pending, why: str) -> None:
+        task = pending.victim.eviction.task
+        if self._pending.get(task) is pending:
+            del self._pending[task]
+            self._waits.pop(task, None)
+            self._outbox.discard(task)
+        self._cache.assume_staying(task)
+        self._unmark(pending.victim)
+        self._around.listener.spared(pending.victim, why)
+
+
+def _nominated_nodes(plan: Plan) -> dict[str, set[str]]:
+    """The nodes that a plan nominates, by gang."""
+    found: dict[str, set[str]] = {}
+    for action in plan.actions:
+        if isinstance(action, Nominate):
+            found.setdefault(action.gang, set()).add(action.node)
+    return found
+
+
+def _batches(
+    victims: Iterable[Victim], snapshot: Snapshot, nominated: Mapping[str, set[str]]
+) -> dict[str, _Batch]:
+    """The batch of each victim: its gang where that can not live on without it, else itself."""
+    by_gang: dict[tuple[str, str], list[Victim]] = {}
+    for victim in victims:
+        by_gang.setdefault((victim.gang, victim.eviction.preemptor), []).append(victim)
+    found: dict[str, _Batch] = {}
+    for (key, preemptor), members in by_gang.items():
+        gang, nodes = snapshot.gang_by_key.get(key), nominated.get(preemptor, set())
+        standing = 0 if gang is None else sum(t.status.is_standing for t in gang.tasks)
+        is_whole = gang is not None and standing - len(members) < gang.min_member
+        for group in [members] if is_whole else [[member] for member in members]:
+            here = {v.eviction.node for v in group if not v.eviction.to}
+            batch = _Batch(preemptor, frozenset(here & nodes or nodes))
+            found.update((v.eviction.task, batch) for v in group)
+    return found
+
+
+def _record_ref(gang: Gang) -> Ref:
+    """The object that keeps the record of a gang."""
+    is_bare = gang.is_implicit and gang.tasks
+    return pod_ref(gang.tasks[0].key) if is_bare else Ref(POD_GROUP, gang.namespace, gang.name)
+
+
+def _mark_key(ref: Ref) -> Ref:
+    return beside(ref, "evicted")
+
+
+def _moves_key(ref: Ref) -> Ref:
+    return beside(ref, "moves")

@@ -1,0 +1,54 @@
+"""Gangs that are left alone for a while, because something that was done for them failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.cluster.reasons import Reason
+from optsched.kube.runtime.backoff import Steps
+
+if TYPE_CHECKING:
+    from optsched.cluster.reasons import ReasonCode
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.session.ports import Clock
+
+HOLDS: Final = Steps(first_s=1.0, most_s=60.0)
+"""How long a gang is left alone after a failure, and after one more."""
+
+
+@dataclass(slots=True)
+class _Hold:
+    until_s: float = 0.0
+    failures: int = 0
+
+
+class Holds:
+    """Which gangs are held, and until when."""
+
+    def __init__(self, cache: ClusterCache, clock: Clock) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._held: dict[str, _Hold] = {}
+
+    def fail(self, gang: str, code: ReasonCode, message: str) -> None:
+        """Hold a gang after a failure, longer than after the one before."""
+        hold = self._held.setdefault(gang, _Hold())
+        hold.failures += 1
+        pause_s = HOLDS.after(hold.failures)
+        hold.until_s = self._clock.monotonic() + pause_s
+        self._cache.hold(gang, Reason(code, f"{message}; tried again in {pause_s:.0f} s"))
+
+    def settle(self, gang: str) -> None:
+        """All went well with a gang: forget what failed before."""
+        if self._held.pop(gang, None) is not None:
+            self._cache.release(gang)
+
+    def release_due(self) -> None:
+        """Let gangs be scheduled again whose time has come."""
+        now = self._clock.monotonic()
+        for gang, hold in tuple(self._held.items()):
+            if hold.until_s <= now:
+                self._cache.release(gang)
+            if hold.until_s + HOLDS.most_s <= now:
+                del self._held[gang]

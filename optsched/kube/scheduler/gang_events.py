@@ -1,0 +1,246 @@
+"""What people are told about gangs: events on PodGroups and pods, and lines in the log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.events import EventType
+from optsched.api.kinds import POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS
+from optsched.api.wellknown import MADE_GROUP_PREFIX, OVERUSE_TOLERANCE
+from optsched.cluster.reasons import ReasonCode
+from optsched.cluster.task import TaskStatus
+from optsched.formats.upstream import group_name, is_upstream
+from optsched.kube.client.interfaces import Ref, pod_ref
+from optsched.kube.runtime.events import REPEATS_S, Note
+from optsched.plugins.entitled import GANG_RECLAIM, RECLAIM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from optsched.api.kinds import Kind
+    from optsched.api.podgroup import PodGroup
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Gang
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.client.errors import KubeError
+    from optsched.kube.scheduler.binder import Bind, Failure
+    from optsched.kube.scheduler.evictor import Victim
+    from optsched.kube.scheduler.status import Outcome
+    from optsched.session.flaws import Flaw
+
+log = logging.getLogger(__name__)
+
+_WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
+_AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
+
+YOUNG_MS: Final = 2_000
+"""Pods that are younger may wait unremarked: most are placed by then, and need no event."""
+
+MADE_WITHIN_MS: Final = 5_000
+"""How long controllers may take to make a PodGroup, or the next pod of a gang, unremarked."""
+
+
+TOGETHER_MS: Final = 1_000
+"""How long binds of a gang are kept for one event."""
+
+
+def scheduled(bind: Bind) -> Note:
+    """A pod was bound."""
+    message = f"Successfully assigned {bind.task} to {bind.node}"
+    return Note(bind.ref, bind.uid, EventType.NORMAL, "Scheduled", message)
+
+
+class GangBinds:
+    """Binds of gangs, kept for a moment: pods that are bound together are one event."""
+
+    def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
+        """group_of: the PodGroup of a gang as the server has it; None where it has none."""
+        self._group_of = group_of
+        self._binds: dict[str, list[Bind]] = {}
+        self._since_ms: dict[str, int] = {}
+        self._at_ms: dict[str, int] = {}
+
+    def add(self, bind: Bind, now_ms: int) -> None:
+        """Keep a bind."""
+        self._binds.setdefault(bind.gang, []).append(bind)
+        self._since_ms.setdefault(bind.gang, now_ms)
+        self._at_ms[bind.gang] = now_ms
+
+    def take(self, before_ms: int) -> list[Note]:
+        """The notes of gangs of which a bind was kept first by then.
+
+        One on the PodGroup for several pods, and one on a pod that was bound alone.
+        """
+        found: list[Note] = []
+        for gang in [gang for gang, at_ms in self._since_ms.items() if at_ms <= before_ms]:
+            del self._since_ms[gang]
+            binds, at_ms = self._binds.pop(gang), self._at_ms.pop(gang)
+            group = self._group_of(gang) if len(binds) > 1 else None
+            if group is None:
+                found += (replace(scheduled(bind), at_ms=at_ms) for bind in binds)
+            else:
+                found.append(_scheduled_together(group, binds, at_ms))
+        return found
+
+
+def _scheduled_together(group: PodGroup, binds: Sequence[Bind], at_ms: int) -> Note:
+    about = Ref(POD_GROUP, group.meta.namespace, group.meta.name)
+    places = sorted(f"{bind.ref.name} to {bind.node}" for bind in binds)
+    message = f"Successfully assigned {len(binds)} pods: {', '.join(places)}"
+    kind, code = EventType.NORMAL, min(bind.uid for bind in binds)
+    return Note(about, group.meta.uid, kind, "Scheduled", message, code, at_ms=at_ms)
+
+
+def not_bound(bind: Bind, failure: Failure) -> Note:
+    """A pod could not be bound."""
+    message = f"binding to {bind.node} failed: {failure.message}"
+    return Note(bind.ref, bind.uid, EventType.WARNING, "FailedScheduling", message, failure.word)
+
+
+def evicted(victim: Victim) -> Note:
+    """A pod has to go for others."""
+    eviction, word = victim.eviction, "Evict"
+    message = f"evicted by {eviction.action}: its room is for {eviction.preemptor}"
+    if eviction.plugin:
+        message = f"evicted by {eviction.action} for plugin {eviction.plugin}: {eviction.reason}"
+    if eviction.to:
+        word, message = "Consolidation", f"{message}; a place on {eviction.to} is kept for it"
+    whose = eviction.plugin or eviction.preemptor
+    return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, whose, is_last=True)
+
+
+def not_evicted(victim: Victim, error: KubeError) -> Note:
+    """A pod should have gone and stays."""
+    eviction = victim.eviction
+    whose = eviction.preemptor or f"plugin {eviction.plugin}"
+    message = f"{eviction.action} for {whose} failed: {error}"
+    return Note(victim.ref, victim.uid, EventType.WARNING, "FailedEvict", message)
+
+
+def given_back(victim: Victim, cache: ClusterCache) -> Note | None:
+    """A queue whose overuse has a limit gives something back; None where that is not why."""
+    eviction = victim.eviction
+    group = cache.group(victim.gang)
+    queue = None if group is None else cache.queues.get(group.queue)
+    reclaims = eviction.action in (RECLAIM, GANG_RECLAIM)
+    if queue is None or not reclaims or not queue.overuse_tolerance:
+        return None
+    message = (
+        f"more is held than is deserved and {OVERUSE_TOLERANCE}={queue.overuse_tolerance} allows: "
+        f"pods are evicted to make room for {eviction.preemptor}"
+    )
+    about, code = Ref(QUEUE, "", queue.name), eviction.preemptor
+    return Note(about, queue.meta.uid, EventType.NORMAL, "OveruseReclaimed", message, code)
+
+
+def flawed(flaw: Flaw, uid: str) -> Note:
+    """An object contradicts itself or others."""
+    namespace, _, name = flaw.key.rpartition("/")
+    about = Ref(flaw.kind, namespace, name)
+    # The sentence tells flaws of one object apart, so that each is an event.
+    kind, code = EventType.WARNING, flaw.message
+    return Note(about, uid, kind, flaw.code.value, flaw.message, code)
+
+
+def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
+    """A gang waits: a note on its PodGroup and one on each pod that waits with it.
+
+    born_ms: those that were created after it are told nothing yet.
+    """
+    if not gang.is_implicit and gang.uid and gang.created_ms <= born_ms:
+        kind = SCHEDULING_POD_GROUPS[0] if is_upstream(gang) else POD_GROUP
+        yield _waits(Ref(kind, gang.namespace, group_name(gang)), gang.uid, reason)
+    for task in gang.tasks:
+        if task.status in _WAITS and task.created_ms <= born_ms:
+            yield _waits(pod_ref(task.key), task.uid, task.problem or reason)
+
+
+def _waits(about: Ref, uid: str, reason: Reason) -> Note:
+    code = reason.code.value
+    message = f"{code}: {reason.message}"
+    return Note(about, uid, EventType.WARNING, "Unschedulable", message, code)
+
+
+def _soonest_ms(gang: Gang, reason: Reason) -> int:
+    """Before this, controllers may be only about to make the PodGroup or the missing pods."""
+    if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
+        is_made = gang.name.startswith(MADE_GROUP_PREFIX)
+        return gang.created_ms + MADE_WITHIN_MS if is_made else 0
+    if reason.code is ReasonCode.NOT_ENOUGH_TASKS:
+        newest_ms = max((task.created_ms for task in gang.tasks), default=gang.created_ms)
+        return max(newest_ms, gang.created_ms) + MADE_WITHIN_MS
+    return 0
+
+
+def _grown_ms(gang: Gang) -> int:
+    """When every pod of a gang that waits is old enough to be told about."""
+    born = (task.created_ms for task in gang.tasks if task.status in _WAITS)
+    return max(born, default=gang.created_ms) + YOUNG_MS
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What was told about a gang; young_ms: until when some of its pods were too young."""
+
+    gang: Gang
+    reason: Reason
+    at_ms: int
+    young_ms: int
+
+
+class Notices:
+    """Remembers what was told about each gang, so that only news are looked at.
+
+    Attributes
+    ----------
+    due_ms
+        When more is to be told, although nothing may change until then; None for nothing.
+
+    """
+
+    def __init__(self, note: Callable[[Note], None]) -> None:
+        self.due_ms: int | None = None
+        self._note = note
+        self._told: dict[str, _Told] = {}
+        self._flaws: frozenset[Flaw] = frozenset()
+
+    def tell(self, outcome: Outcome) -> None:
+        """Tell why gangs wait, where that is new or has not been said for a while."""
+        now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
+        self.due_ms = None
+        for key, reason in outcome.reasons.items():
+            gang = gangs.get(key)
+            if gang is None or self._is_put_off(_soonest_ms(gang, reason), now_ms):
+                continue
+            told, grown_ms = self._told.get(key), _grown_ms(gang)
+            is_young = self._is_put_off(grown_ms, now_ms)
+            if told is None or told.reason.code is not reason.code:
+                log.info("%s waits: %s", key, reason)
+            elif told.gang is gang and now_ms < min(told.at_ms + _AGAIN_MS, told.young_ms):
+                continue
+            again_ms = grown_ms if is_young else now_ms + _AGAIN_MS
+            self._told[key] = _Told(gang, reason, now_ms, again_ms)
+            for note in unschedulable(gang, reason, now_ms - YOUNG_MS):
+                self._note(note)
+        for key in self._told.keys() - outcome.reasons.keys():
+            del self._told[key]
+
+    def _is_put_off(self, due_ms: int, now_ms: int) -> bool:
+        """Whether something is to be told later; it is noted when."""
+        if due_ms <= now_ms:
+            return False
+        self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
+        return True
+
+    def tell_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
+        """Tell objects what is wrong with them; the recorder knows when it is time to again."""
+        now = frozenset(flaws)
+        for flaw in sorted(now - self._flaws, key=str):
+            log.warning("%s", flaw)
+        for flaw in sorted(self._flaws - now, key=str):
+            log.info("no longer so: %s", flaw)
+        self._flaws = now
+        for flaw in now:
+            self._note(flawed(flaw, uid_of(flaw.kind, flaw.key)))

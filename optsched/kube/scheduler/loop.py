@@ -1,0 +1,503 @@
+"""The loop of a live scheduler: follow, decide, carry out, tell.
+
+At most one session every period, and none while nothing has changed that could change its answer.
+A session runs in a thread of its own on a snapshot that nobody changes, so watches and binds go on
+beside it. What it decides is assumed at once and carried out behind its back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from optsched.cluster.decisions import Allocate, Enqueue
+from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.kube.client.interfaces import pod_ref
+from optsched.kube.runtime.outage import Outage
+from optsched.kube.scheduler.extender_client import Extenders
+from optsched.kube.scheduler.gang_events import Notices
+from optsched.kube.scheduler.scheduling_gates import Opening
+from optsched.kube.scheduler.shards import shard_patch
+from optsched.kube.scheduler.status import Outcome, StatusBook, usage_patch
+from optsched.kube.scheduler.status_writer import BUILTIN_QUEUES, beside
+from optsched.plugins.moves import SHUFFLE
+from optsched.plugins.past import half_life_of
+from optsched.policy.policy import SolverKind, without_solver
+from optsched.session import question
+from optsched.session.session import Surroundings, run_session
+from optsched.session.usage import UsageKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from optsched.cluster.decisions import Plan
+    from optsched.cluster.shards import Sharding
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.client.interfaces import Ref
+    from optsched.kube.runtime.events import EventRecorder
+    from optsched.kube.runtime.leader_election import Leadership
+    from optsched.kube.runtime.write_queue import Outbox
+    from optsched.kube.scheduler.binder import LiveBinder
+    from optsched.kube.scheduler.evictor import Evictor
+    from optsched.kube.scheduler.metrics import Metrics
+    from optsched.kube.scheduler.policy_file import Policies
+    from optsched.kube.scheduler.snapshot_dumps import Dumps
+    from optsched.kube.scheduler.solver_process import SolverKeeper
+    from optsched.kube.scheduler.status_writer import Write
+    from optsched.plugins.contained import Fault
+    from optsched.policy.policy import Policy
+    from optsched.problem.problem import Problem
+    from optsched.session.flaws import Flaw
+    from optsched.session.ports import Clock
+    from optsched.session.session import Report
+
+SETTLE_S: Final = 0.05
+"""After a calm the first change is seldom the only one: pods of a gang come one by one."""
+
+LOOK_S: Final = 1.0
+"""How often the loop comes round although nothing has changed."""
+
+STUCK_S: Final = 120.0
+"""A loop that has not come round for so long is dead."""
+
+MOST_FAULTS: Final = 100
+"""Faults of plugins that are told for one policy; those that differ in numbers count as others."""
+
+_BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
+_RECLAIMS: Final = frozenset({"reclaim", "gangreclaim"})
+"""Actions that give back what queues have lent."""
+
+log = logging.getLogger(__name__)
+
+
+class Freshness(Protocol):
+    """Whether what is known of the cluster is known to be new."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether all has been read since `refresh`."""
+
+    def refresh(self) -> None:
+        """Have all read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a scheduler works with; each part is run by whoever made it.
+
+    `follower` reads the cluster; None where nothing but this process may know when it is fresh.
+    `on_fault` is told what went wrong in a plugin, `on_advice` what is likely not meant so, once
+    for each policy.
+    """
+
+    cache: ClusterCache
+    binder: LiveBinder
+    evictor: Evictor
+    writes: Outbox[Ref, Write]
+    events: EventRecorder
+    metrics: Metrics
+    policies: Policies
+    leadership: Leadership
+    dumps: Dumps
+    clock: Clock
+    solver: SolverKeeper
+    follower: Freshness | None = None
+    on_fault: Callable[[str], None] = lambda _: None
+    on_advice: Callable[[str], None] = lambda _: None
+    outage: Outage = field(default_factory=Outage)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answer:
+    """A question and what a session said to it.
+
+    `until_ms` is when it is asked again at the latest, `times` how often it got this answer, and
+    `repeats` how often in a row it was asked before.
+    """
+
+    snapshot: Snapshot
+    policy: Policy
+    plan: Plan
+    flaws: tuple[Flaw, ...]
+    until_ms: int
+    times: int
+    repeats: int
+
+
+class Scheduler:
+    """Decides on a cluster; `run` has to be running for anything to be decided."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._book = StatusBook()
+        self._notices = Notices(parts.events.note)
+        self._executor = ThreadPoolExecutor(1, "session")
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._previous: Problem | None = None
+        self._faults: set[Fault] = set()
+        self._extenders = Extenders(parts.clock)
+        self._answers: tuple[tuple[str, str], ...] = ()
+        self._answer: _Answer | None = None
+        self._version = -1
+        self._number = 0
+        self._beat_s = parts.clock.monotonic()
+        self._term = 0
+        self._lacks_shard = False
+        self._is_advised = False
+        self._usage = UsageKeeper()
+
+    # --- what others see -------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._changed.set()
+
+    def stop(self) -> None:
+        """End the loop after the session that is running."""
+        self._stopping.set()
+        self._changed.set()
+
+    def trouble(self) -> str:
+        """See `server.Probes`."""
+        still_s = self._parts.clock.monotonic() - self._beat_s
+        return f"the loop has been stuck for {still_s:.0f} s" if still_s > STUCK_S else ""
+
+    def unready(self) -> str:
+        """See `server.Probes`: a standby is ready, too."""
+        return "" if self._parts.cache.is_synced else "not everything has been listed yet"
+
+    def refused(self, ref: Ref) -> None:
+        """A status was not taken by the server."""
+        self._book.refused(ref, self._parts.clock.now_ms())
+
+    def dump(self) -> None:
+        """Write the cluster as it is known now into a file, in a thread."""
+        snapshot = self._snapshot(self._parts.policies.current(), self._parts.clock.now_ms())
+        recorded = replace(snapshot, answers=self._answers)
+        self._executor.submit(self._parts.dumps.keep, recorded, "snapshot")
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Hold sessions until stopped."""
+        clock = self._parts.clock
+        while not self._stopping.is_set():
+            began = self._beat_s = clock.monotonic()
+            policy = self._parts.policies.current()
+            has_turn = self._leads() and self._is_known()
+            if has_turn:
+                await self._turn(policy)
+            period_s = self._parts.policies.period_s
+            # A process that begins to lead does not wait for a period first.
+            least_s = period_s if has_turn else min(SETTLE_S, period_s)
+            await self._pause(began + least_s - clock.monotonic())
+            await self._calm(period_s)
+        if self._leads():
+            self._write_usage(at_last=True)
+        self._executor.shutdown()
+        self._extenders.close()
+
+    def _leads(self) -> bool:
+        """Whether this process schedules; what only a leader may do ends with that."""
+        parts, term = self._parts, self._parts.leadership.term
+        parts.metrics.leading.set(term != 0)
+        if term == self._term:
+            return term != 0
+        if self._term:
+            # Also where it leads again by now: what was to be written meanwhile was not. Where the
+            # server is away that has been reported.
+            level = logging.INFO if parts.outage.is_on else logging.WARNING
+            log.log(level, "another process may schedule from now on")
+            parts.binder.withdraw()
+            parts.evictor.withdraw()
+            parts.writes.clear()
+            parts.events.clear()
+            parts.metrics.stood_down()
+        self._term = term
+        self._answer, self._book, self._usage = None, StatusBook(), UsageKeeper()
+        if term:
+            log.info("this process schedules")
+            if parts.follower is not None and parts.cache.is_synced:
+                # Whatever the leader before did last may not have come through our watches.
+                parts.follower.refresh()
+        return term != 0
+
+    def _is_known(self) -> bool:
+        """Whether the cluster has been read, also since this process leads."""
+        follower = self._parts.follower
+        return self._parts.cache.is_synced and (follower is None or follower.is_fresh)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not for a stop."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    async def _calm(self, period_s: float) -> None:
+        """Wait for a change, or until it is time to look all the same."""
+        if self._changed.is_set():
+            self._changed.clear()
+            return
+        due_ms, now_ms = self._due_ms, self._parts.clock.now_ms()
+        due_s = LOOK_S if due_ms is None else (due_ms - now_ms) / 1000
+        try:
+            async with asyncio.timeout(min(LOOK_S, max(SETTLE_S, due_s))):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+        await self._pause(min(SETTLE_S, period_s / 2))
+
+    # --- a turn ----------------------------------------------------------------------------------
+
+    async def _turn(self, policy: Policy) -> None:
+        parts = self._parts
+        parts.metrics.passed(parts.clock.monotonic())
+        parts.binder.release_due()
+        now_ms = parts.clock.now_ms()
+        self._write_usage()
+        if parts.cache.version == self._version and self._is_fresh(policy, now_ms):
+            if self._is_due(now_ms):
+                self._tell(now_ms)
+            return
+        self._version = parts.cache.version
+        snapshot = self._snapshot(policy, now_ms)
+        self._look_at_shard(snapshot.sharding)
+        if self._is_answered(snapshot, policy):
+            parts.metrics.skipped()
+        else:
+            await self._session(snapshot, policy)
+        self._tell(now_ms)
+
+    @property
+    def _due_ms(self) -> int | None:
+        """When statuses or events are due that were put off; None for none."""
+        due = (self._book.due_ms, self._notices.due_ms)
+        return min((due_ms for due_ms in due if due_ms is not None), default=None)
+
+    def _is_due(self, now_ms: int) -> bool:
+        """Whether statuses or events were put off until now."""
+        return self._due_ms is not None and self._due_ms <= now_ms
+
+    def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
+        """The cluster, with what queues have used if the policy looks at it."""
+        return self._usage.noted(self._parts.cache.snapshot(now_ms), half_life_of(policy.rules))
+
+    def _write_usage(self, *, at_last: bool = False) -> None:
+        """Have written down what queues have used, so that whoever schedules next knows."""
+        for name, usage in self._usage.to_write(self._parts.clock.now_ms(), at_last=at_last):
+            if name in self._parts.cache.queues:
+                patch = usage_patch(name, usage)
+                self._parts.writes.put(beside(patch.ref, "usage"), patch)
+
+    def _look_at_shard(self, sharding: Sharding) -> None:
+        if sharding.is_missing and not self._lacks_shard:
+            log.warning("there is no NodeShard %s: all nodes are used", sharding.name)
+        elif self._lacks_shard and not sharding.is_missing:
+            log.info("NodeShard %s is there", sharding.name)
+        self._lacks_shard = sharding.is_missing
+
+    def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
+        """Whether the last answer still stands if nothing has changed."""
+        answer = self._answer
+        return answer is not None and answer.policy is policy and now_ms < answer.until_ms
+
+    def _is_answered(self, snapshot: Snapshot, policy: Policy) -> bool:
+        """Whether a session would say what the last one said; see `question`."""
+        answer = self._answer
+        return (
+            answer is not None
+            and self._is_fresh(policy, snapshot.taken_ms)
+            and question.changes_nothing(answer.plan)
+            and question.asks_the_same(answer.snapshot, snapshot)
+        )
+
+    async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
+        began_s = self._parts.clock.monotonic()
+        if self._answer is None or self._answer.policy is not policy:
+            self._prepare()
+        self._advise(snapshot, policy)
+        repeats = self._repeats(snapshot, policy)
+        report = await self._decide(snapshot, policy, repeats)
+        if report is None:
+            return
+        self._previous, self._answers = report.problem, report.trace.answers
+        self._answer = self._kept(snapshot, policy, report, repeats)
+        if self._leads():
+            self._parts.evictor.carry_out(report.plan, snapshot)
+            self._parts.binder.carry_out(report.plan)
+            self._open(report)
+        self._number += 1
+        self._parts.metrics.session(report, policy, self._parts.clock.monotonic() - began_s)
+        self._report(report.trace.faults)
+        _log_session(self._number, report)
+
+    def _open(self, report: Report) -> None:
+        """Let pods go whose queues have room for them although no node has."""
+        cache, now_ms = self._parts.cache, self._parts.clock.now_ms()
+        for task in report.opened:
+            found = cache.task(task)
+            if found is not None and cache.is_gated(task):
+                reason = str(report.plan.pending.get(found.gang, ""))
+                opening = Opening(pod_ref(task), found.uid, now_ms, reason)
+                self._parts.writes.put(beside(opening.ref, "gate"), opening)
+
+    def _report(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            self._parts.metrics.plugin_failed(fault.plugin)
+            if fault not in self._faults and len(self._faults) < MOST_FAULTS:
+                self._faults.add(fault)
+                log.error("%s", fault)
+                self._parts.on_fault(str(fault))
+
+    def _prepare(self) -> None:
+        """What is done once for a policy: queues that have to exist."""
+        self._faults.clear()
+        self._is_advised = False
+        for creation in BUILTIN_QUEUES:
+            if creation.ref.name not in self._parts.cache.queues:
+                self._parts.writes.put(creation.ref, creation)
+
+    def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
+        """Say once for a policy that nothing is given back although queues are reclaimable."""
+        if self._is_advised or _RECLAIMS.intersection(policy.actions):
+            return
+        names = [q.name for q in snapshot.queues if q.reclaimable and q.name not in _BUILTIN]
+        if names:
+            self._is_advised = True
+            advice = (
+                f"queues such as {names[0]} are reclaimable, but the actions of {policy.source} "
+                "lack `reclaim`: what they lend is not given back before it is free"
+            )
+            log.warning(advice)
+            self._parts.on_advice(advice)
+
+    def _repeats(self, snapshot: Snapshot, policy: Policy) -> int:
+        """How often in a row a session has asked what this one asks, and decided nothing."""
+        answer = self._answer
+        if answer is None or answer.policy is not policy:
+            return 0
+        is_same = question.changes_nothing(answer.plan) and question.asks_the_same(
+            answer.snapshot, snapshot
+        )
+        return answer.repeats + 1 if is_same else 0
+
+    async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
+        """A session, by the greedy pipeline alone if it fails; None if that fails, too."""
+        optimises = policy.solver is not SolverKind.NONE
+        for chosen in (policy, without_solver(policy)) if optimises else (policy,):
+            try:
+                return await self._in_thread(snapshot, chosen, repeats)
+            except Exception:
+                # Whatever is wrong with a session, it must not end the scheduler.
+                log.exception("session failed with policy %s", chosen.name)
+                self._parts.metrics.broken()
+                self._executor.submit(self._parts.dumps.keep, snapshot, "error")
+        return None
+
+    async def _in_thread(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report:
+        optimises = policy.solver is SolverKind.CPSAT
+        limits = question.limits_for(policy.budgets.solve_ms, repeats)
+        around = Surroundings(
+            clock=self._parts.clock,
+            solver=self._parts.solver.ready if optimises else None,
+            incidents=self._parts.dumps,
+            limits=limits,
+            period_ms=question.period_for(self._parts.policies.period_s, limits),
+        )
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._hold, snapshot, policy, around)
+
+    def _hold(self, snapshot: Snapshot, policy: Policy, around: Surroundings) -> Report:
+        """A session, with whom its rules may ask outside."""
+        outside = self._extenders.opened(snapshot, policy)
+        around = replace(around, outside=outside)
+        plan: Plan | None = None
+        try:
+            report = run_session(snapshot, policy, around, self._previous)
+            plan = report.plan
+        finally:
+            if outside is not None:
+                outside.closed(plan)
+        return report
+
+    def _kept(self, snapshot: Snapshot, policy: Policy, report: Report, repeats: int) -> _Answer:
+        before, times, plan = self._answer, 0, report.plan
+        if before is not None and before.policy is policy and before.plan.pending == plan.pending:
+            times = before.times + 1
+        now_ms = snapshot.taken_ms
+        until_ms = now_ms + question.ask_again_ms(plan, times)
+        if SHUFFLE in policy.actions:
+            # Hours end and periods pass without anything being told.
+            until_ms = min(until_ms, now_ms + question.SOON_MS)
+        limit_ms = policy.budgets.starvation_after_ms
+        turn_ms = question.next_turn_ms(_waiting(snapshot, plan), now_ms, limit_ms)
+        if turn_ms is not None:
+            until_ms = min(until_ms, turn_ms)
+        if report.trace.answers and plan.pending:
+            until_ms = min(until_ms, now_ms + question.OTHERS_MS)
+        return _Answer(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
+
+    def _tell(self, now_ms: int) -> None:
+        """Status and events of all that has changed since the last time."""
+        if self._answer is None:
+            return
+        parts, plan = self._parts, self._answer.plan
+        enqueued = {action.gang for action in plan.actions if isinstance(action, Enqueue)}
+        outcome = Outcome(parts.cache.snapshot(now_ms), plan.pending, enqueued)
+        for patch in self._book.patches(outcome, parts.cache.group, parts.cache.queues):
+            parts.writes.put(patch.ref, patch)
+        shard = shard_patch(self._answer.snapshot.sharding, parts.cache.shards, now_ms)
+        if shard is not None:
+            parts.writes.put(shard.ref, shard)
+        self._notices.tell(outcome)
+        flaws = (*self._answer.flaws, *parts.cache.flaws)
+        self._notices.tell_flaws(flaws, parts.cache.uid)
+        parts.metrics.dropped(parts.events.num_dropped)
+
+
+def _waiting(snapshot: Snapshot, plan: Plan) -> Iterator[Gang]:
+    by_key = snapshot.gang_by_key
+    return (by_key[key] for key in plan.pending)
+
+
+def _log_session(number: int, report: Report) -> None:
+    for repair in report.trace.repairs:
+        log.warning("session %d: %s", number, repair)
+    plan, certificate = report.plan, report.plan.certificate
+    if log.isEnabledFor(logging.DEBUG):
+        _log_decisions(number, report)
+    placed = [action.gang for action in plan.actions if isinstance(action, Allocate)]
+    if not placed:
+        return
+    log.info(
+        "session %d: %d tasks of %d gangs placed, %d gangs wait; %s, %s, %.0f ms",
+        number,
+        len(placed),
+        len(set(placed)),
+        len(plan.pending),
+        certificate.engine,
+        "proved" if certificate.is_proved else certificate.stopped,
+        certificate.seconds * 1000,
+    )
+
+
+def _log_decisions(number: int, report: Report) -> None:
+    """Log what each phase took, each action, and why each gang waits."""
+    seconds = report.trace.seconds.items()
+    phases = ", ".join(f"{phase} {spent * 1000:.0f} ms" for phase, spent in seconds)
+    log.debug("session %d: %s", number, phases)
+    for action in report.plan.actions:
+        log.debug("session %d: %s", number, action)
+    for gang, reason in report.plan.pending.items():
+        log.debug("session %d: %s waits: %s: %s", number, gang, reason.code, reason.message)

@@ -1,0 +1,329 @@
+"""What Prometheus reads: Volcano's names where Volcano has one, `optsched_` for the rest.
+
+Figures are taken from what sessions return, never inside of deciding code. Those of queues, levels
+and waiting gangs are put out as of the last session, so nothing that is gone leaves a trace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as Total
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+
+from optsched.cluster.amounts import amount_of
+from optsched.plugins.gpu_shares import GPU
+from optsched.plugins.proportion import deserved_shares
+from optsched.units import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from optsched.policy.policy import Policy
+    from optsched.problem.arrays import I64
+    from optsched.problem.problem import Problem
+    from optsched.session.session import Report
+
+
+_MS: Final = tuple(5.0 * 2**i for i in range(15))
+"""Volcano's buckets (pkg/scheduler/metrics): 5 ms to 82 s."""
+
+_CLEARING: Final = frozenset({"preempt", "reclaim", "gangpreempt", "gangreclaim"})
+"""Actions that make room; the solver weighs them together."""
+
+_SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """One queue as of the last session; amounts are base units by resource."""
+
+    allocated: Mapping[str, int]
+    request: Mapping[str, int]
+    deserved: Mapping[str, int]
+    weight: int
+
+    @property
+    def share(self) -> float:
+        """The largest part of what it deserves that is in use."""
+        parts = ((self.allocated.get(r, 0), due) for r, due in self.deserved.items())
+        return max((used / due if due else float(used > 0) for used, due in parts), default=0.0)
+
+    @property
+    def is_overused(self) -> bool:
+        """Whether it has all that it deserves of everything."""
+        due = {resource: amount for resource, amount in self.deserved.items() if amount}
+        return bool(due) and all(self.allocated.get(r, 0) >= a for r, a in due.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What holds as of the last session."""
+
+    queues: Mapping[str, QueueFigures] = field(default_factory=dict)
+    gaps: Mapping[str, int] = field(default_factory=dict)
+    pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    wasted: Mapping[str, int] = field(default_factory=dict)
+
+
+def figures_of(report: Report, policy: Policy) -> Figures:
+    """The figures after a session."""
+    plan, problem = report.plan, report.problem
+    queue_of = {gang.key: gang.queue for gang in problem.snapshot.gangs}
+    waiting = Counter((queue_of[g], reason.code.value) for g, reason in plan.pending.items())
+    gaps = {level.name: level.gap for level in plan.certificate.levels}
+    return Figures(
+        queues=dict(_queues(problem, _deserved(problem, policy))),
+        gaps={name: gap for name, gap in gaps.items() if gap is not None},
+        pending=waiting,
+        wasted=wasted_gpus(problem),
+    )
+
+
+def wasted_gpus(problem: Problem) -> dict[str, int]:
+    """GPUs by queue that tasks hold whose gang is below its minimum, and so works for nobody."""
+    wasted: dict[str, int] = {}
+    for g in np.flatnonzero(problem.num_ready < problem.min_member).tolist():
+        gang = problem.snapshot.gangs[g]
+        standing = (t for t in gang.tasks if t.status.is_standing)
+        held = sum(amount_of(t.shape.request, GPU) for t in standing)
+        if held:
+            wasted[gang.queue] = wasted.get(gang.queue, 0) + held
+    return wasted
+
+
+def _deserved(problem: Problem, policy: Policy) -> I64:
+    """(Q, R) what queues deserve: by weight if the policy says so, else as they state it."""
+    if policy.rules.find("proportion") is not None:
+        return deserved_shares(problem)
+    drf = policy.rules.find("drf")
+    if drf is not None and (due := drf.rule.deserved(problem)) is not None:
+        return due
+    return problem.queues.deserved
+
+
+def _queues(problem: Problem, deserved: I64) -> Iterator[tuple[str, QueueFigures]]:
+    queues, resources = problem.queues, problem.resources
+
+    def amounts(row: I64) -> dict[str, int]:
+        return dict(zip(resources, row.tolist(), strict=True))
+
+    for i, name in enumerate(queues.names):
+        yield (
+            name,
+            QueueFigures(
+                allocated=amounts(queues.allocated[i]),
+                request=amounts(queues.requested[i]),
+                deserved=amounts(deserved[i]),
+                weight=int(queues.weight[i]),
+            ),
+        )
+
+
+class _Latest:
+    """Puts out the figures of the last session, and nothing else."""
+
+    def __init__(self) -> None:
+        self.figures = Figures()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        figures = self.figures
+        for kind in ("allocated", "request", "deserved"):
+            by_queue = {name: getattr(queue, kind) for name, queue in figures.queues.items()}
+            yield from _amount_families(kind, by_queue)
+        share = _family("volcano_queue_share", "Largest part of deserved in use", "queue_name")
+        weight = _family("volcano_queue_weight", "Weight", "queue_name")
+        over = _family("volcano_queue_overused", "1 if nothing deserved is left", "queue_name")
+        for name, queue in figures.queues.items():
+            share.add_metric([name], queue.share)
+            weight.add_metric([name], queue.weight)
+            over.add_metric([name], queue.is_overused)
+        yield from (share, weight, over)
+        gap = _family("optsched_level_gap", "Distance of a level from its bound", "level")
+        for level, distance in figures.gaps.items():
+            gap.add_metric([level], distance)
+        pending = _family("optsched_pending_gangs", "Gangs that wait, by why", "queue", "code")
+        for (queue_name, code), number in figures.pending.items():
+            pending.add_metric([queue_name, code], number)
+        jobs = _family("volcano_unschedule_job_count", "Gangs that wait")
+        jobs.add_metric([], sum(figures.pending.values()))
+        wasted = _family("optsched_wasted_gpus", "GPUs of gangs below their minimum", "queue")
+        for queue_name, gpus in figures.wasted.items():
+            wasted.add_metric([queue_name], gpus)
+        yield from (gap, pending, jobs, wasted)
+
+
+class _Waiting:
+    """Puts out how many evictions wait, by what for."""
+
+    def __init__(self) -> None:
+        self.count: Callable[[], Mapping[str, int]] = dict
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        found = _family("optsched_evictions_waiting", "Evictions without an answer", "for")
+        for reason, number in self.count().items():
+            found.add_metric([reason], number)
+        yield found
+
+
+def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, f"{meaning}.", labels=labels)
+
+
+def _amount_families(
+    kind: str, by_queue: Mapping[str, Mapping[str, int]]
+) -> Iterator[GaugeMetricFamily]:
+    """Volcano's three gauges of one kind of amount; scalars are thousandths there, pods are not."""
+    name = f"volcano_queue_{kind}"
+    cpu = _family(f"{name}_milli_cpu", f"CPU {kind}, in thousandths", "queue_name")
+    memory = _family(f"{name}_memory_bytes", f"Memory {kind}", "queue_name")
+    scalar = _family(f"{name}_scalar_resources", f"Others {kind}", "queue_name", "resource")
+    for queue, amounts in by_queue.items():
+        cpu.add_metric([queue], amounts.get(CPU, 0))
+        memory.add_metric([queue], amounts.get(MEMORY, 0))
+        for resource, amount in amounts.items():
+            if resource not in (CPU, MEMORY):
+                factor = 1 if resource == PODS else 1000
+                scalar.add_metric([queue, resource], amount * factor)
+    yield from (cpu, memory, scalar)
+
+
+class Metrics:
+    """All figures of one scheduler."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._latest = _Latest()
+        self._registry.register(self._latest)
+        milliseconds, total, gauge = self._milliseconds, self._total, self._gauge
+        self._e2e = milliseconds("e2e_scheduling_latency", "Snapshot to plan handed on")
+        self._open = milliseconds("open_session_duration", "Snapshot to problem")
+        self._action = milliseconds("action_scheduling_latency", "Time of deciding", "action")
+        self._task = milliseconds("task_scheduling_latency", "Plan to bound task", "stage")
+        self._attempts = total("volcano_schedule_attempts", "Tasks and gangs by result", "result")
+        self._sessions = total("optsched_sessions", "Sessions by engine", "engine")
+        self._skipped = total("optsched_sessions_skipped", "Sessions whose answer was known")
+        self._broken = total("optsched_session_errors", "Sessions that raised an error")
+        self._violations = total("optsched_violations", "Rules broken by plans, none bound")
+        self._repairs = total("optsched_repairs", "Gangs dropped from plans that broke a rule")
+        self._bind_failures = total("optsched_bind_failures", "Failed binds by why", "reason")
+        self._evictions = total("optsched_evictions", "Evicted pods", "action", "plugin")
+        self._spared = total("optsched_evictions_spared", "Evictions not sent, by why", "reason")
+        self._waiting = _Waiting()
+        self._registry.register(self._waiting)
+        self._wasted = total("optsched_wasted_gpu_seconds", "The same over time", "queue")
+        self._counted_s = 0.0
+        self._counted: set[str] = set()
+        self._watch_failures = total("optsched_watch_failures", "Failed watches", "kind")
+        self._phases = Histogram(
+            "optsched_session_seconds",
+            "Time of a session by phase.",
+            ["phase"],
+            registry=self._registry,
+            buckets=_SECONDS,
+        )
+        self._plugin_failures = total(
+            "optsched_plugin_failures", "Errors in faces of plugins, once a session", "plugin"
+        )
+        self._dropped = total("optsched_events_dropped", "Events given up")
+        self._num_dropped = 0
+        self.policy_rejected = gauge("optsched_policy_rejected", "1 while the file is unusable")
+        self.leading = gauge("optsched_leading", "1 while this process schedules")
+
+    def _milliseconds(self, name: str, meaning: str, *labels: str) -> Histogram:
+        name = f"volcano_{name}_milliseconds"
+        return Histogram(name, f"{meaning}.", labels, registry=self._registry, buckets=_MS)
+
+    def _total(self, name: str, meaning: str, *labels: str) -> Total:
+        return Total(name, f"{meaning}.", labels, registry=self._registry)
+
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(name, f"{meaning}.", registry=self._registry)
+
+    def session(self, report: Report, policy: Policy, seconds: float) -> None:
+        """A session has been decided and its plan handed on."""
+        self._sessions.labels(report.plan.certificate.engine).inc()
+        self._e2e.observe(seconds * 1000)
+        spent = report.trace.seconds
+        for phase, part in spent.items():
+            self._phases.labels(phase).observe(part)
+        self._open.observe(spent.get("compile", 0.0) * 1000)
+        deciding = spent.get("greedy", 0.0) + spent.get("solve", 0.0)
+        self._action.labels("allocate").observe(deciding * 1000)
+        for action in _CLEARING.intersection(policy.actions):
+            self._action.labels(action).observe(spent.get("victims", 0.0) * 1000)
+        self._violations.inc(len(report.trace.violations))
+        self._repairs.inc(sum(len(repair.dropped) for repair in report.trace.repairs))
+        self._latest.figures = figures_of(report, policy)
+        self._forget_queues()
+        waiting = len(report.plan.pending)
+        self._attempts.labels("unschedulable").inc(waiting)
+
+    def passed(self, now_s: float) -> None:
+        """It is so late by a clock that never goes back: what is wasted has been so meanwhile."""
+        seconds, self._counted_s = now_s - self._counted_s, now_s
+        for queue, gpus in self._latest.figures.wasted.items():
+            self._wasted.labels(queue).inc(gpus * seconds)
+            self._counted.add(queue)
+
+    def _forget_queues(self) -> None:
+        """Queues that are gone leave no series behind."""
+        for queue in self._counted - self._latest.figures.queues.keys():
+            self._wasted.remove(queue)
+            self._counted.discard(queue)
+
+    def stood_down(self) -> None:
+        """Another process may lead by now; what the last session found is no news any more."""
+        self._latest.figures = Figures()
+
+    def skipped(self) -> None:
+        """A session was left out."""
+        self._skipped.inc()
+
+    def broken(self) -> None:
+        """A session raised an error."""
+        self._broken.inc()
+
+    def plugin_failed(self, plugin: str) -> None:
+        """A face of a plugin has raised an error."""
+        self._plugin_failures.labels(plugin).inc()
+
+    def bound(self, seconds: float) -> None:
+        """A task was bound, so many seconds after it was planned."""
+        self._attempts.labels("scheduled").inc()
+        self._task.labels("Bound").observe(seconds * 1000)
+
+    def not_bound(self, word: str) -> None:
+        """A task could not be bound."""
+        self._attempts.labels("error").inc()
+        self._bind_failures.labels(word).inc()
+
+    def evicted(self, action: str, plugin: str = "") -> None:
+        """A pod was evicted by an action, for a plugin where that wanted it elsewhere."""
+        self._evictions.labels(action, plugin).inc()
+
+    def spared(self, reason: str) -> None:
+        """A planned eviction was not sent."""
+        self._spared.labels(reason).inc()
+
+    def watch_evictions(self, count: Callable[[], Mapping[str, int]]) -> None:
+        """Ask what evictions wait for whenever somebody reads the metrics."""
+        self._waiting.count = count
+
+    def dropped(self, events: int) -> None:
+        """So many events have been given up in all."""
+        self._dropped.inc(events - self._num_dropped)
+        self._num_dropped = events
+
+    def watch_failed(self, kind: str) -> None:
+        """A list or watch failed."""
+        self._watch_failures.labels(kind).inc()
+
+    def exposition(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self._registry)

@@ -1,0 +1,445 @@
+"""What PodGroups and queues are told about themselves.
+
+`StatusBook` compares what should be said with what the server has, and returns the patches; it does
+no I/O and reads no clock. Only gangs that changed are looked at. A patch is made once: it is made
+again only when the object on the server changes to something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.kinds import JOB, POD_GROUP, QUEUE
+from optsched.api.podgroup import PodGroupCondition, PodGroupPhase
+from optsched.api.queue import QueueCounts
+from optsched.api.serialize import podgroup_status_patch, queue_status_patch
+from optsched.cluster.amounts import total
+from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.task import TaskStatus
+from optsched.formats.usage import USAGE, usage_text
+from optsched.kube.client.interfaces import Ref
+from optsched.session.status import gang_status
+from optsched.units import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from optsched.api.podgroup import PodGroup
+    from optsched.api.queue import Queue as ApiQueue
+    from optsched.cluster.reasons import Reason
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.usage import Usage
+    from optsched.kube.client.interfaces import Raw
+    from optsched.session.status import GangStatus
+
+UNSCHEDULABLE: Final = "Unschedulable"
+SCHEDULED: Final = "Scheduled"
+READY: Final = "tasks in gang are ready to be scheduled"
+"""Volcano's reason of the condition Scheduled (plugins/gang)."""
+
+MESSAGE_EVERY_MS: Final = 30_000
+"""How often a condition is written again when nothing but its message has changed."""
+
+NEWS_EVERY_MS: Final = 1_000
+"""How often a PodGroup is written whose phase or conditions change; the first time at once."""
+
+COUNTS_EVERY_MS: Final = 3_000
+"""How often a PodGroup is written of which nothing but counts of pods has changed."""
+
+SETTLE_MS: Final = 2_000
+"""How long a gang whose pods start or end one by one may say nothing: more is to follow."""
+
+QUEUE_EVERY_MS: Final = 3_000
+"""How often a queue is written while what it holds changes all the time."""
+
+CORRECTED_EVERY_MS: Final = 30_000
+"""How often a queue's status is put right that somebody else has written.
+
+Another scheduler may count its own pods there: neither may make the other write all the time.
+"""
+
+AGAIN_MS: Final = 30_000
+"""After this a status is written again that the server has refused."""
+
+_THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A snapshot with what was decided on it applied, and why things wait.
+
+    Attributes
+    ----------
+    reasons
+        By gang.
+    enqueued
+        Gangs that may have their pods created.
+
+    """
+
+    snapshot: Snapshot
+    reasons: Mapping[str, Reason]
+    enqueued: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusPatch:
+    """A merge patch of an object's status."""
+
+    ref: Ref
+    body: Raw
+    subresource: str
+
+
+# --- PodGroups -----------------------------------------------------------------------------------
+
+
+def wanted_conditions(
+    known: Iterable[PodGroupCondition], status: GangStatus, now_ms: int
+) -> tuple[PodGroupCondition, ...]:
+    """The conditions of a PodGroup; those of other types stay, times change with the status."""
+    by_type = {condition.type: condition for condition in known}
+    for condition in _facts(by_type, status):
+        before = by_type.get(condition.type)
+        since_ms = now_ms
+        if before is not None and before.status == condition.status:
+            since_ms = before.transition_ms if before.transition_ms is not None else now_ms
+        transition_id = before.transition_id if before is not None else ""
+        by_type[condition.type] = replace(
+            condition, transition_ms=since_ms, transition_id=transition_id
+        )
+    return tuple(by_type.values())
+
+
+def _facts(
+    known: Mapping[str, PodGroupCondition], status: GangStatus
+) -> Iterator[PodGroupCondition]:
+    if status.phase in _THERE:
+        yield PodGroupCondition(SCHEDULED, "True", reason=READY)
+        if UNSCHEDULABLE in known:
+            yield PodGroupCondition(UNSCHEDULABLE, "False")
+        return
+    if status.reason is not None:
+        code, message = status.reason.code.value, status.reason.message
+        yield PodGroupCondition(UNSCHEDULABLE, "True", reason=code, message=message)
+    if SCHEDULED in known:
+        yield PodGroupCondition(SCHEDULED, "False")
+
+
+def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
+    """The patch that a PodGroup's status needs; None if it says the same already."""
+    conditions = wanted_conditions(group.status.conditions, status, now_ms)
+    wanted = replace(
+        group.status,
+        phase=PodGroupPhase(status.phase.value),
+        conditions=conditions,
+        running=status.running,
+        succeeded=status.succeeded,
+        failed=status.failed,
+    )
+    if wanted == group.status:
+        return None
+    body = podgroup_status_patch(
+        wanted.phase,
+        conditions,
+        running=status.running,
+        succeeded=status.succeeded,
+        failed=status.failed,
+    )
+    ref = Ref(POD_GROUP, group.meta.namespace, group.meta.name)
+    return StatusPatch(ref, body, "")
+
+
+def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
+    """How long after the last patch this one is due.
+
+    Controllers wait for Inqueue; the rest of what is news may come together.
+    """
+    fresh = patch.body["status"]
+    known = group.status
+    facts = [(c["type"], c["status"], c.get("reason", "")) for c in fresh["conditions"]]
+    if fresh["phase"] != known.phase:
+        return 0 if fresh["phase"] == PodGroupPhase.INQUEUE else NEWS_EVERY_MS
+    if facts != [(c.type, c.status, c.reason) for c in known.conditions]:
+        return NEWS_EVERY_MS
+    counts = (fresh["running"], fresh["succeeded"], fresh["failed"])
+    is_counted = counts == (known.running, known.succeeded, known.failed)
+    return MESSAGE_EVERY_MS if is_counted else COUNTS_EVERY_MS
+
+
+def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
+    """How long a PodGroup may wait for what is likely to follow, from the first difference on."""
+    owner = group.meta.controller
+    is_of_job = owner is not None and (owner.api_version, owner.kind) == (JOB.api_version, JOB.kind)
+    if is_of_job and status.phase is GangPhase.COMPLETED:
+        # The controller of the job is about to delete it.
+        return SETTLE_MS
+    is_counted = status.phase.value in (group.status.phase, GangPhase.RUNNING.value)
+    has_ended = status.succeeded + status.failed > 0
+    is_moving = (has_ended and status.running > 0) or any(
+        task.status is TaskStatus.BOUND for task in gang.tasks
+    )
+    return SETTLE_MS if is_counted and is_moving else 0
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one gang adds to its queue."""
+
+    queue: str
+    held: Mapping[str, int]
+    phase: GangPhase | None
+
+
+def share_of(gang: Gang, status: GangStatus) -> Share:
+    """What a gang adds to its queue; gangs without a PodGroup are in no phase."""
+    here = [task for task in gang.tasks if task.status.is_standing]
+    held = {PODS: len(here), **total(task.shape.request for task in here)} if here else {}
+    has_group = not gang.is_implicit and gang.uid != ""
+    return Share(gang.queue, held, status.phase if has_group else None)
+
+
+@dataclass(slots=True)
+class Account:
+    """What a queue holds itself, and its PodGroups by phase."""
+
+    held: dict[str, int] = field(default_factory=dict)
+    phases: dict[GangPhase, int] = field(default_factory=dict)
+
+    def add(self, share: Share, times: int) -> None:
+        """Add a share, or take one away with -1."""
+        for name, amount in share.held.items():
+            self.held[name] = self.held.get(name, 0) + times * amount
+        if share.phase is not None:
+            self.phases[share.phase] = self.phases.get(share.phase, 0) + times
+
+    @property
+    def counts(self) -> QueueCounts:
+        """PodGroups by phase."""
+        of = self.phases.get
+        return QueueCounts(
+            unknown=of(GangPhase.UNKNOWN, 0),
+            pending=of(GangPhase.PENDING, 0),
+            running=of(GangPhase.RUNNING, 0),
+            inqueue=of(GangPhase.INQUEUE, 0),
+            completed=of(GangPhase.COMPLETED, 0),
+        )
+
+
+def rolled_up(
+    accounts: Mapping[str, Account], parents: Mapping[str, str]
+) -> dict[str, dict[str, int]]:
+    """What each queue holds with all below it; nothing passes through a circle of parents twice."""
+    held: dict[str, dict[str, int]] = {name: {} for name in parents}
+    for name, account in accounts.items():
+        at, seen = name, set[str]()
+        while at in held and at not in seen:
+            seen.add(at)
+            for resource, amount in account.held.items():
+                held[at][resource] = held[at].get(resource, 0) + amount
+            at = parents[at]
+    return held
+
+
+def queue_patch(
+    queue: ApiQueue, held: Mapping[str, int], counts: QueueCounts
+) -> StatusPatch | None:
+    """The patch that a queue's status needs; an idle queue holds no CPU and no memory."""
+    wanted = {CPU: 0, MEMORY: 0, **{name: amount for name, amount in held.items() if amount}}
+    if dict(queue.status.allocated) == wanted and queue.status.counts == counts:
+        return None
+    body = queue_status_patch(wanted, counts, previous=queue.status.allocated)
+    return StatusPatch(Ref(QUEUE, "", queue.name), body, "status")
+
+
+def usage_patch(queue: str, usage: Usage) -> StatusPatch:
+    """The patch by which a queue keeps what it has used."""
+    marks = {USAGE: usage_text(usage)}
+    return StatusPatch(Ref(QUEUE, "", queue), {"metadata": {"annotations": marks}}, "")
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """All that decides on what one gang should say."""
+
+    gang: Gang
+    reason: Reason | None
+    group: PodGroup | None
+    is_enqueued: bool
+
+    def is_like(self, other: _Look) -> bool:
+        """Whether the other leads to the same."""
+        return (
+            self.gang is other.gang
+            and self.group is other.group
+            and self.is_enqueued == other.is_enqueued
+            and self.reason == other.reason
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """A PodGroup does not say what it should: since when, and since when it should this phase."""
+
+    since_ms: int
+    phase: GangPhase
+    phase_ms: int
+
+    def turned(self, phase: GangPhase, now_ms: int) -> _Late:
+        """The same, with the phase that it should say by now."""
+        return self if phase is self.phase else _Late(self.since_ms, phase, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How a gang was last looked at; no look for one that has to be looked at again."""
+
+    look: _Look | None
+    share: Share
+    written_ms: int
+    late: _Late | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a queue said last as it should, or was last asked to say.
+
+    at_ms, written_ms: when it said so, and when it was asked to.
+    """
+
+    held: Mapping[str, int]
+    counts: QueueCounts
+    at_ms: int
+    written_ms: int
+
+
+class StatusBook:
+    """What every gang and queue should say, and which patches bring that about.
+
+    Attributes
+    ----------
+    due_ms
+        When patches that were put off are due, although nothing else may change; None for none.
+
+    """
+
+    def __init__(self) -> None:
+        self.due_ms: int | None = None
+        self._seen: dict[str, _Seen] = {}
+        self._accounts: dict[str, Account] = {}
+        self._said: dict[str, _Said] = {}
+        self._refused: dict[Ref, int] = {}
+
+    def refused(self, ref: Ref, now_ms: int) -> None:
+        """A status was not taken by the server; it is written again after a while."""
+        self._refused[ref] = now_ms + AGAIN_MS
+
+    def patches(
+        self,
+        outcome: Outcome,
+        group_of: Callable[[str], PodGroup | None],
+        queues: Mapping[str, ApiQueue],
+    ) -> list[StatusPatch]:
+        """The patches after a session; group_of and queues: objects as the server has them."""
+        snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
+        self.due_ms = min(self._refused.values(), default=None)
+        self._look_again(snapshot.taken_ms)
+        looks = (
+            _Look(gang, reasons.get(gang.key), group_of(gang.key), gang.key in enqueued)
+            for gang in snapshot.gangs
+        )
+        found = [p for look in looks if (p := self._gang(look, snapshot.taken_ms)) is not None]
+        self._forget(snapshot)
+        return [*found, *self._queues(snapshot, queues)]
+
+    def _look_again(self, now_ms: int) -> None:
+        """Forget what was said of objects whose writes were refused, once their time has come."""
+        for ref in [ref for ref, due_ms in self._refused.items() if due_ms <= now_ms]:
+            del self._refused[ref]
+            key = f"{ref.namespace}/{ref.name}"
+            if ref.kind is QUEUE:
+                self._said.pop(ref.name, None)
+            elif key in self._seen:
+                seen = self._seen[key]
+                self._seen[key] = _Seen(None, seen.share, 0)
+
+    def _gang(self, look: _Look, now_ms: int) -> StatusPatch | None:
+        key = look.gang.key
+        seen = self._seen.get(key)
+        if seen is not None and seen.look is not None and seen.look.is_like(look):
+            return None
+        status = gang_status(look.gang, look.reason, 0, look.is_enqueued)
+        share = share_of(look.gang, status)
+        self._count(seen, share)
+        written_ms = 0 if seen is None else seen.written_ms
+        late = None if seen is None else seen.late
+        late = (late or _Late(now_ms, status.phase, now_ms)).turned(status.phase, now_ms)
+        patch = None if look.group is None else group_patch(look.group, status, late.phase_ms)
+        if patch is None or look.group is None:
+            self._seen[key] = _Seen(look, share, written_ms)
+            return None
+        due_ms = max(
+            written_ms + pause_ms(look.group, patch),
+            late.since_ms + settle_ms(look.gang, look.group, status),
+        )
+        if now_ms < due_ms:
+            self._put_off(due_ms)
+            self._seen[key] = _Seen(None, share, written_ms, late)
+            return None
+        self._seen[key] = _Seen(look, share, now_ms)
+        return patch
+
+    def _put_off(self, due_ms: int) -> None:
+        self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
+
+    def _count(self, before: _Seen | None, share: Share) -> None:
+        if before is not None:
+            if before.share == share:
+                return
+            self._account(before.share.queue).add(before.share, -1)
+        self._account(share.queue).add(share, 1)
+
+    def _account(self, queue: str) -> Account:
+        return self._accounts.setdefault(queue, Account())
+
+    def _forget(self, snapshot: Snapshot) -> None:
+        if len(self._seen) == len(snapshot.gangs):
+            return
+        for key in self._seen.keys() - {gang.key for gang in snapshot.gangs}:
+            share = self._seen.pop(key).share
+            self._account(share.queue).add(share, -1)
+
+    def _queues(self, snapshot: Snapshot, queues: Mapping[str, ApiQueue]) -> Iterator[StatusPatch]:
+        held = rolled_up(self._accounts, {queue.name: queue.parent for queue in snapshot.queues})
+        for name, queue in queues.items():
+            account = self._accounts.get(name, Account())
+            wanted = (held.get(name, {}), account.counts)
+            patch, now_ms = queue_patch(queue, *wanted), snapshot.taken_ms
+            if patch is None:
+                said = self._said.get(name)
+                self._said[name] = _Said(*wanted, now_ms, 0 if said is None else said.written_ms)
+            elif self._is_news(name, wanted, now_ms):
+                self._said[name] = _Said(*wanted, now_ms, now_ms)
+                yield patch
+        for name in self._said.keys() - queues.keys():
+            del self._said[name]
+
+    def _is_news(
+        self, name: str, wanted: tuple[Mapping[str, int], QueueCounts], now_ms: int
+    ) -> bool:
+        """Whether a queue should say something else, or has not said what it should for long."""
+        said = self._said.get(name)
+        if said is None:
+            return True
+        is_other = (said.held, said.counts) != wanted
+        due_ms = said.written_ms + QUEUE_EVERY_MS if is_other else said.at_ms + CORRECTED_EVERY_MS
+        if now_ms < due_ms:
+            self._put_off(due_ms)
+        return now_ms >= due_ms

@@ -1,0 +1,80 @@
+"""Small writes beside binds: status patches, and objects that have to exist."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from optsched.api.kinds import POD, QUEUE
+from optsched.cluster.snapshot import DEFAULT_QUEUE, ROOT_QUEUE
+from optsched.kube.client.errors import AlreadyExists, NotFound
+from optsched.kube.client.interfaces import Ref
+from optsched.kube.scheduler.scheduling_gates import Opening, let_go
+from optsched.kube.scheduler.status import StatusPatch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.client.interfaces import Api, Raw
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """An object that is to exist."""
+
+    ref: Ref
+    body: Raw
+
+
+Write: TypeAlias = StatusPatch | Creation | Opening
+
+
+def writer(
+    api: Api, may_write: Callable[[], bool], cache: ClusterCache | None = None
+) -> Callable[[Ref, Write], Awaitable[None]]:
+    """Carries out writes; what is there already, or gone by now, is as good as done.
+
+    may_write: whether this process still leads; what others would write by now is left to them.
+    cache: what is known of objects, where it is known; nothing is asked for of one that is gone,
+    nor of a pod that is bound.
+    """
+
+    def is_needed(what: Write) -> bool:
+        if cache is None or not isinstance(what, StatusPatch):
+            return True
+        if what.ref.kind == POD:
+            return cache.awaits_node(what.ref)
+        return cache.is_there(what.ref)
+
+    async def write(_: Ref, what: Write) -> None:
+        if not (may_write() and is_needed(what)):
+            return
+        with suppress(AlreadyExists, NotFound):
+            if isinstance(what, Creation):
+                await api.create(what.ref, what.body)
+            elif isinstance(what, Opening):
+                await let_go(api, what)
+            else:
+                await api.patch(what.ref, what.body, what.subresource)
+
+    return write
+
+
+def beside(ref: Ref, what: str) -> Ref:
+    """A key for writes to an object that do not take the place of those of its status."""
+    return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
+
+
+def _queue(name: str, *, reclaimable: bool) -> Creation:
+    kind = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind}
+    spec = {"weight": 1, "reclaimable": reclaimable}
+    return Creation(Ref(QUEUE, "", name), {**kind, "metadata": {"name": name}, "spec": spec})
+
+
+BUILTIN_QUEUES: Final = (
+    _queue(DEFAULT_QUEUE, reclaimable=True),
+    _queue(ROOT_QUEUE, reclaimable=False),
+)
+"""As Volcano's scheduler creates them (pkg/scheduler/cache/cache.go)."""

@@ -1,0 +1,324 @@
+"""Gets claims their volumes once it is known where the pods go that use them.
+
+A volume that is there is kept for its claim (`spec.claimRef`); where one has to be made, the claim
+is told for which node (`volume.kubernetes.io/selected-node`): without that no provisioner begins.
+The rest is up to the controllers of volumes; a gang is bound once all its claims are. Upstream:
+kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`). What has been done already is not
+done again, so that whoever comes after a restart goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from optsched.cluster.volumes import VolumeGrant, deal
+from optsched.formats.volumes import BOUND_BY_CONTROLLER, LOST, SELECTED_NODE
+from optsched.kube.client.errors import (
+    Conflict,
+    KubeError,
+    NotFound,
+    ServerFault,
+    TooMany,
+    Unreachable,
+)
+from optsched.kube.client.interfaces import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from optsched.cluster.decisions import Allocate
+    from optsched.cluster.snapshot import Claim
+    from optsched.kube.cache.cluster_cache import ClusterCache
+    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.kube.runtime.waiting import Waiting
+    from optsched.session.ports import Clock
+
+AT_ONCE: Final = 16
+TRIES: Final = 60
+"""How often an object is asked for while others write it or the server is away."""
+LOOKS_EVERY_S: Final = 0.5
+_PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the pods of a gang wait for before they are bound.
+
+    Attributes
+    ----------
+    grants
+        What is to be done for claims for which nobody does it yet.
+    used_on
+        The nodes from which each claim has to be reached that is not bound yet.
+    task_of
+        By claim, a task that uses it.
+
+    """
+
+    grants: Sequence[VolumeGrant]
+    used_on: Mapping[str, Sequence[str]]
+    task_of: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A claim that did not get its volume, and why."""
+
+    claim: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What claims are bound with.
+
+    Attributes
+    ----------
+    goes_on
+        Whether to go on; asked before every request.
+    patience_s
+        How long pods may wait for their volumes; None where that is none of our business.
+
+    """
+
+    clock: Clock
+    waiting: Waiting
+    goes_on: Callable[[], bool]
+    patience_s: Callable[[], float | None]
+
+
+class Stopped(Exception):
+    """Somebody else goes on from here."""
+
+
+class ClaimBinder:
+    """Gets claims their volumes."""
+
+    def __init__(self, api: Api, cache: ClusterCache, around: Surroundings) -> None:
+        self._api = api
+        self._cache = cache
+        self._around = around
+        self._under_way: dict[str, VolumeGrant] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    # --- before anything is done -----------------------------------------------------------------
+
+    def wanted(self, allocated: Sequence[Allocate]) -> Wanted | None:
+        """What tasks on their nodes have to wait for; None where that can not be had by now."""
+        used_on, task_of = self._uses(allocated)
+        if not used_on:
+            return Wanted((), {}, {})
+        claims: dict[str, Claim] = {}
+        for key in used_on:
+            claim = self._open_claim(key)
+            if claim is None:
+                return None
+            claims[key] = claim
+        fresh = {key: nodes for key, nodes in used_on.items() if key not in self._under_way}
+        holders = deal(claims, fresh, self._cache.selects)
+        grants = [
+            VolumeGrant(key, next(iter(nodes)), holders.volume_of(key))
+            for key, nodes in fresh.items()
+        ]
+        if holders.short or not all(self._suits(key, nodes) for key, nodes in used_on.items()):
+            return None
+        self._under_way |= {grant.claim: grant for grant in grants}
+        return Wanted(grants, {key: tuple(nodes) for key, nodes in used_on.items()}, task_of)
+
+    def _uses(
+        self, allocated: Sequence[Allocate]
+    ) -> tuple[dict[str, dict[str, None]], dict[str, str]]:
+        """The nodes and a task of each claim that waits for them."""
+        used_on: dict[str, dict[str, None]] = {}
+        task_of: dict[str, str] = {}
+        if self._around.patience_s() is None:
+            return used_on, task_of
+        for action in allocated:
+            task = self._cache.task(action.task)
+            for key in () if task is None else task.shape.claims:
+                claim = self._cache.claim(key)
+                if claim is None or claim.waits_for_consumer or claim.problem:
+                    used_on.setdefault(key, {})[action.node] = None
+                    task_of.setdefault(key, action.task)
+        return used_on, task_of
+
+    def _open_claim(self, key: str) -> Claim | None:
+        """A claim with the volumes that it could still get; None where it can get none at all."""
+        claim = self._cache.claim(key)
+        if claim is None or (claim.problem and key not in self._under_way):
+            return None
+        taken = {g.volume for g in self._under_way.values() if g.volume and g.claim != key}
+        return replace(claim, volumes=tuple(v for v in claim.volumes if v.name not in taken))
+
+    def _suits(self, key: str, nodes: Mapping[str, None]) -> bool:
+        """Whether what is being done for a claim does for further nodes, as far as one can tell."""
+        grant = self._under_way.get(key)
+        claim = self._cache.claim(key)
+        if grant is None or not grant.volume or claim is None:
+            return True
+        volume = next((v for v in claim.volumes if v.name == grant.volume), None)
+        if volume is None or volume.nodes is None:
+            return True
+        return all(self._cache.selects(volume.nodes, node) for node in nodes)
+
+    # --- doing it --------------------------------------------------------------------------------
+
+    async def obtain(self, wanted: Wanted) -> Refusal | None:
+        """Get claims their volumes and wait until all are bound; why not, or None.
+
+        Raises Stopped where somebody else is to go on.
+        """
+        try:
+            asked = await asyncio.gather(*(self._ask(grant) for grant in wanted.grants))
+            refusal = next((refusal for refusal in asked if refusal is not None), None)
+            refusal = refusal or await self._until_bound(wanted)
+            if refusal is not None:
+                await self._give_back(wanted.grants)
+            return refusal
+        finally:
+            self.forgo(wanted)
+
+    def forgo(self, wanted: Wanted) -> None:
+        """Take note that nothing is done after all."""
+        for grant in wanted.grants:
+            if self._under_way.get(grant.claim) is grant:
+                del self._under_way[grant.claim]
+
+    async def _ask(self, grant: VolumeGrant) -> Refusal | None:
+        """Do for a claim what controllers wait for; why not, or None."""
+        async with self._turns:
+            for _ in range(TRIES):
+                if not self._around.goes_on():
+                    raise Stopped
+                try:
+                    message = await self._ask_once(grant)
+                except NotFound:
+                    message = f"claim {grant.claim} or its volume does not exist any more"
+                except _PASSING:
+                    await self._around.waiting.sleep(LOOKS_EVERY_S)
+                    continue
+                except KubeError as e:
+                    message = f"claim {grant.claim}: {e}"
+                return Refusal(grant.claim, message) if message else None
+        return Refusal(grant.claim, f"claim {grant.claim} could not be told its node")
+
+    async def _ask_once(self, grant: VolumeGrant) -> str:
+        ref = _ref(grant.claim)
+        claim = await self._api.read(ref)
+        if claim["metadata"].get("deletionTimestamp"):
+            return f"claim {grant.claim} is being deleted"
+        if (claim.get("spec") or {}).get("volumeName"):
+            return ""
+        if grant.volume:
+            return await self._keep(grant, claim)
+        selected = _annotations(claim).get(SELECTED_NODE)
+        if selected == grant.node:
+            return ""
+        if selected:
+            return f"claim {grant.claim} is being provided for node {selected}"
+        marks = {SELECTED_NODE: grant.node}
+        await self._api.patch(ref, {"metadata": {**_version(claim), "annotations": marks}})
+        return ""
+
+    async def _keep(self, grant: VolumeGrant, claim: Raw) -> str:
+        """Keep a volume for a claim (`GetBindVolumeToClaim`)."""
+        ref = Ref(PERSISTENT_VOLUME, "", grant.volume)
+        volume = await self._api.read(ref)
+        meta = claim["metadata"]
+        mine = {"namespace": meta["namespace"], "name": meta["name"], "uid": meta.get("uid", "")}
+        held = (volume.get("spec") or {}).get("claimRef") or {}
+        whose = {key: held.get(key) or mine[key] for key in mine}
+        if held and whose != mine:
+            other = f"{held.get('namespace')}/{held.get('name')}"
+            return f"claim {grant.claim}: volume {grant.volume} has been given to {other}"
+        if held.get("uid"):
+            return ""
+        body: dict[str, Any] = {"metadata": _version(volume)}
+        if not held:
+            body["metadata"]["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
+        kind = {"apiVersion": "v1", "kind": PERSISTENT_VOLUME_CLAIM.kind}
+        body["spec"] = {"claimRef": {**kind, **mine}}
+        await self._api.patch(ref, body)
+        return ""
+
+    async def _give_back(self, grants: Sequence[VolumeGrant]) -> None:
+        """Let claims be provided for other nodes that are not bound yet, if possible."""
+        for grant in grants:
+            if grant.volume or not self._around.goes_on():
+                continue
+            with suppress(KubeError):
+                claim = await self._api.read(_ref(grant.claim))
+                is_ours = _annotations(claim).get(SELECTED_NODE) == grant.node
+                if is_ours and not (claim.get("spec") or {}).get("volumeName"):
+                    body = {**_version(claim), "annotations": {SELECTED_NODE: None}}
+                    await self._api.patch(_ref(grant.claim), {"metadata": body})
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    async def _until_bound(self, wanted: Wanted) -> Refusal | None:
+        patience_s = self._around.patience_s() or 0.0
+        until_s = self._around.clock.monotonic() + patience_s
+        seen: set[str] = set()
+        left = sorted(wanted.used_on)
+        while left:
+            for key in tuple(left):
+                message = self._look(key, wanted, seen)
+                if message:
+                    return Refusal(key, message)
+                if message is None:
+                    left.remove(key)
+            if left and self._around.clock.monotonic() >= until_s:
+                message = f"claim {left[0]} was not bound within {patience_s:g} s"
+                return Refusal(left[0], message)
+            if left:
+                await self._around.waiting.sleep(LOOKS_EVERY_S)
+            if not self._around.goes_on():
+                raise Stopped
+        return None
+
+    def _look(self, key: str, wanted: Wanted, seen: set[str]) -> str | None:
+        """Why a claim will not be bound; empty while it may be, None once it is."""
+        claim = self._cache.claim(key)
+        if claim is None or claim.problem == LOST:
+            return f"claim {key} {LOST if claim else 'does not exist any more'}"
+        if self._cache.task(wanted.task_of[key]) is None:
+            return f"pod {wanted.task_of[key]} does not exist any more"
+        if claim.waits_for_consumer:
+            return self._look_at_provisioning(claim, seen)
+        return "" if claim.problem else self._far_from(claim, wanted.used_on[key])
+
+    def _far_from(self, claim: Claim, nodes: Sequence[str]) -> str | None:
+        """A node, in words, from which a volume can not be reached that a claim has got."""
+        for node in nodes:
+            labels = self._cache.node_labels(node)
+            if labels is None or not claim.is_reachable(node, labels):
+                return f"claim {claim.key} has got a volume that node {node} can not reach"
+        return None
+
+    def _look_at_provisioning(self, claim: Claim, seen: set[str]) -> str:
+        grant = self._under_way.get(claim.key)
+        if grant is None or grant.volume:
+            return ""
+        if claim.selected_node == grant.node:
+            seen.add(claim.key)
+            return ""
+        # Provisioners take the mark away where they can make none for the node.
+        return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
+
+
+def _ref(key: str) -> Ref:
+    namespace, _, name = key.partition("/")
+    return Ref(PERSISTENT_VOLUME_CLAIM, namespace, name)
+
+
+def _version(obj: Raw) -> dict[str, Any]:
+    return {"resourceVersion": obj["metadata"].get("resourceVersion")}
+
+
+def _annotations(obj: Raw) -> Mapping[str, str]:
+    found = obj["metadata"].get("annotations")
+    return found if isinstance(found, dict) else {}

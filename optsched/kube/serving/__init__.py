@@ -1,0 +1,1 @@
+"""HTTP servers for health and metrics, and the certificates of all servers."""

@@ -1,0 +1,175 @@
+"""Who signs for the webhook, and how API servers learn whom to trust.
+
+Either the server signs for itself, with an authority kept in a Secret of its own that all replicas
+share, or somebody else does, such as cert-manager, and leaves files. API servers read whom to trust
+in the webhook configurations; what is missing there is put there again.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
+from optsched.kube.client.interfaces import Ref
+from optsched.kube.serving.certificates import Credentials, at, renewed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from optsched.kube.client.interfaces import Api, Raw
+    from optsched.session.ports import Clock
+
+_AUTHORITY_KEY: Final = "ca.key"
+_LEAF: Final = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "authority"}
+_AUTHORITY: Final = {"ca.crt": "authority", _AUTHORITY_KEY: "authority_key"}
+_ALL: Final = (*_LEAF, *_AUTHORITY)
+
+log = logging.getLogger(__name__)
+
+
+class Signer(Protocol):
+    """Where credentials come from."""
+
+    async def credentials(self) -> Credentials:
+        """Those to use from now on; asked for again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Credentials in files that somebody else renews. authority: None where nobody says."""
+
+    certificate: Path
+    key: Path
+    authority: Path | None = None
+
+    async def credentials(self) -> Credentials:
+        """See `Signer`; OSError where a file can not be read."""
+        trusted = self.authority.read_bytes() if self.authority else b""
+        return Credentials(self.certificate.read_bytes(), self.key.read_bytes(), trusted)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSecret:
+    """Credentials in two Secrets, renewed by whichever replica looks first.
+
+    The certificate and its key are in one, the authority and its key in the other
+    (`authority_ref`): whoever serves with the first can not sign.
+
+    names: of the server; DNS names and IP addresses.
+    """
+
+    api: Api
+    ref: Ref
+    names: Sequence[str]
+    clock: Clock
+
+    async def credentials(self) -> Credentials:
+        """See `Signer`; KubeError where a Secret can be neither read nor written."""
+        while True:
+            leaf, authority = await self._read(self.ref), await self._read(authority_ref(self.ref))
+            held = _credentials(leaf, authority)
+            made, is_new = renewed(held, self.names, at(self.clock.now_ms()))
+            # Earlier versions kept everything in one Secret.
+            if not is_new and authority is not None and _AUTHORITY_KEY not in _data(leaf):
+                return made
+            try:
+                await self._write(authority_ref(self.ref), authority, made, _AUTHORITY)
+                await self._write(self.ref, leaf, made, _LEAF)
+            except (AlreadyExists, Conflict):
+                # Another replica was faster; its certificate is as good as ours.
+                continue
+            if is_new:
+                log.info("%s: a new certificate for %s", self.ref, ", ".join(self.names))
+            return made
+
+    async def _read(self, ref: Ref) -> Raw | None:
+        try:
+            return await self.api.read(ref)
+        except NotFound:
+            return None
+
+    async def _write(
+        self, ref: Ref, secret: Raw | None, made: Credentials, fields: Mapping[str, str]
+    ) -> None:
+        wanted = {field: b64encode(getattr(made, name)).decode() for field, name in fields.items()}
+        held = _data(secret)
+        if wanted == held:
+            return
+        if secret is None:
+            named: Raw = {"name": ref.name, "namespace": ref.namespace}
+            kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
+            await self.api.create(ref, {**kind, "metadata": named, "data": wanted})
+            return
+        gone = {field: None for field in _ALL if field in held and field not in wanted}
+        version = secret["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version}, "data": {**wanted, **gone}}
+        await self.api.patch(ref, body)
+
+
+def authority_ref(ref: Ref) -> Ref:
+    """The Secret of the authority that signs what is in another one."""
+    return Ref(ref.kind, ref.namespace, f"{ref.name}-authority")
+
+
+def _data(secret: Raw | None) -> dict[str, Any]:
+    return (secret or {}).get("data") or {}
+
+
+def _credentials(leaf: Raw | None, authority: Raw | None) -> Credentials | None:
+    """What is held; None where there is nothing. What has no reading is empty."""
+    if leaf is None and authority is None:
+        return None
+    data = {**_data(leaf), **_data(authority)}
+    return Credentials(
+        **{name: _decoded(data.get(field)) for field, name in {**_LEAF, **_AUTHORITY}.items()}
+    )
+
+
+def _decoded(text: object) -> bytes:
+    try:
+        return b64decode(text) if isinstance(text, str) else b""
+    except ValueError:
+        return b""
+
+
+async def announce(api: Api, refs: Sequence[Ref], authority: bytes, url: str = "") -> None:
+    """Make API servers trust an authority, in webhook configurations that are there.
+
+    url: where the server is reached, instead of the Service that the configurations name. Raises
+    KubeError; a configuration that is not there is left out.
+    """
+    for ref in refs:
+        try:
+            await _announce_in(api, ref, b64encode(authority).decode(), url)
+        except NotFound:
+            log.debug("%s: is not there", ref)
+
+
+async def _announce_in(api: Api, ref: Ref, bundle: str, url: str) -> None:
+    while True:
+        found = await api.read(ref)
+        hooks = found.get("webhooks") or []
+        wanted = [_trusting(hook, bundle, url) for hook in hooks]
+        if wanted == hooks:
+            return
+        version = found["metadata"]["resourceVersion"]
+        try:
+            await api.patch(ref, {"metadata": {"resourceVersion": version}, "webhooks": wanted})
+        except Conflict:
+            continue
+        log.info("%s: trusts the certificate of this server", ref)
+        return
+
+
+def _trusting(hook: Raw, bundle: str, url: str) -> Raw:
+    config: Raw = dict(hook.get("clientConfig") or {})
+    if url:
+        service = config.pop("service", None) or {}
+        path = service.get("path") or urlsplit(config.get("url", "")).path
+        config["url"] = f"{url.rstrip('/')}{path}"
+    return {**hook, "clientConfig": {**config, "caBundle": bundle}}

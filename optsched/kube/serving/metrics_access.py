@@ -1,0 +1,146 @@
+"""Who may read metrics: a TokenReview names the user, a SubjectAccessReview says what he may.
+
+The rights are those that controller-runtime asks for (pkg/metrics/filters,
+`WithAuthenticationAndAuthorization`): the verb `get` of the nonResourceURL `/metrics`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.kinds import SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW
+from optsched.kube.client.access_review import review
+from optsched.kube.client.errors import KubeError
+
+if TYPE_CHECKING:
+    from optsched.kube.client.access_review import CreatingApi
+    from optsched.session.ports import Clock
+
+PATH: Final = "/metrics"
+ALLOWED_S: Final = 60.0
+"""How long a review that allowed is believed: the TTL of controller-runtime for tokens."""
+
+REFUSED_S: Final = 10.0
+REVIEW_S: Final = 5.0
+"""How long the API server may take for both reviews of a token."""
+
+MOST_REVIEWS: Final = 4
+"""Under way together; further tokens are sent away, so that they can not flood the API server."""
+
+MOST_KEPT: Final = 256
+_MOST_TOKEN: Final = 8192
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to a reader of metrics: an HTTP status, and a sentence for a refusal."""
+
+    status: HTTPStatus
+    text: str = ""
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the reader gets metrics."""
+        return self.status is HTTPStatus.OK
+
+
+_NO_TOKEN: Final = Verdict(HTTPStatus.UNAUTHORIZED, "send a token: Authorization: Bearer …")
+_NO_USER: Final = Verdict(HTTPStatus.UNAUTHORIZED, "the API server knows no user by this token")
+_BUSY: Final = Verdict(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are under review")
+_UNSAID: Final = Verdict(
+    HTTPStatus.SERVICE_UNAVAILABLE, "the API server did not say whether this is allowed"
+)
+_ALLOWED: Final = Verdict(HTTPStatus.OK)
+
+
+@dataclass(slots=True)
+class _Memo:
+    """Verdicts by the hash of their token, each for some seconds; the oldest goes first."""
+
+    seconds: float
+    kept: dict[bytes, tuple[float, Verdict]] = field(default_factory=dict)
+
+    def find(self, key: bytes, now_s: float) -> Verdict | None:
+        until_s, verdict = self.kept.get(key, (now_s, _NO_USER))
+        return verdict if now_s < until_s else None
+
+    def keep(self, key: bytes, verdict: Verdict, now_s: float) -> None:
+        self.kept.pop(key, None)
+        if len(self.kept) >= MOST_KEPT:
+            del self.kept[next(iter(self.kept))]
+        self.kept[key] = (now_s + self.seconds, verdict)
+
+
+class MetricsAccess:
+    """Decides who may read metrics, and remembers it for a short time.
+
+    Refusals have a memory of their own: unknown tokens do not push out those that are allowed.
+    Tokens are kept as hashes alone.
+    """
+
+    def __init__(self, api: CreatingApi, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._allowed = _Memo(ALLOWED_S)
+        self._refused = _Memo(REFUSED_S)
+        self._reviews: dict[bytes, asyncio.Task[Verdict]] = {}
+        self._is_failing = False
+
+    async def judge(self, authorization: str) -> Verdict:
+        """Return whether a request with this Authorization header gets metrics."""
+        scheme, _, token = authorization.strip().partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token.isascii() or not token.isprintable():
+            return _NO_TOKEN
+        if not token or len(token) > _MOST_TOKEN:
+            return _NO_TOKEN
+        key = hashlib.sha256(token.encode("ascii")).digest()
+        now_s = self._clock.monotonic()
+        known = self._allowed.find(key, now_s) or self._refused.find(key, now_s)
+        if known is not None:
+            return known
+        if key not in self._reviews:
+            if len(self._reviews) >= MOST_REVIEWS:
+                return _BUSY
+            task = asyncio.get_running_loop().create_task(self._review(key, token))
+            self._reviews[key] = task
+            task.add_done_callback(lambda _: self._reviews.pop(key, None))
+        return await asyncio.shield(self._reviews[key])
+
+    async def _review(self, key: bytes, token: str) -> Verdict:
+        try:
+            async with asyncio.timeout(REVIEW_S):
+                verdict = await self._ask(token)
+        except (KubeError, TimeoutError) as e:
+            if not self._is_failing:
+                why = str(e) or f"no answer within {REVIEW_S:g} s"
+                log.warning("readers of metrics can not be reviewed: %s", why)
+            self._is_failing = True
+            return _UNSAID
+        if self._is_failing:
+            log.info("readers of metrics are reviewed again")
+        self._is_failing = False
+        memo = self._allowed if verdict.is_allowed else self._refused
+        memo.keep(key, verdict, self._clock.monotonic())
+        return verdict
+
+    async def _ask(self, token: str) -> Verdict:
+        found = await review(self._api, TOKEN_REVIEW, {"token": token})
+        user = found.get("user")
+        if found.get("authenticated") is not True or not isinstance(user, dict):
+            return _NO_USER
+        name = user.get("username")
+        known = {key: user[key] for key in ("uid", "groups", "extra") if user.get(key)}
+        attributes = {"path": PATH, "verb": "get"}
+        spec = {"user": name, **known, "nonResourceAttributes": attributes}
+        status = await review(self._api, SUBJECT_ACCESS_REVIEW, spec)
+        if status.get("allowed") is True:
+            return _ALLOWED
+        return Verdict(HTTPStatus.FORBIDDEN, f"user {name} may not get the nonResourceURL {PATH}")

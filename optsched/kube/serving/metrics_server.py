@@ -1,0 +1,181 @@
+"""Health and metrics of a process: together without TLS, or metrics over TLS apart from health.
+
+Health never waits for the API server, TLS or readers of metrics: it has an address of its own, and
+nothing is reviewed there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from aiohttp import web
+
+from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.waiting import Waiting
+from optsched.kube.serving.certificates import load_credentials, server_context
+from optsched.kube.serving.http import metrics_handler, serve
+from optsched.kube.serving.metrics_access import PATH, MetricsAccess
+from optsched.kube.serving.tls_listener import Patience, listen
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from optsched.kube.client.access_review import CreatingApi
+    from optsched.kube.serving.certificate_sources import Files
+    from optsched.kube.serving.certificates import Credentials
+    from optsched.kube.serving.http import Address, Probes
+
+LOOK_S: Final = 5.0
+"""How often the files of the certificate are read."""
+
+KEEPALIVE_S: Final = 20.0
+ENDING_S: Final = 1.0
+"""How long readers may take that are being answered when the server ends."""
+
+PATIENCE: Final = Patience(connections=32)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SecureMetrics:
+    """Metrics over TLS.
+
+    Attributes
+    ----------
+    place
+        The address.
+    files
+        Certificate and key; followed as they change.
+    needs_rights
+        Whether readers need a token whose user may get the nonResourceURL /metrics.
+
+    """
+
+    place: Address
+    files: Files
+    needs_rights: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where a process is to listen. metrics: None where they are served with health."""
+
+    health: tuple[Address, ...] = ()
+    metrics: SecureMetrics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a process listens. metrics: None where they are served with health."""
+
+    health: tuple[Address, ...]
+    metrics: Address | None = None
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{place.host}:{place.port}" for place in self.health) or "no port"
+        if self.metrics is None:
+            return f"health and metrics on {shown}"
+        return f"health on {shown}; metrics over TLS on {self.metrics.host}:{self.metrics.port}"
+
+
+@asynccontextmanager
+async def serve_process(
+    listening: Listening,
+    probes: Probes,
+    exposition: Callable[[], bytes],
+    api: CreatingApi,
+    waiting: Waiting | None = None,
+) -> AsyncIterator[Places]:
+    """Serve health and metrics while the context is open.
+
+    api: reviews readers of metrics where they need rights. OSError for an address that can not be
+    had, or a certificate that can not be used.
+    """
+    secure = listening.metrics
+    async with AsyncExitStack() as stack:
+        if secure is None:
+            health = await stack.enter_async_context(serve(listening.health, probes, exposition))
+            yield Places(health)
+            return
+        health = await stack.enter_async_context(serve(listening.health, probes, None))
+        access = MetricsAccess(api, SystemClock()) if secure.needs_rights else None
+        around = waiting or Waiting()
+        place = await stack.enter_async_context(_serve_over_tls(secure, exposition, access, around))
+        yield Places(health, place)
+
+
+@asynccontextmanager
+async def _serve_over_tls(
+    secure: SecureMetrics,
+    exposition: Callable[[], bytes],
+    access: MetricsAccess | None,
+    waiting: Waiting,
+) -> AsyncIterator[Address]:
+    tls = server_context()
+    try:
+        shown = await _show(tls, secure.files)
+    except ValueError as e:
+        raise OSError(f"{secure.files.certificate}: no certificate: {e}") from e
+    app = web.Application(client_max_size=0)
+    answer = metrics_handler(exposition)
+    app.router.add_get(PATH, answer if access is None else _guarded(answer, access))
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=ENDING_S, keepalive_timeout=KEEPALIVE_S
+    )
+    await runner.setup()
+    following = asyncio.get_running_loop().create_task(_follow(tls, secure.files, shown, waiting))
+    try:
+        server = cast("web.Server", runner.server)
+        async with listen(secure.place, tls, server, PATIENCE) as address:
+            yield address
+    finally:
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+        await runner.cleanup()
+
+
+def _guarded(
+    answer: Callable[[web.Request], Awaitable[web.Response]], access: MetricsAccess
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        verdict = await access.judge(request.headers.get("Authorization", ""))
+        if verdict.is_allowed:
+            return await answer(request)
+        challenge = {"WWW-Authenticate": "Bearer"} if verdict.status == 401 else {}
+        return web.Response(status=verdict.status, text=verdict.text, headers=challenge)
+
+    return handle
+
+
+async def _show(tls: ssl.SSLContext, files: Files) -> Credentials:
+    """Use the certificate that files hold now; returns it."""
+    credentials = await files.credentials()
+    try:
+        ends = load_credentials(tls, credentials)
+    except OSError as e:
+        problem = f"{files.certificate} and {files.key} do not make a certificate with its key: {e}"
+        raise OSError(problem) from e
+    log.info("metrics: a certificate that ends %s is shown", ends.isoformat())
+    return credentials
+
+
+async def _follow(tls: ssl.SSLContext, files: Files, shown: Credentials, waiting: Waiting) -> None:
+    """Use each new certificate; one that can not be used is reported once and changes nothing."""
+    problem = ""
+    while True:
+        await waiting.sleep(LOOK_S)
+        try:
+            if await files.credentials() != shown:
+                shown = await _show(tls, files)
+            problem = ""
+        except (OSError, ValueError) as e:
+            if str(e) != problem:
+                log.warning("metrics: the certificate stays as it was: %s", e)
+            problem = str(e)

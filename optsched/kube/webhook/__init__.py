@@ -1,0 +1,1 @@
+"""The admission webhook: an HTTPS server of reviews."""

@@ -1,0 +1,251 @@
+"""Puts the parts of a webhook process together, runs them, and takes them down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from optsched.admission.registration import configuration_ref
+from optsched.kube.client.client import ConfigError, connect
+from optsched.kube.client.errors import KubeError
+from optsched.kube.runtime.clock import SystemClock
+from optsched.kube.runtime.lifecycle import freeze_startup_objects, on_signals
+from optsched.kube.runtime.waiting import Waiting
+from optsched.kube.serving.certificate_sources import SharedSecret, announce
+from optsched.kube.serving.certificates import load_credentials, server_context
+from optsched.kube.serving.metrics_server import Listening, serve_process
+from optsched.kube.webhook.metrics import WebhookMetrics
+from optsched.kube.webhook.resource_groups_file import AdmissionFile
+from optsched.kube.webhook.server import Reviewer, application, serve_reviews
+from optsched.kube.webhook.world import LiveWorld
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from pathlib import Path
+
+    from optsched.admission.services import Service
+    from optsched.admission.world import Settings as Rules
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.interfaces import Ref
+    from optsched.kube.serving.certificate_sources import Files, Signer
+    from optsched.kube.serving.certificates import Credentials
+    from optsched.kube.serving.http import Address
+    from optsched.kube.serving.metrics_server import SecureMetrics
+
+LOOK_S: Final = 5.0
+"""How often certificates and configurations are looked at."""
+
+CONFIG_LOOK_S: Final = 5.0
+"""How often the file of resource groups is."""
+
+RETRY_S: Final = 1.0
+ENDING_S: Final = 5.0
+"""How long requests may take that are being answered when the server ends."""
+
+_NO_PAIR: Final = "are no certificate and its key in PEM"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a process of the webhook is told.
+
+    Attributes
+    ----------
+    place
+        Where API servers ask.
+    listen
+        Where health is served, and metrics unless `metrics` names another address.
+    metrics
+        Where metrics are served over TLS; None where they are served without.
+    files
+        Credentials that somebody else renews; None where the server signs for itself.
+    secret, names
+        Where its own credentials are kept, and the names they are for.
+    service_name
+        Of the Service in front of it, after which configurations are named.
+    url
+        Where it is reached instead of through that Service.
+    config
+        The file of resource groups, which is followed; None for none.
+    grace_s
+        How long it still answers once it has been told to stop: meanwhile others are found.
+
+    """
+
+    services: Sequence[Service]
+    rules: Rules
+    place: Address
+    secret: Ref
+    names: Sequence[str]
+    service_name: str
+    kubeconfig: str = ""
+    listen: tuple[Address, ...] = ()
+    metrics: SecureMetrics | None = None
+    files: Files | None = None
+    url: str = ""
+    config: Path | None = None
+    grace_s: float = 5.0
+
+
+async def run(settings: Settings) -> None:
+    """Review until SIGTERM or SIGINT.
+
+    Raises ConfigError where no cluster is configured, and OSError for an address that is taken or
+    a file that can not be read.
+    """
+    async with connect(settings.kubeconfig) as client:
+        process = _Process(settings, client)
+        listening = Listening(settings.listen, settings.metrics)
+        async with serve_process(listening, process, process.metrics.exposition, client) as places:
+            log.info("cluster %s; %s", client.server, places)
+            freeze_startup_objects()
+            await process.run()
+
+
+class _Process:
+    """All parts of one process; what a kubelet asks of it, too."""
+
+    def __init__(self, settings: Settings, client: Client) -> None:
+        self._settings = settings
+        self._client = client
+        self._waiting = Waiting()
+        self.metrics = WebhookMetrics()
+        clock = SystemClock()
+        self._world = LiveWorld(clock, lambda kind: self.metrics.watch_failed(kind.plural))
+        self._config: AdmissionFile | None = None
+        if settings.config is not None:
+            read = self.metrics.config_read
+            self._config = AdmissionFile(settings.config, settings.rules, read)
+        self._reviewer = Reviewer(client, self._world, self._rules, self.metrics, clock)
+        self._signer: Signer = settings.files or SharedSecret(
+            client, settings.secret, settings.names, clock
+        )
+        self._tls = server_context()
+        self._shown: Credentials | None = None
+        self._is_trusted = False
+        self._stopping = asyncio.Event()
+
+    # --- Probes ----------------------------------------------------------------------------------
+
+    def trouble(self) -> str:
+        """See `Probes`."""
+        return ""
+
+    def unready(self) -> str:
+        """See `Probes`."""
+        if self._stopping.is_set():
+            return "told to stop"
+        unsynced = self._world.unsynced()
+        if unsynced:
+            return f"not listed yet: {', '.join(unsynced)}"
+        return "" if self._is_trusted else "webhook configurations do not trust this server yet"
+
+    def _rules(self) -> Rules:
+        return self._settings.rules if self._config is None else self._config.settings
+
+    # --- running ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run until told to stop."""
+        stop = self._stopping.set
+        await self._check_files()
+        with on_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
+            async with asyncio.TaskGroup() as group:
+                watches = self._world.watches(self._client, self._waiting)
+                tasks = [group.create_task(each) for each in watches]
+                tasks.append(group.create_task(self._follow_config()))
+                await self._until_stopped(self._first_credentials())
+                if not self._stopping.is_set():
+                    async with self._serving():
+                        tasks.append(group.create_task(self._keep_trust()))
+                        await self._stopping.wait()
+                        await self._waiting.sleep(self._settings.grace_s)
+                for task in tasks:
+                    task.cancel()
+
+    async def _until_stopped(self, action: Coroutine[None, None, None]) -> None:
+        """Do something, unless told to stop before it is done."""
+        doing = asyncio.ensure_future(action)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait((doing,))
+        else:
+            doing.result()
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        app = application(self._settings.services, self._reviewer)
+        paths = ", ".join(service.path for service in self._settings.services)
+        async with serve_reviews(app, self._settings.place, self._tls, ENDING_S) as place:
+            log.info("reviews on %s:%d: %s", place.host, place.port, paths)
+            yield
+
+    async def _check_files(self) -> None:
+        """Raise ConfigError where files hold no certificate to begin with."""
+        files = self._settings.files
+        if files is None:
+            return
+        try:
+            self._show(await self._signer.credentials())
+        except (ssl.SSLError, ValueError) as e:
+            raise ConfigError(f"{files.certificate} and {files.key}: {_NO_PAIR}") from e
+
+    async def _first_credentials(self) -> None:
+        while self._shown is None:
+            try:
+                self._show(await self._signer.credentials())
+            except KubeError as e:
+                log.warning("no certificate yet: %s", e)
+                await self._waiting.sleep(RETRY_S)
+
+    async def _follow_config(self) -> None:
+        """Read the file of resource groups again and again, if there is one."""
+        while self._config is not None:
+            await self._waiting.sleep(CONFIG_LOOK_S)
+            self._config.poll()
+
+    async def _keep_trust(self) -> None:
+        """Keep the certificate fresh, and API servers trusting it."""
+        while True:
+            pause_s = LOOK_S
+            try:
+                await self._look()
+            except (KubeError, OSError, ValueError) as e:
+                # The certificate that is shown is good for weeks yet.
+                log.warning("certificate or configurations: %s", e)
+                pause_s = RETRY_S
+            await self._waiting.sleep(pause_s if self._is_trusted else RETRY_S)
+
+    async def _look(self) -> None:
+        if self._world.unsynced():
+            return
+        credentials = await self._signer.credentials()
+        # API servers have to trust a new authority before its certificate is served.
+        await self._announce(credentials)
+        if credentials != self._shown:
+            self._show(credentials)
+        self._is_trusted = True
+
+    async def _announce(self, credentials: Credentials) -> None:
+        if not credentials.authority:
+            return
+        name = self._settings.service_name
+        refs = [configuration_ref(service, name) for service in self._settings.services]
+        await announce(self._client, refs, credentials.authority, self._settings.url)
+
+    def _show(self, credentials: Credentials) -> None:
+        """Use credentials for connections from now on; ValueError for those that are none."""
+        ends = load_credentials(self._tls, credentials)
+        self._shown = credentials
+        self.metrics.expires(ends.timestamp())
+        log.info("a certificate that ends %s is shown", ends.isoformat())

@@ -1,0 +1,272 @@
+"""Reviews over HTTPS: an API server asks, and nothing is let in by mistake.
+
+Whatever goes wrong is no: a body that is no AdmissionReview is 400, one that does not come 408, one
+that is too large 413, no JSON 415, a mistake of ours a denial, and as long as nobody knows what
+else is there the answer is 503, upon which an API server refuses, since the webhooks' failure
+policy is Fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from aiohttp import web
+
+from optsched.admission.registration import TIMEOUT_S
+from optsched.admission.review import (
+    AccessQuestion,
+    MalformedReview,
+    ObjectQuestion,
+    PodsQuestion,
+    Response,
+    TooLarge,
+    answer,
+    read_body,
+)
+from optsched.admission.services import review
+from optsched.kube.client.access_review import can_access, members_in
+from optsched.kube.client.errors import KubeError, NotFound
+from optsched.kube.client.interfaces import Api
+from optsched.kube.client.selection import Selecting
+from optsched.kube.serving.tls_listener import Patience, listen
+from optsched.kube.webhook.review_threads import Lanes
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from optsched.admission.review import Question, Request
+    from optsched.admission.services import Service
+    from optsched.admission.world import Settings
+    from optsched.kube.serving.http import Address
+    from optsched.kube.webhook.metrics import WebhookMetrics
+    from optsched.kube.webhook.world import LiveWorld
+    from optsched.session.ports import Clock
+
+MAX_BODY: Final = 8 * 2**20
+"""A review of a change holds the old object, of which etcd takes 1.5 MiB, and the new one, of which
+an API server reads 3 MiB, both written with escapes. With Volcano's limit of 3 MiB the largest
+objects could be made, but not changed."""
+
+KEEPALIVE_S: Final = 120.0
+"""How long a connection may be idle: longer than API servers keep one, which is 90 s."""
+
+LINGERING_S: Final = 1.0
+"""How long the rest of a body is read that has been answered already."""
+MOST_ROUNDS: Final = 4
+"""Reviews of one request: an answer may raise the next question."""
+
+MOST_QUESTIONS: Final = 64
+"""Questions to the API server that one request may raise together."""
+
+_JSON: Final = "application/json"
+
+log = logging.getLogger(__name__)
+
+
+class ReviewingApi(Api, Selecting, Protocol):
+    """What reviews ask of an API server: single objects and lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewer:
+    """Reviews requests against the world as it is known, and once more against what is true.
+
+    settings: gives those in force; a file that they are in may change.
+    """
+
+    api: ReviewingApi
+    world: LiveWorld
+    settings: Callable[[], Settings]
+    metrics: WebhookMetrics
+    clock: Clock
+    lanes: Lanes = field(default_factory=Lanes)
+
+    async def _settle(
+        self, service: Service, request: Request, response: Response, num_bytes: int
+    ) -> Response:
+        """Return the response once all that it asks the API server is answered."""
+        for _ in range(MOST_ROUNDS):
+            if not response.questions or response.problems:
+                return response
+            if len(response.questions) > MOST_QUESTIONS:
+                break
+            try:
+                answers = await asyncio.gather(*map(self._ask, response.questions))
+            except KubeError as e:
+                log.warning("%s: questions to the API server: %s", service.path, e)
+                return Response((f"the API server did not say whether this is allowed: {e}",))
+            known = dict(zip(response.questions, answers, strict=True))
+            request = replace(request, answers={**request.answers, **known})
+            response = await self.lanes.run(num_bytes, self._review, service, request)
+        if not response.questions or response.problems:
+            return response
+        return Response((f"more than {MOST_QUESTIONS} questions of access: use fewer queues",))
+
+    async def _ask(self, question: Question) -> Any:  # noqa: ANN401  what the question says
+        match question:
+            case AccessQuestion():
+                return await can_access(self.api, question)
+            case ObjectQuestion():
+                try:
+                    return await self.api.read(question.ref)
+                except NotFound:
+                    return None
+            case PodsQuestion():
+                return await members_in(self.api, question.namespace)
+
+    async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
+        """The answer to a body, and what came of it."""
+        if self.world.unsynced():
+            return _plain(503, "not ready: the cluster has not been looked at yet"), "unready"
+        read = await self.lanes.run(len(body), self._read, service, body)
+        if isinstance(read, _Unread):
+            return _plain(read.status, read.text), "malformed"
+        request, response = read
+        response = await self._settle(service, request, response, len(body))
+        if response.rests_on:
+            response = await self._review_again(service, request, response, len(body))
+        said, result = web.json_response(answer(request.uid, response)), _result_of(response)
+        about = (request.action, f"{request.namespace}/{request.name}", request.user)
+        log.debug("%s: %s %r by %r: %s", service.path, *about, result)
+        return said, result
+
+    def _read(self, service: Service, body: bytes) -> tuple[Request, Response] | _Unread:
+        # An exception that left this thread would keep the body and all that was made of it.
+        try:
+            request = read_body(body)
+        except TooLarge as e:
+            return _Unread(413, f"the review {e}")
+        except MalformedReview as e:
+            return _Unread(400, f"not an AdmissionReview: {e}")
+        return request, self._review(service, request)
+
+    def _review(self, service: Service, request: Request) -> Response:
+        try:
+            return review(service, request, self.world, self.settings())
+        except Exception:
+            # A mistake of ours must neither let anything in nor end the server.
+            log.exception("%s: %s %s", service.path, request.namespace, request.name)
+            return _BROKEN
+
+    async def _review_again(
+        self, service: Service, request: Request, response: Response, num_bytes: int
+    ) -> Response:
+        """Review a denied request again if the objects that the denial rests on have changed.
+
+        A client may submit a job right after it has made a queue, before a watch tells us.
+        """
+        self.metrics.looked_again(service.path)
+        if not await self.world.look_again(self.api, response.rests_on):
+            return response
+        response = await self.lanes.run(num_bytes, self._review, service, request)
+        return await self._settle(service, request, response, num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """The answer to a body that is no review."""
+
+    status: int
+    text: str
+
+
+_BROKEN: Final = Response(("this object can not be reviewed: see the log of the webhook",))
+
+
+def _result_of(response: Response) -> str:
+    if response is _BROKEN:
+        return "error"
+    return "allowed" if response.allowed else "denied"
+
+
+def application(
+    services: Sequence[Service], reviewer: Reviewer, body_s: float = TIMEOUT_S
+) -> web.Application:
+    """The paths of some services; body_s: how long a body may take, for nobody waits longer."""
+    app = web.Application(client_max_size=MAX_BODY)
+    for service in services:
+        app.router.add_post(service.path, _handler(service, reviewer, body_s))
+    return app
+
+
+@asynccontextmanager
+async def serve_reviews(
+    app: web.Application,
+    place: Address,
+    tls: ssl.SSLContext,
+    ending_s: float,
+    patience: Patience = Patience(),  # noqa: B008  it is frozen
+) -> AsyncIterator[Address]:
+    """Serve the paths over TLS while the context is open; gives the address as it came to be.
+
+    ending_s: how long requests may take that are being answered at the end. OSError for an
+    address that can not be had.
+    """
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=ending_s,
+        keepalive_timeout=KEEPALIVE_S,
+        lingering_time=LINGERING_S,
+        auto_decompress=False,
+    )
+    await runner.setup()
+    server = cast("web.Server", runner.server)
+    try:
+        async with listen(place, tls, server, patience) as address:
+            yield address
+    finally:
+        await runner.cleanup()
+
+
+def _handler(
+    service: Service, reviewer: Reviewer, body_s: float
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(http: web.Request) -> web.StreamResponse:
+        began = reviewer.clock.monotonic()
+        result = "malformed"
+        try:
+            problem = _unreadable(http)
+            if problem:
+                return _plain(415, problem)
+            length = MAX_BODY if http.content_length is None else http.content_length
+            if length > MAX_BODY:
+                raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=length)
+            result = "busy"
+            async with asyncio.timeout(body_s) as deadline, reviewer.lanes.room_for(length):
+                result = "malformed"
+                deadline.reschedule(asyncio.get_running_loop().time() + body_s)
+                body = await http.read()
+                result = "busy"
+                deadline.reschedule(asyncio.get_running_loop().time() + TIMEOUT_S)
+                said, result = await reviewer.respond(service, body)
+        except TimeoutError:
+            if result == "busy":
+                return _plain(503, "too much is under review: try again")
+            return _plain(408, f"the body did not come within {body_s:g} s")
+        except (OSError, web.RequestPayloadError):
+            return _plain(400, "the body is not whole: its sender has gone")
+        finally:
+            seconds = reviewer.clock.monotonic() - began
+            reviewer.metrics.reviewed(service.path, result, seconds)
+        return said
+
+    return handle
+
+
+def _unreadable(http: web.Request) -> str:
+    """Return why a body is not read; empty where it is."""
+    if http.content_type != _JSON:
+        return f"{http.content_type} is not read here: send {_JSON}"
+    encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
+    # A few kilobytes can stand for gigabytes.
+    return "" if encoding == "identity" else f"{encoding[:60]} is not read here: send plain {_JSON}"
+
+
+def _plain(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=text)

@@ -1,0 +1,142 @@
+"""What admission looks at, kept up to date by watches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from optsched.api.job_schemas import JOB_SPEC
+from optsched.api.kinds import JOB_TEMPLATE, NAMESPACE, PRIORITY_CLASS, QUEUE, Ref
+from optsched.api.queue import parse_queue
+from optsched.kube.client.errors import Gone, KubeError, NotFound
+from optsched.kube.reflector.object_store import Store
+from optsched.kube.reflector.reflector import Listed, Reflection, reflect
+from optsched.kube.runtime.outage import Outage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.api.queue import Queue
+    from optsched.kube.client.interfaces import Api, Raw, Source
+    from optsched.kube.runtime.waiting import Waiting
+    from optsched.session.ports import Clock
+
+KINDS: Final = (QUEUE, NAMESPACE, PRIORITY_CLASS, JOB_TEMPLATE)
+_DEFAULT_QUEUE: Final[str] = JOB_SPEC["properties"]["queue"]["default"]
+
+log = logging.getLogger(__name__)
+
+
+class LiveWorld:
+    """A `World`; `watches` have to be running for it to know anything.
+
+    It may be read in any thread; each look is at one state of one kind.
+    """
+
+    def __init__(self, clock: Clock, on_failure: Callable[[Kind], None]) -> None:
+        self._store = Store(KINDS, (), clock, self._changed)
+        self._on_failure = on_failure
+        self._queues: dict[str, Queue] = {}
+        self._children: dict[str, dict[str, Queue]] = {}
+        self._broken: set[Kind] = set()
+        self._outage = Outage()
+
+    # --- World -----------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> Queue | None:
+        """See `World`."""
+        return self._queues.get(name)
+
+    def queues(self) -> Iterable[Queue]:
+        """See `World`."""
+        return tuple(self._queues.values())
+
+    def children(self, name: str) -> tuple[Queue, ...]:
+        """See `World`."""
+        return tuple(self._children.get(name, {}).values())
+
+    def namespace_annotations(self, name: str) -> Mapping[str, str]:
+        """See `World`."""
+        namespace = self._store.get(NAMESPACE, "", name) or {}
+        return (namespace.get("metadata") or {}).get("annotations") or {}
+
+    def has_priority_class(self, name: str) -> bool:
+        """See `World`."""
+        return self._store.get(PRIORITY_CLASS, "", name) is not None
+
+    def template_queue(self, namespace: str, name: str) -> str | None:
+        """See `World`."""
+        template = self._store.get(JOB_TEMPLATE, namespace, name)
+        if template is None:
+            return None
+        return str((template.get("spec") or {}).get("queue") or _DEFAULT_QUEUE)
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    def unsynced(self) -> list[str]:
+        """The kinds that have not been listed yet."""
+        return self._store.unsynced()
+
+    def watches(self, source: Source, waiting: Waiting) -> Iterator[Coroutine[None, None, None]]:
+        """What has to be running, for ever."""
+        return (self._follow(kind, source, waiting) for kind in KINDS)
+
+    async def look_again(self, api: Api, refs: Iterable[Ref]) -> bool:
+        """Read some objects again; whether anything is other than it was thought to be."""
+        found = [await self._read(api, ref) for ref in refs]
+        return any(found)
+
+    async def _read(self, api: Api, ref: Ref) -> bool:
+        before = self._store.get(ref.kind, ref.namespace, ref.name)
+        try:
+            self._store.wrote(ref.kind, await api.read(ref))
+        except NotFound:
+            self._store.deleted(ref, "")
+        except KubeError as error:
+            # What is known decides: a denial stays one.
+            log.warning("%s: can not be read: %s", ref, error)
+        return self._store.get(ref.kind, ref.namespace, ref.name) is not before
+
+    async def _follow(self, kind: Kind, source: Source, waiting: Waiting) -> None:
+        reflection = Reflection(waiting.chance, absent=(NotFound,))
+        events = reflect(source, kind, reflection, waiting.sleep, self._failed)
+        async for event in events:
+            self._store.apply(kind, event)
+            self._outage.works(kind)
+            if kind in self._broken:
+                self._broken.discard(kind)
+                log.info("%s: followed again", kind.plural)
+            if isinstance(event, Listed):
+                # A long list is read page by page; reviews get their turn in between.
+                await asyncio.sleep(0)
+
+    def _failed(self, kind: Kind, error: KubeError) -> None:
+        self._on_failure(kind)
+        if not self._outage.is_new(kind, error) or kind in self._broken:
+            return
+        self._broken.add(kind)
+        # That a version is no longer kept is no fault: all is listed again.
+        level = logging.INFO if isinstance(error, Gone) else logging.WARNING
+        log.log(level, "%s of %s: can not be followed: %s", kind.plural, kind.api_version, error)
+        if isinstance(error, NotFound) and kind.plural in self._store.unsynced():
+            # A kind that is not installed has no objects; it is asked for again.
+            self._store.apply(kind, Listed(()))
+
+    def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
+        if kind != QUEUE:
+            return
+        old = self._queues.get(before["metadata"]["name"]) if before else None
+        queue = parse_queue(after)[0] if after else None
+        # Reviews read in other threads: what is there before and after is there at any time.
+        if queue is not None:
+            self._queues[queue.name] = queue
+            self._children.setdefault(queue.parent, {})[queue.name] = queue
+        if old is not None and queue is None:
+            del self._queues[old.name]
+        if old is not None and (queue is None or queue.parent != old.parent):
+            siblings = self._children[old.parent]
+            siblings.pop(old.name)
+            if not siblings:
+                del self._children[old.parent]

@@ -1,0 +1,138 @@
+"""What a tenant writes on pods so that cards of others look free or taken, and what counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from optsched.api import kinds
+from optsched.cluster.cards import CardUse
+from optsched.cluster.numa import NumaPart
+from optsched.formats.pods import DecodeOptions
+from optsched.kube.cache.cluster_cache import ClusterCache
+from optsched.kube.reflector.reflector import Changed, Deleted
+from tests.formats.objects import node, pod
+from tests.kube.cluster import Objects
+
+IDS = "volcano.sh/vgpu-ids-new"
+DECISION = "volcano.sh/topology-decision"
+OURS = DecodeOptions(device_schedulers=frozenset())
+LIMITS = {"cpu": "4", "memory": "1Gi", "volcano.sh/vgpu-number": "1"}
+HELD = CardUse("GPU-a", 1000)
+CELL = NumaPart(0, 4)
+DECIDED = {DECISION: '{"numa":{"0":{"cpu":"4"}}}'}
+
+
+def text(key: str) -> dict[str, str]:
+    return {IDS: f"{key},NVIDIA,1000,0:"}
+
+
+def asking(scheduler: str = "volcano", on: str = "", **annotations: str) -> dict[str, Any]:
+    containers = [{"name": "c", "resources": {"limits": LIMITS, "requests": LIMITS}}]
+    spec: dict[str, Any] = {"schedulerName": scheduler, "containers": containers}
+    return pod("p", spec | ({"nodeName": on} if on else {}), uid="u", annotations=annotations)
+
+
+class Live:
+    """A cache that follows a cluster of one node."""
+
+    def __init__(self, *listed: dict[str, Any], options: DecodeOptions = OURS) -> None:
+        self.objects, self.cache = Objects(), ClusterCache(options)
+        for each in (node("n1"), *listed):
+            self.objects.put(each)
+        self.objects.sync(self.cache)
+
+    def put(self, obj: dict[str, Any]) -> None:
+        self.cache.apply(*self.objects.put(obj))
+
+    def held(self) -> tuple[tuple[CardUse, ...], tuple[NumaPart, ...]]:
+        (resident,) = self.cache.snapshot(0).nodes[0].residents
+        return resident.cards, resident.numa
+
+    def flaws(self) -> list[str]:
+        assert {flaw.key for flaw in self.cache.flaws} <= {"ns/p"}
+        return [flaw.message for flaw in self.cache.flaws]
+
+
+def test_a_pod_that_comes_with_a_node_holds_no_device() -> None:
+    live = Live()
+    claiming = asking(on="n1", **text("GPU-a"), **DECIDED, **{"optsched.io/admitted-queue": "lab"})
+    for _ in range(2):
+        live.put(claiming)
+        assert live.held() == ((), ())
+        (message,) = live.flaws()
+        assert "came with its node" in message
+        assert live.cache.snapshot(0).gangs[0].queue == "default"
+    assert live.cache.uid(kinds.POD, "ns/p") == "u"
+    event = live.objects.delete(kinds.POD, "ns/p")
+    assert event is not None
+    assert isinstance(event[1], Deleted)
+    live.cache.apply(*event)
+    assert live.flaws() == []
+
+
+@pytest.mark.parametrize("later", [text("GPU-b"), {}, {**text("GPU-a"), DECISION: "{}"}])
+def test_what_was_bound_counts_whatever_is_written_later(later: dict[str, str]) -> None:
+    live = Live(asking())
+    live.cache.assume("ns/p", "n1", (HELD,), (), (CELL,))
+    live.put(asking(on="n1", **text("GPU-a"), **DECIDED))
+    assert (live.held(), live.flaws()) == (((HELD,), (CELL,)), [])
+    live.put(asking(on="n1", **later))
+    assert live.held() == ((HELD,), (CELL,))
+    (message,) = live.flaws()
+    assert "it was bound with 4 CPUs and 0 GPUs of NUMA node 0, GPU-a, which counts" in message
+    live.put(asking(on="n1", **text("GPU-a"), **DECIDED))
+    assert live.flaws() == []
+
+
+def test_what_another_process_has_bound_counts_as_it_was_first_seen() -> None:
+    live = Live(asking())
+    for key in ("GPU-a", "GPU-b"):
+        live.put(asking(on="n1", **text(key)))
+        assert live.held() == ((HELD,), ())
+    assert len(live.flaws()) == 1
+
+
+def test_a_scheduler_that_starts_anew_believes_as_much_as_a_pod_requests() -> None:
+    assert Live(asking(on="n1", **text("GPU-a"), **DECIDED)).held() == ((HELD,), (CELL,))
+    more = {IDS: "GPU-a,NVIDIA,1000,0:GPU-b,NVIDIA,1000,0:", DECISION: '{"numa":{"0":{"cpu":"5"}}}'}
+    live = Live(asking(on="n1", **more))
+    assert live.held() == ((), ())
+    (message,) = live.flaws()
+    assert "names more devices than the pod requests" in message
+
+
+def test_a_pod_whose_claim_was_written_before_it_is_bound_holds_what_it_is_bound_with() -> None:
+    live = Live(asking(**text("GPU-b"), **DECIDED))
+    live.cache.assume("ns/p", "n1", (HELD,))
+    assert live.held() == ((HELD,), ())
+    live.put(asking(on="n1", **text("GPU-a"), **DECIDED))
+    assert live.held() == ((HELD,), ())
+    assert len(live.flaws()) == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "num_held"), [(frozenset[str](), 0), (frozenset({"hami"}), 1), (None, 1)]
+)
+def test_pods_of_other_schedulers_hold_devices_if_these_are_known_to_give_any(
+    known: frozenset[str] | None, num_held: int
+) -> None:
+    claiming = asking("hami", on="n1", **text("GPU-a"))
+    live = Live(claiming, options=DecodeOptions(device_schedulers=known))
+    assert len(live.held()[0]) == num_held
+    assert ["--device-scheduler=hami" in message for message in live.flaws()] == [True] * (
+        1 - num_held
+    )
+
+
+def test_a_bind_that_failed_is_no_holding() -> None:
+    live = Live(asking())
+    live.cache.assume("ns/p", "n1", (HELD,))
+    live.cache.forget("ns/p")
+    live.put(asking(on="n1", **text("GPU-b")))
+    assert live.held()[0] == (CardUse("GPU-b", 1000),)
+    again = {**asking(on="n1"), "metadata": {**asking()["metadata"], "uid": "v"}}
+    again["metadata"]["resourceVersion"] = "9999"
+    live.cache.apply(kinds.POD, Changed(again))
+    assert live.held()[0] == ()

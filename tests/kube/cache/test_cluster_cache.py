@@ -1,0 +1,670 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optsched.api import kinds
+from optsched.cluster.reasons import Reason, ReasonCode
+from optsched.cluster.task import TaskStatus
+from optsched.formats.index import READ_KINDS
+from optsched.formats.pods import DecodeOptions, PodDecoder, is_gone
+from optsched.formats.snapshot import assemble
+from optsched.kube.cache.cluster_cache import ClusterCache
+from optsched.kube.reflector.reflector import Changed, Deleted, Listed
+from tests.formats.objects import (
+    CSI,
+    allocated,
+    claiming,
+    csi_node,
+    device_claim,
+    device_class,
+    device_slice,
+    group,
+    node,
+    pod,
+    queue,
+    thing,
+    volume,
+)
+from tests.kube.cluster import Objects, key_of, kind_of
+from tests.support.effort import EFFORT
+
+if TYPE_CHECKING:
+    from optsched.cluster.snapshot import Gang, Snapshot
+
+IN_G = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
+OPTIONS = DecodeOptions(scheduler_names=("volcano", "optsched"))
+
+
+class Cluster:
+    """A server, a cache that follows it, and what the cache should say."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.objects = Objects()
+        self.cache = ClusterCache(OPTIONS)
+        self.assumed: dict[str, str] = {}
+        self.admitted: dict[str, str] = {}
+        self.shown: dict[str, str] = {}
+        for obj in objects:
+            self.objects.put(obj)
+        self.objects.sync(self.cache)
+
+    def put(self, obj: dict[str, Any]) -> None:
+        before = self.objects.get(kind_of(obj), key_of(obj))
+        self.cache.apply(*self.objects.put(obj))
+        if obj["kind"] == "Pod" and (not is_pending(obj) or uid(before) != uid(obj)):
+            self.assumed.pop(key_of(obj), None)
+
+    def delete(self, kind: kinds.Kind, key: str) -> None:
+        event = self.objects.delete(kind, key)
+        if event is not None:
+            self.cache.apply(*event)
+        if kind == kinds.POD:
+            self.assumed.pop(key, None)
+
+    def assume(self, key: str, node: str) -> None:
+        obj = self.objects.get(kinds.POD, key)
+        pending = obj is not None and is_pending(obj) and key not in self.assumed
+        exists = self.objects.get(kinds.NODE, node) is not None
+        assert self.cache.can_assume(key, node) is (pending and exists)
+        if pending and exists:
+            assert self.cache.assume(key, node) == uid(obj)
+            self.assumed[key] = node
+            gang = PodDecoder(OPTIONS).task(obj).gang if obj else ""
+            if gang in self.shown:
+                self.admitted.setdefault(gang, self.shown[gang])
+
+    def forget(self, key: str) -> None:
+        self.cache.forget(key)
+        self.assumed.pop(key, None)
+
+    def snapshot(self) -> Snapshot:
+        return self.cache.snapshot(7)
+
+    def expected(self) -> Snapshot:
+        objects = self.objects.all()
+        for obj in objects:
+            if obj["kind"] == "Pod" and key_of(obj) in self.assumed:
+                obj["spec"]["nodeName"] = self.assumed[key_of(obj)]
+                obj["status"] = {}
+        snapshot = assemble(objects, OPTIONS, 7).snapshot
+        gangs = tuple(self.as_admitted(gang) for gang in snapshot.gangs)
+        for key in self.admitted.keys() - {gang.key for gang in gangs}:
+            del self.admitted[key]
+        self.shown = {gang.key: gang.queue for gang in gangs}
+        return replace(snapshot, gangs=gangs)
+
+    def as_admitted(self, gang: Gang) -> Gang:
+        """The gang in the queue for which its pods were bound, as long as there are any."""
+        if not any(task.status.holds_resources for task in gang.tasks):
+            self.admitted.pop(gang.key, None)
+            return gang
+        return replace(gang, queue=self.admitted.setdefault(gang.key, gang.queue))
+
+
+def uid(obj: dict[str, Any] | None) -> str:
+    return obj["metadata"].get("uid", "") if obj else ""
+
+
+def is_pending(obj: dict[str, Any]) -> bool:
+    task = PodDecoder(OPTIONS).task(obj)
+    return bool(task.gang) and task.status is TaskStatus.PENDING and not is_gone(obj)
+
+
+def test_a_podgroup_whose_pods_are_all_another_schedulers_is_not_ours():
+    cluster = Cluster()
+    cluster.put(group("g", {"minMember": 1}))
+    assert [gang.key for gang in cluster.snapshot().gangs] == ["ns/g"]
+    named = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
+    cluster.put(pod("theirs", {"schedulerName": "other"}, **named))
+    assert cluster.snapshot().gangs == ()
+    cluster.put(pod("ours", {"schedulerName": "volcano"}, **named))
+    assert [task.key for task in cluster.snapshot().gangs[0].tasks] == ["ns/ours"]
+    cluster.delete(kinds.POD, "ns/ours")
+    assert cluster.snapshot().gangs == ()
+    cluster.delete(kinds.POD, "ns/theirs")
+    assert [gang.key for gang in cluster.snapshot().gangs] == ["ns/g"]
+
+
+# --- the contract --------------------------------------------------------------------------------
+
+names = st.sampled_from(["a", "b", "c"])
+node_names = st.sampled_from(["n1", "n2"])
+namespaces = st.sampled_from(["ns", "other"])
+marks = st.dictionaries(
+    st.sampled_from(
+        [
+            "scheduling.k8s.io/group-name",
+            "scheduling.volcano.sh/queue-name",
+            "volcano.sh/task-index",
+        ]
+    ),
+    st.sampled_from(["g", "h", "1"]),
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "schedulerName": draw(st.sampled_from(["volcano", "optsched", "other"]))
+    }
+    status: dict[str, Any] = {"phase": draw(st.sampled_from(["Pending", "Running", "Succeeded"]))}
+    more: dict[str, Any] = {"uid": draw(st.sampled_from(["u1", "u2"])), "annotations": draw(marks)}
+    if draw(st.booleans()):
+        spec["nodeName"] = draw(node_names)
+    if draw(st.booleans()):
+        spec["priority"] = draw(st.integers(0, 3))
+    elif draw(st.booleans()):
+        spec["priorityClassName"] = draw(st.sampled_from(["high", "low"]))
+    if draw(st.integers(0, 3)) == 0:
+        more["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    if draw(st.integers(0, 3)) == 0:
+        spec["schedulingGates"] = [{"name": "wait"}]
+    if draw(st.integers(0, 2)) == 0:
+        spec["schedulingGroup"] = {"podGroupName": draw(st.sampled_from(["g", "h"]))}
+    if draw(st.integers(0, 5)) == 0:
+        spec["containers"] = [{"name": "c", "resources": {"requests": {"cpu": "lots"}}}]
+    if draw(st.integers(0, 2)) == 0:
+        spec |= claiming(*draw(st.lists(names, max_size=2, unique=True)))
+    return pod(draw(names), spec, status, namespace=draw(namespaces), **more)
+
+
+def namespace_of(name: str, annotations: dict[str, str], team: str) -> dict[str, Any]:
+    space = thing("v1", "Namespace", name)
+    space["metadata"] |= {"annotations": annotations, "labels": {"team": team}}
+    return space
+
+
+MEMBERS = (
+    *({"type": "Node", "selector": {"exactMatch": {"name": name}}} for name in ("n1", "n2")),
+    *({"type": "HyperNode", "selector": {"exactMatch": {"name": f"s{i}"}}} for i in range(3)),
+    {"type": "Node", "selector": {"regexMatch": {"pattern": "^n[12]"}}},
+    {"type": "Node", "selector": {"labelMatch": {"matchLabels": {"zone": "a"}}}},
+)
+
+
+def hypernode(name: str, tier: int, members: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = {"tier": tier, "members": members}
+    return thing("topology.volcano.sh/v1alpha1", "HyperNode", name, spec=spec)
+
+
+def scheduling_group(name: str, namespace: str, version: str, policy: object) -> dict[str, Any]:
+    spec = {"schedulingPolicy": policy, "priorityClassName": "high"}
+    return thing(f"scheduling.k8s.io/{version}", "PodGroup", name, namespace, spec=spec)
+
+
+group_specs = st.fixed_dictionaries(
+    {
+        "minMember": st.integers(0, 3),
+        "queue": st.sampled_from(["default", "h"]),
+        "priorityClassName": st.sampled_from(["high", "low", ""]),
+    }
+)
+
+
+def device_claim_of(version: str, name: str, namespace: str, uids: list[str]) -> dict[str, Any]:
+    status = allocated("d0", node_name="n1", uids=tuple(uids)) if uids else None
+    marks = {"resource.kubernetes.io/pod-claim-name": "gpu"} if len(uids) == 1 else {}
+    made = device_claim(name, len(uids) + 1, status, namespace=namespace, annotations=marks)
+    return {**made, "apiVersion": f"resource.k8s.io/{version}"}
+
+
+claim_specs = st.fixed_dictionaries(
+    {"volumeName": st.sampled_from(["", "v"]), "storageClassName": st.just("fast")}
+)
+
+
+def numatopology(name: str, free: str, held: int) -> dict[str, Any]:
+    """A machine of four CPUs in two NUMA nodes; `held` pods have said which they have."""
+    allocations = [{"name": "c", "allocations": {"cpu": "3"}}]
+    pods = [{"name": "a", "namespace": "ns", "containerAllocations": allocations}][:held]
+    spec = {
+        "policies": {"CPUManagerPolicy": "static", "TopologyManagerPolicy": "restricted"},
+        "numares": {"cpu": {"allocatable": free}},
+        "cpuDetail": {str(n): {"numa": n // 2, "core": n} for n in range(4)},
+        "podAllocations": pods,
+    }
+    return thing("nodeinfo.volcano.sh/v1alpha1", "Numatopology", name, spec=spec)
+
+
+others = st.one_of(
+    st.builds(numatopology, node_names, st.sampled_from(["0-2", "0", "x"]), st.integers(0, 1)),
+    st.builds(
+        node, node_names, st.fixed_dictionaries({"zone": names}), unschedulable=st.booleans()
+    ),
+    st.builds(group, st.sampled_from(["g", "h"]), group_specs, namespace=namespaces),
+    st.builds(queue, st.sampled_from(["default", "h"]), weight=st.integers(1, 2)),
+    st.builds(namespace_of, namespaces, marks, names),
+    st.builds(
+        thing,
+        st.just("scheduling.k8s.io/v1"),
+        st.just("PriorityClass"),
+        st.sampled_from(["high", "low"]),
+        value=st.integers(1, 9),
+        globalDefault=st.booleans(),
+    ),
+    st.builds(
+        thing,
+        st.just("v1"),
+        st.just("PersistentVolumeClaim"),
+        names,
+        namespaces,
+        spec=claim_specs,
+    ),
+    st.builds(
+        volume,
+        st.just("v"),
+        st.sampled_from([{}, {"topology.kubernetes.io/zone": "a__b"}]),
+        st.sampled_from(["h", "i"]),
+    ),
+    st.builds(csi_node, node_names, csi=st.sampled_from([0, 2, None, "many"])),
+    st.builds(
+        thing,
+        st.just("storage.k8s.io/v1"),
+        st.just("StorageClass"),
+        st.just("fast"),
+        provisioner=st.sampled_from(["", CSI]),
+        volumeBindingMode=st.sampled_from(["Immediate", "WaitForFirstConsumer"]),
+    ),
+    st.builds(
+        scheduling_group,
+        st.sampled_from(["g", "h"]),
+        namespaces,
+        st.sampled_from(["v1beta1", "v1alpha3"]),
+        st.sampled_from([{"basic": {}}, {"gang": {"minCount": 2}}, {"gang": {}}]),
+    ),
+    st.builds(
+        thing,
+        st.just("shard.volcano.sh/v1alpha1"),
+        st.just("NodeShard"),
+        st.sampled_from(["volcano", "batch"]),
+        spec=st.fixed_dictionaries({"nodesDesired": st.lists(node_names, max_size=2)}),
+        status=st.fixed_dictionaries({"nodesInUse": st.lists(node_names, max_size=2)}),
+    ),
+    st.builds(
+        device_claim_of,
+        st.sampled_from(["v1", "v1beta1"]),
+        names,
+        namespaces,
+        st.lists(st.sampled_from(["u1", "u2"]), unique=True),
+    ),
+    st.builds(device_slice, node_names, names),
+    st.builds(device_class, st.just("gpu"), st.sampled_from(["true", "device.x"])),
+    st.builds(
+        hypernode,
+        st.sampled_from(["s0", "s1", "s2"]),
+        st.integers(0, 2),
+        st.lists(st.sampled_from(MEMBERS), max_size=3),
+    ),
+)
+
+
+def fields_of(snapshot: Snapshot) -> tuple[object, ...]:
+    parts = (snapshot.nodes, snapshot.gangs, snapshot.queues, snapshot.claims, snapshot.namespaces)
+    return tuple(map(id, (*parts, snapshot.topology, snapshot.sharding, snapshot.devices)))
+
+
+@settings(max_examples=120 * EFFORT, deadline=None)
+@given(st.data())
+def test_what_is_kept_is_what_would_be_read_anew(data: st.DataObject):
+    cluster = Cluster()
+    objects, cache = cluster.objects, cluster.cache
+    for _ in range(data.draw(st.integers(1, 25))):
+        match data.draw(st.integers(0, 9)):
+            case 0 | 1 | 2:
+                cluster.put(data.draw(pods()))
+            case 3 | 4:
+                cluster.put(data.draw(others))
+            case 5:
+                key = data.draw(
+                    st.sampled_from(
+                        [(kind_of(o), key_of(o)) for o in objects.all()] or [(kinds.POD, "ns/a")]
+                    )
+                )
+                cluster.delete(*key)
+            case 6:
+                old = data.draw(st.sampled_from(objects.history or objects.list(kinds.POD)))
+                cache.apply(*copy.deepcopy(old))
+            case 7:
+                cluster.assume(f"{data.draw(namespaces)}/{data.draw(names)}", data.draw(node_names))
+            case 8:
+                cluster.forget(f"{data.draw(namespaces)}/{data.draw(names)}")
+            case _:
+                for event in objects.list(data.draw(st.sampled_from(READ_KINDS))):
+                    cache.apply(*event)
+        if data.draw(st.booleans()):
+            assert cluster.snapshot() == cluster.expected()
+    before = cluster.snapshot()
+    assert before == cluster.expected()
+    assert fields_of(cluster.snapshot()) == fields_of(before)
+
+
+# --- examples ------------------------------------------------------------------------------------
+
+
+def gang_of(snapshot: Snapshot, key: str = "ns/g") -> Any:
+    return snapshot.gang_by_key[key]
+
+
+def test_only_what_changed_is_new():
+    others = [node(f"n{i}") for i in range(5)], [pod(f"o{i}") for i in range(5)]
+    cluster = Cluster(*others[0], *others[1], group("g"), pod("p", **IN_G))
+    before = cluster.snapshot()
+    cluster.put(pod("p", {"nodeName": "n3"}, {"phase": "Running"}, **IN_G))
+    after = cluster.snapshot()
+    assert [n.name for n, old in zip(after.nodes, before.nodes, strict=True) if n is not old] == [
+        "n3"
+    ]
+    assert [g.key for g, old in zip(after.gangs, before.gangs, strict=True) if g is not old] == [
+        "ns/g"
+    ]
+    assert after.queues is before.queues
+    assert after.claims is before.claims
+    assert after.namespaces is before.namespaces
+    assert gang_of(after).tasks[0].shape is gang_of(before).tasks[0].shape
+
+
+def test_a_change_that_means_nothing_changes_nothing():
+    cluster = Cluster(node("n1"), group("g"), pod("p", {"nodeName": "n1"}, **IN_G))
+    before = cluster.snapshot()
+    cluster.put(pod("p", {"nodeName": "n1"}, {"conditions": [{"type": "Ready"}]}, **IN_G))
+    cluster.put(node("n1"))
+    cluster.put(group("g"))
+    assert fields_of(cluster.snapshot()) == fields_of(before)
+
+
+def test_listing_again_reads_nothing_again(monkeypatch: pytest.MonkeyPatch):
+    cluster = Cluster(node("n1"), group("g"), pod("p", **IN_G))
+    before = cluster.snapshot()
+    monkeypatch.setattr(PodDecoder, "task", None)
+    cluster.objects.sync(cluster.cache)
+    assert fields_of(cluster.snapshot()) == fields_of(before)
+
+
+def test_a_list_says_what_is_gone():
+    cluster = Cluster(node("n1"), node("n2"), pod("a"), pod("b"), queue("q"), group("g"))
+    for kind, key in [
+        (kinds.NODE, "n1"),
+        (kinds.POD, "ns/a"),
+        (kinds.QUEUE, "q"),
+        (kinds.POD_GROUP, "ns/g"),
+    ]:
+        cluster.objects.delete(kind, key)
+    cluster.objects.sync(cluster.cache)
+    found = cluster.snapshot()
+    assert [n.name for n in found.nodes] == ["n2"]
+    assert [g.key for g in found.gangs] == ["ns/pod:b"]
+    assert [q.name for q in found.queues] == ["default", "root"]
+
+
+def test_a_list_that_starts_anew_does_not_forget_what_it_has_not_reached():
+    cluster = Cluster(pod("a"), pod("b"), pod("c"))
+    first, *_ = cluster.objects.list(kinds.POD)
+    cluster.cache.apply(*first)
+    assert len(cluster.snapshot().gangs) == 3
+    for event in cluster.objects.list(kinds.POD):
+        cluster.cache.apply(*event)
+    assert len(cluster.snapshot().gangs) == 3
+
+
+def test_it_is_synced_once_every_kind_was_listed():
+    cache, objects = ClusterCache(), Objects()
+    for kind in READ_KINDS:
+        assert not cache.is_synced
+        cache.apply(kind, Listed((), is_first=True, is_last=False))
+        assert not cache.is_synced
+        for event in objects.list(kind):
+            cache.apply(*event)
+    assert cache.is_synced
+
+
+def test_an_older_state_never_comes_back():
+    cluster = Cluster(node("n1"), pod("p"))
+    _, pending = cluster.objects.history[-1]
+    cluster.put(pod("p", {"nodeName": "n1"}))
+    cluster.cache.apply(kinds.POD, pending)
+    assert cluster.snapshot().node_by_name["n1"].residents[0].key == "ns/p"
+    cluster.delete(kinds.POD, "ns/p")
+    cluster.cache.apply(kinds.POD, pending)
+    assert cluster.snapshot().gangs == ()
+
+
+def test_an_old_deletion_does_not_hit_the_pod_that_came_after():
+    cluster = Cluster(pod("p", uid="u1"))
+    _, deletion = cluster.objects.delete(kinds.POD, "ns/p") or (None, None)
+    cluster.put(pod("p", uid="u2"))
+    assert isinstance(deletion, Deleted)
+    cluster.cache.apply(kinds.POD, deletion)
+    assert gang_of(cluster.snapshot(), "ns/pod:p").tasks[0].uid == "u2"
+
+
+def test_versions_that_are_no_numbers_count_as_new():
+    cache, obj = ClusterCache(), pod("p")
+    for version in ("x1", "7", "x2"):
+        changed = {**obj, "metadata": {**obj["metadata"], "resourceVersion": version}}
+        cache.apply(kinds.POD, Changed({**changed, "spec": {**obj["spec"], "nodeName": version}}))
+        assert cache.task("ns/p") is not None
+        assert cache.task("ns/p").node == version  # type: ignore[union-attr]
+
+
+def test_a_bind_under_way_counts_until_a_watch_confirms_it():
+    cluster = Cluster(node("n1"), group("g"), pod("p", uid="u", **IN_G))
+    assert cluster.cache.assume("ns/p", "n1") == "u"
+    assumed = cluster.snapshot()
+    task = assumed.node_by_name["n1"].residents[0]
+    assert (task.status, task.node) == (TaskStatus.BOUND, "n1")
+    assert gang_of(assumed).tasks == (task,)
+    assert cluster.cache.task("ns/p").status is TaskStatus.PENDING  # type: ignore[union-attr]
+
+    cluster.put(pod("p", status={"conditions": []}, uid="u", labels={"x": "y"}, **IN_G))
+    assert gang_of(cluster.snapshot()).tasks[0].node == "n1"
+
+    before = cluster.snapshot()
+    cluster.put(pod("p", {"nodeName": "n1"}, uid="u", labels={"x": "y"}, **IN_G))
+    assert fields_of(cluster.snapshot()) == fields_of(before)
+    cluster.forget("ns/p")
+    assert gang_of(cluster.snapshot()).tasks[0].node == "n1"
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        pod("p", {"nodeName": "n2"}, uid="u", **IN_G),
+        pod("p", uid="other", **IN_G),
+        pod("p", uid="u", deletionTimestamp="2026-01-01T00:00:00Z", **IN_G),
+        pod("p", status={"phase": "Failed"}, uid="u", **IN_G),
+    ],
+)
+def test_a_bind_under_way_ends_when_a_watch_contradicts_it(contradiction: dict[str, Any]):
+    cluster = Cluster(node("n1"), node("n2"), group("g"), pod("p", uid="u", **IN_G))
+    cluster.cache.assume("ns/p", "n1")
+    cluster.put(contradiction)
+    assert cluster.snapshot().node_by_name["n1"].residents == ()
+
+
+def test_only_pending_tasks_can_be_assumed_and_only_on_nodes_that_exist():
+    cluster = Cluster(node("n1"), pod("p"), pod("gated", {"schedulingGates": [{"name": "x"}]}))
+    can_assume = cluster.cache.can_assume
+    assert not can_assume("ns/none", "n1")
+    assert not can_assume("ns/gated", "n1")
+    assert not can_assume("ns/p", "n2")
+    assert can_assume("ns/p", "n1")
+    cluster.cache.assume("ns/p", "n1")
+    assert not can_assume("ns/p", "n1")
+
+
+def test_a_held_gang_says_why_until_it_is_released():
+    cluster = Cluster(group("g"), pod("p", **IN_G))
+    before, why = cluster.snapshot(), Reason(ReasonCode.NOT_BOUND, "the server said no")
+    cluster.cache.hold("ns/g", why)
+    assert gang_of(cluster.snapshot()).problem == why
+    cluster.cache.release("ns/g")
+    assert cluster.snapshot() == before
+
+
+def test_its_own_problem_comes_before_being_held():
+    cluster = Cluster(pod("p", **IN_G))
+    own = gang_of(cluster.snapshot()).problem
+    cluster.cache.hold("ns/g", Reason(ReasonCode.NOT_BOUND, "the server said no"))
+    assert gang_of(cluster.snapshot()).problem == own
+
+
+def test_nodes_may_be_chosen_by_label():
+    cache, objects = ClusterCache(takes_node=lambda labels: labels.get("pool") == "gpu"), Objects()
+    objects.put(node("n1", {"pool": "gpu"}))
+    objects.put(node("n2", {"pool": "cpu"}))
+    objects.sync(cache)
+    assert [n.name for n in cache.snapshot(0).nodes] == ["n1"]
+    cache.apply(*objects.put(node("n1", {"pool": "cpu"})))
+    assert cache.snapshot(0).nodes == ()
+
+
+def test_everything_that_matters_grows_the_version():
+    cluster = Cluster(node("n1"), pod("p"))
+    seen = [cluster.cache.version]
+
+    def grown() -> bool:
+        seen.append(cluster.cache.version)
+        return seen[-1] > seen[-2]
+
+    cluster.put(pod("p", labels={"x": "y"}))
+    assert grown()
+    cluster.cache.apply(*cluster.objects.history[0])
+    assert not grown()
+    cluster.assume("ns/p", "n1")
+    assert grown()
+    cluster.delete(kinds.POD, "ns/p")
+    assert grown()
+
+
+# --- what pods count for -------------------------------------------------------------------------
+
+
+def bound(name: str, **more: Any) -> dict[str, Any]:
+    """A pod that runs for the gang g."""
+    return pod(name, {"nodeName": "n1"}, {"phase": "Running"}, **more)
+
+
+def test_pods_count_for_the_queue_that_admitted_them_whatever_their_podgroup_says_then() -> None:
+    cluster = Cluster(node("n1"), group("g", {"queue": "a"}), bound("p", **IN_G))
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.put(group("g", {"queue": "b"}))
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.delete(kinds.POD_GROUP, "ns/g")
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.put(group("g", {"queue": "b"}))
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.put(pod("p", {"nodeName": "n1"}, {"phase": "Succeeded"}, **IN_G))
+    assert gang_of(cluster.snapshot()).queue == "b", "nothing is held any more"
+
+
+def test_what_is_being_bound_when_its_podgroup_goes_counts_for_its_queue() -> None:
+    cluster = Cluster(node("n1"), group("g", {"queue": "a"}), pod("p", **IN_G))
+    cluster.snapshot()
+    cluster.cache.assume("ns/p", "n1")
+    cluster.delete(kinds.POD_GROUP, "ns/g")
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.cache.forget("ns/p")
+    assert gang_of(cluster.snapshot()).queue == "default"
+
+
+def test_a_scheduler_that_starts_anew_reads_from_pods_what_they_count_for() -> None:
+    noted = {**IN_G["annotations"], "optsched.io/admitted-queue": "a"}
+    cluster = Cluster(node("n1"), bound("p", annotations=noted), pod("q", annotations=noted))
+    assert gang_of(cluster.snapshot()).queue == "a"
+    cluster.delete(kinds.POD, "ns/p")
+    assert gang_of(cluster.snapshot()).queue == "default", "no binder has written it"
+
+
+# --- PodGroups without pods ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "noted", "is_ours"),
+    [
+        (("volcano", "optsched"), "", True),
+        (("volcano", "optsched"), "research", False),
+        (("research",), "", False),
+        (("research",), "research", True),
+    ],
+)
+def test_a_podgroup_without_pods_is_for_one_scheduler(
+    names: tuple[str, ...], noted: str, *, is_ours: bool
+) -> None:
+    cache, objects = ClusterCache(DecodeOptions(scheduler_names=names)), Objects()
+    made = group("g", {"minMember": 1})
+    made["metadata"]["annotations"] = {"optsched.io/scheduler": noted} if noted else {}
+    objects.put(made)
+    objects.sync(cache)
+    assert ("ns/g" in cache.snapshot(7).gang_by_key) is is_ours
+    cache.apply(*objects.put(pod("p", {"schedulerName": names[0]}, **IN_G)))
+    assert "ns/g" in cache.snapshot(7).gang_by_key, "whose pods are ours is ours"
+
+
+# --- priorities of PodGroups ----------------------------------------------------------------------
+
+
+def lifted(classes: frozenset[str] | None, *pods: dict[str, Any], **spec: Any) -> ClusterCache:
+    """A cache whose PodGroup names the class `high`."""
+    objects = Objects()
+    high = {"metadata": {"name": "high"}, "value": 1000, "kind": "PriorityClass"}
+    objects.put({"apiVersion": "scheduling.k8s.io/v1", **high})
+    objects.put(group("g", {"priorityClassName": "high", **spec}))
+    for each in pods:
+        objects.put(each)
+    cache = ClusterCache(replace(OPTIONS, lifting_classes=classes))
+    objects.sync(cache)
+    return cache
+
+
+def of_g(name: str, priority: int, **annotations: str) -> dict[str, Any]:
+    marks = {**IN_G["annotations"], **annotations}
+    return pod(name, {"priority": priority}, annotations=marks)
+
+
+@pytest.mark.parametrize(
+    ("pods", "classes", "priority"),
+    [
+        ((of_g("a", 7), of_g("b", 1000)), frozenset[str](), 7),
+        ((of_g("a", 7, **{"volcano.sh/task-priority": "9999"}),), frozenset[str](), 7),
+        ((of_g("a", 1000), of_g("b", 2000)), frozenset[str](), 1000),
+        ((of_g("a", 7),), frozenset({"low"}), 7),
+        ((of_g("a", 7),), frozenset({"high"}), 1000),
+        ((of_g("a", 7),), None, 1000),
+        ((), frozenset[str](), 1000),
+    ],
+)
+def test_a_podgroup_counts_at_most_as_its_pods_unless_its_class_may_lift_it(
+    pods: tuple[dict[str, Any], ...], classes: frozenset[str] | None, priority: int
+) -> None:
+    cache = lifted(classes, *pods)
+    assert gang_of(cache.snapshot(0)).priority == priority
+    assert [flaw.key for flaw in cache.flaws] == (["ns/g"] if priority == 7 else [])
+
+
+def test_a_podgroup_whose_pods_gain_priority_is_reported_no_more() -> None:
+    cache = lifted(frozenset(), of_g("a", 7))
+    assert gang_of(cache.snapshot(0)).priority == 7
+    (flaw,) = cache.flaws
+    assert "--tenant-priority-class=high" in flaw.message
+    later = of_g("a", 1000)
+    later["metadata"]["resourceVersion"] = "9999"
+    cache.apply(kinds.POD, Changed(later))
+    assert gang_of(cache.snapshot(0)).priority == 1000
+    assert cache.flaws == ()
+
+
+def test_pods_without_their_podgroup_do_not_count_by_what_an_annotation_says() -> None:
+    cache = lifted(frozenset(), of_g("a", 7, **{"volcano.sh/task-priority": "9999"}))
+    cache.apply(
+        kinds.POD_GROUP,
+        Deleted(
+            {**group("g"), "metadata": {"name": "g", "namespace": "ns", "resourceVersion": "99"}}
+        ),
+    )
+    assert gang_of(cache.snapshot(0)).priority == 7

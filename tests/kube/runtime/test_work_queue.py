@@ -1,0 +1,78 @@
+"""Keys that have to be looked at."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from optsched.kube.runtime.backoff import Steps
+from optsched.kube.runtime.work_queue import WorkQueue
+
+pytestmark = pytest.mark.asyncio
+
+
+def make(first_s: float = 0.001) -> WorkQueue[str]:
+    return WorkQueue(lambda: 0.0, Steps(first_s, 1.0))
+
+
+async def test_a_key_that_is_asked_for_often_comes_once_and_in_turn() -> None:
+    queue = make()
+    for key in "abab":
+        queue.add(key)
+    assert len(queue) == 2
+    assert [await queue.get(), await queue.get()] == ["a", "b"]
+
+
+async def test_a_key_that_is_worked_on_comes_again_only_afterwards() -> None:
+    queue = make()
+    queue.add("a")
+    key = await queue.get()
+    queue.add("a")
+    queue.add("b")
+    assert await queue.get() == "b"
+    assert not queue.is_idle
+    queue.done(key)
+    assert await queue.get() == "a"
+    queue.done("a")
+    queue.done("b")
+    assert queue.is_idle
+
+
+async def test_a_key_that_fails_comes_again_later_and_later() -> None:
+    queue = make()
+    queue.add("a")
+    for failures in (1, 2, 3):
+        assert queue.failed(await queue.get()) == failures
+    queue.done(await queue.get())
+    queue.add("a")
+    assert queue.failed(await queue.get()) == 1
+
+
+async def test_who_waits_is_woken() -> None:
+    queue = make()
+    waiter = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add_after("a", 0.001)
+    assert await waiter == "a"
+
+
+async def test_the_sooner_of_two_times_counts() -> None:
+    queue = make()
+    queue.add_after("a", 60.0)
+    queue.add_after("a", 0.001)
+    queue.add_after("a", 60.0)
+    async with asyncio.timeout(5):
+        assert await queue.get() == "a"
+    queue.clear()
+
+
+async def test_what_waits_can_be_forgotten() -> None:
+    queue = make()
+    queue.add("a")
+    queue.add_after("b", 0.001)
+    key = await queue.get()
+    queue.add("a")
+    queue.clear()
+    queue.done(key)
+    assert (len(queue), queue.is_idle) == (0, True)

@@ -1,0 +1,529 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.api.kinds import POD, POD_GROUP
+from optsched.api.wellknown import EVICTED
+from optsched.cluster.decisions import Allocate, Certificate, Evict, Nominate, Plan
+from optsched.cluster.moves import MOVES, read_moves
+from optsched.cluster.task import TaskStatus
+from optsched.kube.cache.cluster_cache import ClusterCache
+from optsched.kube.client.errors import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    ServerFault,
+    TooMany,
+    Unreachable,
+)
+from optsched.kube.client.interfaces import Ref
+from optsched.kube.runtime.write_queue import Outbox
+from optsched.kube.scheduler.evictor import LOOK_S, PATIENCE_S, Evictor, Surroundings
+from optsched.kube.scheduler.gang_backoff import Holds
+from optsched.kube.scheduler.status import StatusPatch
+from optsched.kube.scheduler.status_writer import writer
+from tests.formats.objects import group, node, pod
+from tests.kube.fakes import FakeApi, FakeClock, running, waiting
+
+if TYPE_CHECKING:
+    from optsched.cluster.decisions import Action
+    from optsched.cluster.task import Task
+    from optsched.kube.client.errors import KubeError
+    from optsched.kube.scheduler.evictor import Victim
+    from optsched.kube.scheduler.status_writer import Write
+
+EVICT = Evict("ns/old-0", "n1", "reclaim", "ns/new")
+NOMINATE = Nominate("ns/new-0", "n1", "ns/new")
+BUDGET = TooMany(429, "TooManyRequests", "Cannot evict pod as it would violate the budget", 10.0)
+
+
+def member(name: str, **spec: Any) -> dict[str, Any]:
+    mark = {"scheduling.k8s.io/group-name": name.partition("-")[0]}
+    status = {"phase": "Running"} if spec else {}
+    return pod(name, spec, status, annotations=mark)
+
+
+class World:
+    """A gang that runs, one that waits, and an evictor."""
+
+    def __init__(self) -> None:
+        gangs = (group("old"), group("new"))
+        self.api = FakeApi(node("n1"), *gangs, member("old-0", nodeName="n1"), member("new-0"))
+        self.cache = ClusterCache()
+        self.api.tell(self.cache)
+        self.leads = True
+        self.gone: list[str] = []
+        self.stays: dict[str, str] = {}
+        self.kept: dict[str, str] = {}
+        self.slept: list[float] = []
+        ways = waiting(FakeClock(), self.slept)
+        self.writes = Outbox(writer(self.api, lambda: self.leads), ways, on_failure=print)
+        self.holds = Holds(self.cache, FakeClock())
+        around = Surroundings(self, ways, self.holds, lambda: self.leads)
+        self.evictor = Evictor(self.api, self.cache, self.writes, around)
+
+    def evicted(self, victim: Victim) -> None:
+        self.gone.append(victim.eviction.task)
+
+    def not_evicted(self, victim: Victim, error: KubeError) -> None:
+        self.stays[victim.eviction.task] = str(error)
+
+    def spared(self, victim: Victim, why: str) -> None:
+        self.kept[victim.eviction.task] = why
+
+    def begin(self, *actions: Action) -> None:
+        snapshot = self.cache.snapshot(0)
+        self.evictor.carry_out(Plan(actions, Certificate((), "greedy", 0.0, "")), snapshot)
+
+    async def carry_out(self, *actions: Action) -> None:
+        self.begin(*actions)
+        async with running(self.evictor.run(), self.writes.run()):
+            await self.evictor.until_idle()
+            await self.writes.until_idle()
+
+    def task(self, key: str) -> Task:
+        """A task as the next session sees it."""
+        tasks = {task.key: task for gang in self.cache.snapshot(0).gangs for task in gang.tasks}
+        return tasks[key]
+
+    @property
+    def nominated(self) -> str | None:
+        """What the server knows of the nomination."""
+        status = self.api.objects[Ref(POD, "ns", "new-0")]["status"]
+        return status.get("nominatedNodeName")
+
+
+@pytest.mark.asyncio
+async def test_what_is_planned_counts_at_once() -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    assert world.task("ns/old-0").status is TaskStatus.RELEASING
+    assert world.task("ns/new-0").nominated_node == "n1"
+    assert world.api.calls == []
+
+
+@pytest.mark.asyncio
+async def test_the_room_is_nominated_before_it_is_made() -> None:
+    world = World()
+    await world.carry_out(NOMINATE, EVICT)
+    assert world.api.calls == [
+        "patch Pod ns/new-0 status",
+        "patch PodGroup ns/old",
+        "evict Pod ns/old-0",
+    ]
+    assert world.nominated == "n1"
+    assert world.gone == ["ns/old-0"]
+
+
+@pytest.mark.asyncio
+async def test_a_gang_is_told_first_which_of_its_pods_go() -> None:
+    world = World()
+    uid = world.task("ns/old-0").uid
+    await world.carry_out(EVICT)
+    assert world.api.calls == ["patch PodGroup ns/old", "evict Pod ns/old-0"]
+    annotations = world.api.objects[Ref(POD_GROUP, "ns", "old")]["metadata"]["annotations"]
+    assert annotations[EVICTED] == f"old-0={uid}"
+
+
+@pytest.mark.asyncio
+async def test_a_nomination_that_stands_is_not_written_again() -> None:
+    world = World()
+    await world.carry_out(NOMINATE)
+    await world.carry_out(NOMINATE)
+    assert len(world.api.writes) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_nomination_ends_when_its_gang_has_no_place_any_more() -> None:
+    world = World()
+    await world.carry_out(NOMINATE)
+    await world.carry_out(Allocate("ns/new-0", "n1", "ns/new"))
+    assert world.nominated == "n1"
+    await world.carry_out()
+    assert world.nominated is None
+    assert world.task("ns/new-0").nominated_node == ""
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_gone_is_not_evicted() -> None:
+    world = World()
+    world.api.refuse("evict", NotFound(404, "NotFound", ""))
+    await world.carry_out(EVICT)
+    assert (world.gone, world.kept) == ([], {"ns/old-0": "ended"})
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_gone_after_a_lost_answer_was_evicted() -> None:
+    world = World()
+    world.api.lose("evict", Unreachable("cut"))
+    await world.carry_out(EVICT)
+    assert (world.gone, world.kept) == (["ns/old-0"], {})
+
+
+@pytest.mark.asyncio
+async def test_a_lost_request_is_sent_again() -> None:
+    world = World()
+    world.api.refuse("evict", Unreachable("cut"))
+    await world.carry_out(EVICT)
+    assert world.gone == ["ns/old-0"]
+    assert [seconds for seconds in world.slept if seconds != LOOK_S] == [0.5]
+
+
+@pytest.mark.parametrize("error", [BUDGET, Forbidden(403, "Forbidden", "you may not")])
+@pytest.mark.asyncio
+async def test_a_pod_that_may_not_go_counts_as_running_again(error: KubeError) -> None:
+    world = World()
+    world.api.refuse("evict", error)
+    await world.carry_out(EVICT)
+    assert world.stays == {"ns/old-0": str(error)}
+    assert world.gone == []
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_elsewhere_by_now_is_left_alone() -> None:
+    world = World()
+    await world.carry_out(Evict("ns/old-0", "n2", "reclaim", "ns/new"))
+    await world.carry_out(Evict("ns/none", "n1", "reclaim", "ns/new"))
+    assert world.api.calls == []
+
+
+@pytest.mark.asyncio
+async def test_who_does_not_lead_evicts_nobody() -> None:
+    world = World()
+    world.leads = False
+    await world.carry_out(EVICT)
+    assert world.api.calls == []
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
+
+
+@pytest.mark.asyncio
+async def test_what_has_not_begun_can_be_withdrawn() -> None:
+    world = World()
+    world.begin(EVICT)
+    world.evictor.withdraw()
+    await world.carry_out()
+    assert world.gone == []
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
+
+
+@pytest.mark.asyncio
+async def test_who_asked_for_an_eviction_that_failed_is_left_alone_for_a_while() -> None:
+    world = World()
+    world.api.refuse("evict", BUDGET)
+    world.begin(EVICT, NOMINATE)
+    async with running(world.writes.run(), world.evictor.run()):
+        await world.evictor.until_idle()
+    (gang,) = (g for g in world.cache.snapshot(0).gangs if g.key == "ns/new")
+    assert gang.problem is not None
+    assert gang.problem.code.value == "EvictionFailed"
+    assert "pod ns/old-0 could not be evicted from n1" in gang.problem.message
+
+
+# --- pods of which nobody has told that they are bound -------------------------------------------
+
+YOUNG = Evict("ns/new-0", "n1", "reclaim", "ns/old")
+
+
+def binding() -> World:
+    """A pod is about to be bound when its eviction is planned."""
+    world = World()
+    world.cache.assume("ns/new-0", "n1")
+    world.begin(YOUNG)
+    return world
+
+
+def residents(world: World) -> dict[str, TaskStatus]:
+    (node,) = world.cache.snapshot(0).nodes
+    return {task.key: task.status for task in node.residents}
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_being_bound_keeps_its_room_until_it_is_gone() -> None:
+    world = binding()
+    before = {"ns/old-0": TaskStatus.RUNNING, "ns/new-0": TaskStatus.RELEASING}
+    assert residents(world) == before
+    world.api.objects[Ref(POD, "ns", "new-0")]["status"]["reason"] = "something else"
+    world.api.tell(world.cache)
+    assert residents(world) == before
+
+
+@pytest.mark.asyncio
+async def test_a_pod_is_evicted_once_it_is_bound() -> None:
+    world = binding()
+    async with running(world.evictor.run(), world.writes.run()):
+        while len(world.slept) < 3:
+            await asyncio.sleep(0)
+        assert world.gone == []
+        pod = world.api.objects[Ref(POD, "ns", "new-0")]
+        await world.api.bind("ns", "new-0", pod["metadata"]["uid"], "n1", {})
+        world.api.tell(world.cache)
+        await world.evictor.until_idle()
+    assert world.gone == ["ns/new-0"]
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_was_not_bound_is_not_lost() -> None:
+    world = binding()
+    world.cache.forget("ns/new-0")
+    await world.carry_out()
+    assert world.gone == []
+    assert "evict Pod ns/new-0" not in world.api.calls
+    assert world.task("ns/new-0").status is TaskStatus.PENDING
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_being_bound_stays_bound_when_its_eviction_is_withdrawn() -> None:
+    world = binding()
+    world.evictor.withdraw()
+    assert world.task("ns/new-0").status is TaskStatus.BOUND
+    assert residents(world)["ns/new-0"] is TaskStatus.BOUND
+
+
+# --- moves ---------------------------------------------------------------------------------------
+
+MOVE = Evict("ns/old-0", "n1", "consolidation", "ns/new", to="n2")
+
+
+def recorded(world: World) -> str | None:
+    """The record that the server has."""
+    meta = world.api.objects[Ref(POD_GROUP, "ns", "new")]["metadata"]
+    found: str | None = (meta.get("annotations") or {}).get(MOVES)
+    return found
+
+
+@pytest.mark.asyncio
+async def test_what_moves_is_recorded_before_it_goes() -> None:
+    world = World()
+    await world.carry_out(NOMINATE, MOVE)
+    (gang,) = (g for g in world.cache.snapshot(0).gangs if g.key == "ns/new")
+    assert [m.to for m in read_moves(gang.annotations[MOVES])] == ["n2"]
+    assert world.api.calls[-1] == "evict Pod ns/old-0"
+    assert "patch PodGroup ns/new" in world.api.calls
+    (move,) = read_moves(recorded(world) or "")
+    assert (move.task, move.uid, move.gang, move.queue) == (
+        "ns/old-0",
+        world.task("ns/old-0").uid,
+        "ns/old",
+        "default",
+    )
+
+
+@pytest.mark.asyncio
+async def test_a_record_ends_when_what_it_says_has_no_meaning() -> None:
+    """There is no node n2 here, so no place can be kept there."""
+    world = World()
+    await world.carry_out(MOVE)
+    assert recorded(world)
+    await world.carry_out()
+    assert recorded(world) is None
+    world.api.tell(world.cache)
+    (gang,) = (g for g in world.cache.snapshot(0).gangs if g.key == "ns/new")
+    assert MOVES not in gang.annotations
+
+
+@pytest.mark.asyncio
+async def test_a_record_that_was_not_written_is_withdrawn() -> None:
+    world = World()
+    world.begin(MOVE)
+    world.evictor.withdraw()
+    (gang,) = (g for g in world.cache.snapshot(0).gangs if g.key == "ns/new")
+    assert MOVES not in gang.annotations
+
+
+@pytest.mark.asyncio
+async def test_a_pod_without_a_podgroup_keeps_its_own_record() -> None:
+    world = World()
+    await world.api.create(Ref(POD, "ns", "lone"), pod("lone", {}))
+    world.api.tell(world.cache)
+    await world.carry_out(Evict("ns/old-0", "n1", "consolidation", "ns/pod:lone", to="n2"))
+    assert "patch Pod ns/lone status" in world.api.calls
+    meta = world.api.objects[Ref(POD, "ns", "lone")]["metadata"]
+    assert [m.to for m in read_moves(meta["annotations"][MOVES])] == ["n2"]
+
+
+# --- for plugins ---------------------------------------------------------------------------------
+
+ASIDE = Evict("ns/old-0", "n1", "shuffle", "", plugin="tdm", reason="node n1 is not lent")
+
+
+@pytest.mark.asyncio
+async def test_when_a_plugin_had_pods_evicted_is_remembered() -> None:
+    world = World()
+    assert world.cache.snapshot(0).shuffled_ms == {}
+    await world.carry_out(ASIDE)
+    assert world.gone == ["ns/old-0"]
+    assert world.cache.snapshot(0).shuffled_ms == {"tdm": 0}
+
+
+@pytest.mark.asyncio
+async def test_another_scheduler_finds_when_it_was_on_the_podgroup() -> None:
+    world = World()
+    await world.carry_out(ASIDE)
+    assert world.api.calls.index("patch PodGroup ns/old") < world.api.calls.index(
+        "evict Pod ns/old-0"
+    )
+    meta = world.api.objects[Ref(POD_GROUP, "ns", "old")]["metadata"]
+    assert meta["annotations"]["optsched.io/shuffled-by-tdm"] == "1970-01-01T00:00:00Z"
+    another = ClusterCache()
+    world.api.tell(another)
+    assert another.snapshot(0).shuffled_ms == {"tdm": 0}
+
+
+@pytest.mark.asyncio
+async def test_nobody_is_held_for_an_eviction_for_a_plugin_that_failed() -> None:
+    world = World()
+    world.api.refuse("evict", BUDGET)
+    await world.carry_out(ASIDE)
+    assert list(world.stays) == ["ns/old-0"]
+    assert all(gang.problem is None for gang in world.cache.snapshot(0).gangs)
+
+
+# --- only what was planned, stands, and is still needed ------------------------------------------
+
+
+def change(world: World, name: str, **status: Any) -> None:
+    """Change the status of a pod behind the back of the cache."""
+    known = world.api.objects[Ref(POD, "ns", name)]
+    world.api.put({**known, "status": {**known["status"], **status}})
+
+
+def mark(world: World) -> str | None:
+    """Which pods the server knows to be evicted from the gang `old`."""
+    found: str | None = (
+        world.api.objects[Ref(POD_GROUP, "ns", "old")]["metadata"]
+        .get("annotations", {})
+        .get(EVICTED)
+    )
+    return found
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+@pytest.mark.asyncio
+async def test_a_pod_that_has_ended_is_not_evicted(phase: str, *, is_told: bool) -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    change(world, "old-0", phase=phase)
+    if is_told:
+        world.api.tell(world.cache)
+    await world.carry_out(NOMINATE)
+    assert (world.gone, world.kept) == ([], {"ns/old-0": "ended"})
+    assert ("evict Pod ns/old-0" in world.api.calls) is not is_told
+    assert "deletionTimestamp" not in world.api.objects[Ref(POD, "ns", "old-0")]["metadata"]
+    assert mark(world) is None
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_stands_and_has_changed_is_evicted_as_it_is_now() -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    change(world, "old-0", reason="something else")
+    await world.carry_out(NOMINATE)
+    assert world.gone == ["ns/old-0"]
+    assert world.api.calls[-3:] == [
+        "evict Pod ns/old-0",
+        "read Pod ns/old-0",
+        "evict Pod ns/old-0",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_never_stops_to_change_stays() -> None:
+    world = World()
+    world.api.refuse("evict", *[Conflict(409, "Conflict", "changed")] * 9)
+    await world.carry_out(NOMINATE, EVICT)
+    assert world.stays == {"ns/old-0": "409 Conflict: changed"}
+    assert sum(call.startswith("evict") for call in world.api.calls) == 6
+
+
+@pytest.mark.asyncio
+async def test_a_pod_whose_room_is_not_needed_any_more_stays() -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    await world.carry_out(Allocate("ns/new-0", "n2", "ns/new"))
+    assert (world.gone, world.kept) == ([], {"ns/old-0": "unwanted"})
+    assert world.task("ns/old-0").status is TaskStatus.RUNNING
+    assert mark(world) is None
+
+
+@pytest.mark.asyncio
+async def test_a_pod_whose_room_is_still_needed_goes() -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    await world.carry_out(NOMINATE)
+    assert (world.gone, world.kept) == (["ns/old-0"], {})
+
+
+@pytest.mark.parametrize(("minimum", "kept"), [(2, {}), (0, {"ns/old-1": "unwanted"})])
+@pytest.mark.asyncio
+async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
+    minimum: int, kept: dict[str, str]
+) -> None:
+    """The second of two victims is yet to be bound when a plan comes that needs neither."""
+    world = World()
+    world.api.put(group("old", {"minMember": minimum}))
+    world.api.put(member("old-1"))
+    world.api.tell(world.cache)
+    uid = world.cache.assume("ns/old-1", "n1")
+    world.begin(NOMINATE, EVICT, Evict("ns/old-1", "n1", "reclaim", "ns/new"))
+    async with running(world.evictor.run(), world.writes.run()):
+        while not world.gone:
+            await asyncio.sleep(0)
+        assert world.evictor.waiting() == {"bind": 1, "answer": 0}
+        world.begin()
+        await world.api.bind("ns", "old-1", uid, "n1", {})
+        world.api.tell(world.cache)
+        await world.evictor.until_idle()
+    assert world.kept == kept
+    assert world.gone == ["ns/old-0", "ns/old-1"][: 2 - len(kept)]
+
+
+# --- what an eviction waits for ------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_writes_of_others_hold_up_no_eviction() -> None:
+    """A webhook of another namespace refuses a PodGroup, for ever."""
+    world = World()
+    broken = ServerFault(500, "InternalError", "failed calling webhook")
+    other = Ref(POD_GROUP, "other", "g")
+
+    async def write(ref: Ref, what: Write) -> None:
+        if ref == other:
+            raise broken
+        await writer(world.api, lambda: True)(ref, what)
+
+    world.writes = Outbox(write, waiting(FakeClock()), on_failure=lambda *_: None)
+    around = Surroundings(world, waiting(FakeClock()), world.holds, lambda: True)
+    world.evictor = Evictor(world.api, world.cache, world.writes, around)
+    world.writes.put(other, StatusPatch(other, {"status": {}}, ""))
+    world.begin(NOMINATE, EVICT)
+    async with running(world.evictor.run(), world.writes.run()):
+        await world.evictor.until_idle()
+        assert not world.writes.is_written(other)
+    assert world.gone == ["ns/old-0"]
+    assert world.nominated == "n1"
+
+
+@pytest.mark.asyncio
+async def test_an_eviction_waits_for_its_nomination_until_a_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.begin(NOMINATE, EVICT)
+    assert world.evictor.waiting() == {"nomination": 1, "answer": 0}
+    async with running(world.evictor.run()):  # none carries the nominations
+        await world.evictor.until_idle()
+    assert world.gone == ["ns/old-0"]
+    assert world.slept.count(LOOK_S) == round(PATIENCE_S / LOOK_S)
+    waits, goes = (record.getMessage() for record in caplog.records)
+    assert waits == (
+        "eviction of ns/old-0 waits: for=nomination gang=ns/new "
+        "unwritten=Pod ns/new-0, PodGroup ns/old/evicted"
+    )
+    assert "goes out before its nominations are written: gang=ns/new" in goes
+    assert world.evictor.waiting() == {"answer": 0}

@@ -1,0 +1,580 @@
+"""The loop with all its parts, on a stand-in for the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from optsched.api.kinds import EVENT, POD, POD_GROUP, QUEUE
+from optsched.formats.usage import read_usage
+from optsched.kube.cache.cluster_cache import ClusterCache
+from optsched.kube.client.errors import Forbidden
+from optsched.kube.client.interfaces import Ref
+from optsched.kube.runtime.events import EventRecorder
+from optsched.kube.runtime.write_queue import Outbox
+from optsched.kube.scheduler import loop as module
+from optsched.kube.scheduler.binder import LiveBinder, Surroundings
+from optsched.kube.scheduler.evictor import Evictor
+from optsched.kube.scheduler.evictor import Surroundings as EvictorSurroundings
+from optsched.kube.scheduler.gang_events import scheduled
+from optsched.kube.scheduler.loop import STUCK_S, Parts, Scheduler
+from optsched.kube.scheduler.metrics import Metrics
+from optsched.kube.scheduler.policy_file import Policies
+from optsched.kube.scheduler.snapshot_dumps import Dumps
+from optsched.kube.scheduler.solver_process import SolverKeeper
+from optsched.kube.scheduler.status_writer import writer
+from optsched.policy.catalogue import Shelf
+from optsched.policy.reload import PolicyWatch
+from optsched.session.question import limits_for
+from optsched.session.session import run_session
+from optsched.solver.cpsat.model import Limits
+from tests.formats.objects import group, node, pod, queue
+from tests.kube.fakes import FakeApi, FakeClock, running, waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from optsched.kube.client.errors import KubeError
+    from optsched.kube.scheduler.binder import Bind, Failure
+    from optsched.kube.scheduler.evictor import Victim
+    from optsched.session.session import Report
+
+PERIOD_S = 0.005
+
+
+class NoSolver:
+    """Never comes up."""
+
+    pid = None
+
+    def wait_until_ready(self) -> bool:
+        return False
+
+    def solve(self, *_: object) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Plant:
+    """A scheduler, and the cluster that it works on."""
+
+    def __init__(self, folder: Path, *objects: dict[str, Any]) -> None:
+        self.api = FakeApi(*objects)
+        self.clock = FakeClock()
+        self.cache = ClusterCache()
+        self.metrics = Metrics()
+        self.is_leading = True
+        self.num_terms = 1
+        self.has_lapsed = False
+        """Whether the lease is not held at the moment, without the loop having seen that."""
+        self.faults: list[str] = []
+        self.advice: list[str] = []
+        self.plugin = ""
+        self.policy = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}]}]\n"
+        ways = waiting(FakeClock())
+        leads: Callable[[], bool] = lambda: self.is_leading and not self.has_lapsed  # noqa: E731
+        around = Surroundings(self.clock, self, leads, ways)
+        self.binder = LiveBinder(self.api, self.cache, around)
+        self.writes = Outbox(writer(self.api, leads), ways, on_failure=lambda *_: None)
+        evicting = EvictorSurroundings(self, ways, self.binder.holds, leads)
+        self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
+        self.events = EventRecorder(self.api, self.clock, ways, is_there=self.cache.is_there)
+        shelf = Shelf(folder, lambda _: (("mine.py", self.plugin),) if self.plugin else ())
+        watch = PolicyWatch("policy.conf", lambda _: f"{self.policy}solver: none\n", shelf)
+        parts = Parts(
+            cache=self.cache,
+            binder=self.binder,
+            evictor=self.evictor,
+            writes=self.writes,
+            events=self.events,
+            metrics=self.metrics,
+            policies=Policies(watch, self.clock, lambda _: None, period_s=PERIOD_S),
+            leadership=self,
+            dumps=Dumps(folder),
+            clock=self.clock,
+            solver=SolverKeeper(NoSolver(), ways),
+            on_fault=self.faults.append,
+            on_advice=self.advice.append,
+        )
+        self._parts = parts
+        self.scheduler = Scheduler(parts)
+
+    @property
+    def term(self) -> int:
+        """See `Leadership`."""
+        return self.num_terms if self.is_leading else 0
+
+    def follow(self, reading: Reading) -> None:
+        """Have the cluster read by somebody who says when it is known."""
+        self.scheduler = Scheduler(replace(self._parts, follower=reading))
+
+    def bound(self, bind: Bind, seconds: float) -> None:
+        """See `BindListener`."""
+        self.events.note(scheduled(bind))
+
+    def failed(self, bind: Bind, failure: Failure) -> None:
+        """See `BindListener`."""
+
+    def evicted(self, victim: Victim) -> None:
+        """See `EvictionListener`."""
+
+    def not_evicted(self, victim: Victim, error: KubeError) -> None:
+        """See `EvictionListener`."""
+
+    def spared(self, victim: Victim, why: str) -> None:
+        """See `EvictionListener`."""
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[Self]:
+        """The scheduler works, and has heard of everything."""
+        services = (self.binder, self.evictor, self.writes, self.events)
+        async with running(*(service.run() for service in services)):
+            loop = asyncio.create_task(self.scheduler.run())
+            try:
+                self.tell()
+                yield self
+            finally:
+                self.scheduler.stop()
+                await loop
+
+    def tell(self, *objects: dict[str, Any]) -> None:
+        """Change objects, and let the scheduler know."""
+        for obj in objects:
+            self.api.put(obj)
+        self.api.tell(self.cache)
+        self.scheduler.wake()
+
+    def node_of(self, name: str) -> str:
+        return str(self.api.objects[Ref(POD, "ns", name)]["spec"].get("nodeName", ""))
+
+    def group(self, name: str = "g") -> dict[str, Any]:
+        status: dict[str, Any] = self.api.objects[Ref(POD_GROUP, "ns", name)].get("status", {})
+        return status
+
+    def reasons(self) -> list[str]:
+        """Why its conditions hold."""
+        return [condition.get("reason", "") for condition in self.group().get("conditions", ())]
+
+    def count(self, name: str) -> float:
+        families = text_string_to_metric_families(self.metrics.exposition().decode())
+        samples = (sample for family in families for sample in family.samples)
+        return sum(sample.value for sample in samples if sample.name == name)
+
+    async def skip(self) -> None:
+        """Change what decides on nothing until a session is left out for it."""
+        before = self.count("optsched_sessions_skipped_total")
+        async with asyncio.timeout(10):
+            while self.count("optsched_sessions_skipped_total") == before:
+                self.tell(node())
+                await asyncio.sleep(0.005)
+
+    async def sessions(self, number: int) -> None:
+        """Wait for so many sessions in all."""
+        await until(lambda: self.count("optsched_sessions_total") >= number)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+def dumped(folder: Path, sort: str) -> list[Path]:
+    return list(folder.glob(f"optsched-{sort}-*.json"))
+
+
+def members(*names: str) -> list[dict[str, Any]]:
+    mark = {"scheduling.k8s.io/group-name": "g"}
+    return [pod(name, annotations=mark) for name in names]
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.005)
+
+
+@pytest.mark.asyncio
+async def test_a_gang_is_bound_and_says_so(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 2}), *members("a", "b"))
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") == plant.node_of("b") == "n1")
+        mark = {"scheduling.k8s.io/group-name": "g"}
+        started = {"phase": "Running"}
+        plant.tell(*(pod(n, {"nodeName": "n1"}, started, annotations=mark) for n in "ab"))
+        await until(lambda: plant.group().get("phase") == "Running")
+    (condition,) = plant.group()["conditions"]
+    assert (condition["type"], condition["status"]) == ("Scheduled", "True")
+
+
+@pytest.mark.asyncio
+async def test_a_gang_that_does_not_fit_says_why(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a", "b"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        await until(lambda: len(plant.api.of(EVENT)) == 3)
+    (condition,) = plant.group()["conditions"]
+    assert condition["reason"] == "NotEnoughTasks"
+    assert plant.node_of("a") == ""
+    assert plant.count("optsched_pending_gangs") == 1
+
+
+@pytest.mark.asyncio
+async def test_queues_that_have_to_exist_are_made(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), queue("default", weight=7))
+    async with plant.at_work():
+        await until(lambda: Ref(QUEUE, "", "root") in plant.api.objects)
+    assert plant.api.objects[Ref(QUEUE, "", "default")]["spec"] == {"weight": 7}
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_decided_twice(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        await plant.skip()
+        decided = int(plant.count("optsched_sessions_total"))
+        for _ in range(3):
+            await plant.skip()
+        assert plant.count("optsched_sessions_total") == decided
+        plant.tell(node("n2"))
+        await plant.sessions(decided + 1)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_does_not_stand_for_ever(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        await plant.skip()
+        decided = int(plant.count("optsched_sessions_total"))
+        plant.clock.seconds += 61
+        await plant.sessions(decided + 1)
+
+
+@pytest.mark.asyncio
+async def test_what_is_asked_again_may_be_searched_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Limits | None] = []
+
+    def noting(*args: Any, **kwargs: Any) -> Report:
+        given.append(args[2].limits)
+        return run_session(*args, **kwargs)
+
+    monkeypatch.setattr(module, "run_session", noting)
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        await plant.skip()
+        before = len(given)
+        assert given[-1] == Limits(budget_ms=400)
+        plant.clock.seconds += 61
+        await plant.sessions(before + 1)
+        plant.tell(node("n2"))
+        await plant.sessions(before + 2)
+    assert given[before:] == [limits_for(400, 1), Limits(budget_ms=400)]
+
+
+@pytest.mark.asyncio
+async def test_a_new_policy_is_a_new_question(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g", {"minMember": 3}), *members("a"))
+    async with plant.at_work():
+        await until(lambda: "conditions" in plant.group())
+        await plant.skip()
+        decided = int(plant.count("optsched_sessions_total"))
+        plant.policy = plant.policy.replace("predicates", "drf")
+        plant.clock.seconds += 1
+        await plant.sessions(decided + 1)
+
+
+RAISES = """
+from optsched.plugin import Plugin, Rule
+
+class Mine(Rule):
+    name = "mine"
+
+    def class_score(self, problem, task_class):
+        return 1 / 0
+
+PLUGIN = Plugin("mine", "raises", (), lambda arguments: Mine())
+"""
+
+
+@pytest.mark.asyncio
+async def test_what_a_plugin_raises_is_told_once_and_counted_each_time(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") != "")
+        plant.plugin = RAISES
+        plant.policy = plant.policy.replace("{name: gang}", "{name: gang}, {name: mine}")
+        plant.clock.seconds += 1
+        plant.tell(*members("b", "c"))
+        await until(lambda: plant.node_of("c") != "")
+        plant.tell(*members("d"))
+        await until(lambda: plant.node_of("d") != "")
+    assert plant.faults == [
+        "plugin mine: class_score of rule mine failed at mine.py:8: "
+        "ZeroDivisionError: division by zero"
+    ]
+    assert plant.count("optsched_plugin_failures_total") >= 2
+
+
+@pytest.mark.asyncio
+async def test_who_does_not_lead_changes_nothing(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+    plant.is_leading = False
+    async with plant.at_work():
+        plant.clock.seconds += STUCK_S + 1
+        await until(lambda: plant.scheduler.trouble() == "")
+        assert plant.api.calls == []
+        assert plant.count("optsched_leading") == 0
+        plant.is_leading = True
+        await until(lambda: plant.node_of("a") == "n1")
+        assert plant.count("optsched_leading") == 1
+        plant.is_leading = False
+        await until(lambda: plant.count("optsched_leading") == 0)
+        assert plant.count("volcano_queue_weight") == 0
+
+
+@pytest.mark.asyncio
+async def test_a_status_is_written_although_leading_lapsed_unnoticed(tmp_path: Path) -> None:
+    """Writes are dropped while the lease has lapsed; the loop sees only that it leads again."""
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") == "n1")
+        mark = {"scheduling.k8s.io/group-name": "g"}
+        plant.tell(pod("a", {"nodeName": "n1"}, {"phase": "Running"}, annotations=mark))
+        await until(lambda: plant.group().get("phase") == "Running")
+        await plant.writes.until_idle()
+        plant.has_lapsed = True
+        ended = pod("a", {"nodeName": "n1"}, {"phase": "Succeeded"}, annotations=mark)
+        plant.tell(ended)
+        await plant.skip()
+        await plant.writes.until_idle()
+        plant.has_lapsed = False
+        await plant.skip()
+        assert plant.group().get("phase") == "Running"
+        plant.num_terms += 1
+        await until(lambda: plant.group().get("phase") == "Completed")
+
+
+@pytest.mark.asyncio
+async def test_all_is_read_again_after_a_lapse_that_went_unnoticed(tmp_path: Path) -> None:
+    plant, reading = Plant(tmp_path, node(), group("g"), *members("a")), Reading()
+    plant.follow(reading)
+    async with plant.at_work():
+        await until(lambda: not reading.is_fresh)
+        reading.is_fresh = True
+        await until(lambda: plant.node_of("a") == "n1")
+        plant.num_terms += 1
+        await until(lambda: not reading.is_fresh)
+
+
+class Reading:
+    """Reads the cluster again when it is asked to, and is done when that is said."""
+
+    is_fresh = True
+
+    def refresh(self) -> None:
+        self.is_fresh = False
+
+
+@pytest.mark.asyncio
+async def test_a_new_leader_decides_on_nothing_before_it_has_read_all_again(
+    tmp_path: Path,
+) -> None:
+    plant, reading = Plant(tmp_path, node(), group("g"), *members("a")), Reading()
+    plant.is_leading = False
+    plant.follow(reading)
+    async with plant.at_work():
+        plant.is_leading = True
+        await until(lambda: not reading.is_fresh)
+        for _ in range(50):
+            plant.scheduler.wake()
+            await asyncio.sleep(0.001)
+        assert plant.count("optsched_sessions_total") == 0
+        reading.is_fresh = True
+        await until(lambda: plant.node_of("a") == "n1")
+
+
+@pytest.mark.asyncio
+async def test_a_gang_whose_bind_failed_is_tried_again_when_its_time_has_come(
+    tmp_path: Path,
+) -> None:
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+    plant.api.refuse("bind", *[Forbidden(403, "Forbidden", "you may not")] * 4)
+
+    def is_told() -> bool:
+        plant.clock.seconds += 0.01
+        return "BindFailed" in plant.reasons()
+
+    async with plant.at_work():
+        await until(is_told)
+        assert plant.node_of("a") == ""
+
+        def is_bound() -> bool:
+            plant.clock.seconds += 1
+            return plant.node_of("a") == "n1"
+
+        await until(is_bound)
+
+
+@pytest.mark.asyncio
+async def test_a_broken_session_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant = Plant(tmp_path, node(), group("g"), *members("a"))
+
+    def broken(*_: object) -> None:
+        raise ArithmeticError("two and two")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "run_session", broken)
+        async with plant.at_work():
+            await until(lambda: plant.count("optsched_session_errors_total") >= 2)
+            patch.undo()
+            await until(lambda: plant.node_of("a") == "n1")
+    assert "two and two" in caplog.text
+    assert dumped(tmp_path, "error")
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_is_dumped_on_demand(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node())
+    async with plant.at_work():
+        plant.scheduler.dump()
+    assert len(dumped(tmp_path, "snapshot")) == 1
+
+
+def test_it_is_ready_once_it_knows_everything(tmp_path: Path) -> None:
+    plant = Plant(tmp_path)
+    assert plant.scheduler.unready() == "not everything has been listed yet"
+    plant.api.tell(plant.cache)
+    assert plant.scheduler.unready() == ""
+
+
+def test_a_loop_that_does_not_come_round_is_in_trouble(tmp_path: Path) -> None:
+    plant = Plant(tmp_path)
+    assert plant.scheduler.trouble() == ""
+    plant.clock.seconds += STUCK_S + 1
+    assert plant.scheduler.trouble() == "the loop has been stuck for 121 s"
+
+
+@pytest.mark.asyncio
+async def test_queues_that_lend_without_reclaim_are_remarked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant = Plant(tmp_path, node(), queue("team", reclaimable=True))
+    async with plant.at_work():
+        await plant.sessions(1)
+    assert plant.advice == [
+        "queues such as team are reclaimable, but the actions of policy.conf lack `reclaim`: what "
+        "they lend is not given back before it is free"
+    ]
+    assert plant.advice[0] in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_queue_that_comes_later_is_remarked_once(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, node(), queue("kept", reclaimable=False))
+    async with plant.at_work():
+        await plant.sessions(1)
+        assert plant.advice == []
+        for number, name in enumerate(("team", "lab"), 2):
+            plant.tell(queue(name, reclaimable=True))
+            await plant.sessions(number)
+    assert [text.partition(" are ")[0] for text in plant.advice] == ["queues such as team"]
+
+
+@pytest.mark.asyncio
+async def test_metrics_of_a_queue_end_with_its_jobs_and_with_the_queue(tmp_path: Path) -> None:
+    spec = {"minMember": 2, "queue": "team"}
+    plant = Plant(tmp_path, node(), queue("team"), group("g", spec), *members("a", "b"))
+
+    def figures() -> dict[str, float]:
+        families = text_string_to_metric_families(plant.metrics.exposition().decode())
+        found = (sample for family in families for sample in family.samples)
+        return {
+            sample.name.removeprefix("volcano_queue_"): sample.value
+            for sample in found
+            if sample.labels.get("queue_name") == "team" and "resource" not in sample.labels
+        }
+
+    async with plant.at_work():
+        await until(lambda: plant.node_of("b") == "n1")
+        plant.tell(*(running_pod(name) for name in ("a", "b")))
+        await until(lambda: figures().get("allocated_milli_cpu") == 2000)
+        assert figures()["request_milli_cpu"] == 2000
+        plant.tell(*(running_pod(name, "Succeeded") for name in ("a", "b")))
+        await until(lambda: figures()["allocated_milli_cpu"] == 0)
+        left = figures()
+        assert left.pop("weight") == 1
+        assert set(left.values()) == {0}
+        del plant.api.objects[Ref(QUEUE, "", "team")]
+        plant.tell()
+        await until(lambda: figures() == {})
+
+
+def running_pod(name: str, phase: str = "Running") -> dict[str, Any]:
+    mark = {"scheduling.k8s.io/group-name": "g"}
+    return pod(name, {"nodeName": "n1"}, {"phase": phase}, annotations=mark)
+
+
+REMEMBERS = (
+    "actions: allocate\n"
+    "tiers: [{plugins: [{name: gang}, {name: predicates}, "
+    "{name: capacity, arguments: {usage.halfLife: 1h}}]}]\n"
+)
+
+
+def used(plant: Plant, name: str) -> dict[str, float]:
+    """What a queue says that it has used."""
+    meta = plant.api.objects[Ref(QUEUE, "", name)]["metadata"]
+    usage, errors = read_usage(meta.get("annotations", {}))
+    assert errors == ()
+    return {} if usage is None else dict(usage.seconds)
+
+
+def later(plant: Plant) -> bool:
+    """Let a second pass."""
+    plant.clock.seconds += 1
+    return True
+
+
+@pytest.mark.asyncio
+async def test_what_queues_have_used_is_written_and_read_again(tmp_path: Path) -> None:
+    there = [node(), group("g", {"minMember": 2, "queue": "q"}), queue("q"), *members("a", "b")]
+    plant = Plant(tmp_path, *there)
+    plant.policy = REMEMBERS
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") == plant.node_of("b") == "n1")
+        plant.tell()
+        await plant.skip()
+        await until(lambda: later(plant) and used(plant, "q").get("cpu", 0) > 0)
+    before = used(plant, "q")
+    again = Plant(tmp_path, *plant.api.objects.values())
+    again.policy = REMEMBERS
+    again.clock.seconds = plant.clock.seconds + 100
+    async with again.at_work():
+        await again.sessions(1)
+    assert used(again, "q")["cpu"] > 1.5 * before["cpu"]
+
+
+@pytest.mark.asyncio
+async def test_without_a_half_life_queues_are_left_alone(tmp_path: Path) -> None:
+    there = [node(), group("g", {"minMember": 2, "queue": "q"}), queue("q"), *members("a", "b")]
+    plant = Plant(tmp_path, *there)
+    async with plant.at_work():
+        await until(lambda: plant.node_of("a") == plant.node_of("b") == "n1")
+        plant.tell()
+        plant.clock.seconds += 100
+        await plant.skip()
+    assert used(plant, "q") == {}

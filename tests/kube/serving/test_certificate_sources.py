@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from optsched.admission.registration import configuration, configuration_ref
+from optsched.admission.services import SERVICE_OF
+from optsched.api.kinds import SECRET
+from optsched.kube.client.errors import AlreadyExists, Conflict, Unreachable
+from optsched.kube.client.interfaces import Ref
+from optsched.kube.serving.certificate_sources import Files, SharedSecret, announce, authority_ref
+from tests.kube.fakes import FakeApi, FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHERE = Ref(SECRET, "ns", "s")
+HOOK = SERVICE_OF["/jobs/validate"]
+REF = configuration_ref(HOOK)
+TRUST = b64encode(b"ca").decode()
+DAY_S = 86_400
+
+
+def signer(api: FakeApi, clock: FakeClock | None = None) -> SharedSecret:
+    return SharedSecret(api, WHERE, ("hook.ns.svc",), clock or FakeClock())
+
+
+def test_replicas_share_one_certificate():
+    async def play() -> None:
+        api = FakeApi()
+        made = await signer(api).credentials()
+        assert await signer(api).credentials() == made
+        assert [ref for ref, _ in api.writes] == [authority_ref(WHERE), WHERE]
+        assert set(api.objects[WHERE]["data"]) == {"tls.crt", "tls.key", "ca.crt"}
+        assert set(api.objects[authority_ref(WHERE)]["data"]) == {"ca.crt", "ca.key"}
+
+    asyncio.run(play())
+
+
+def test_the_key_of_the_authority_leaves_the_secret_of_the_certificate():
+    """As earlier versions kept it there: the authority stays, so that nobody loses trust."""
+
+    async def play() -> None:
+        api = FakeApi()
+        made = await signer(api).credentials()
+        authority = api.objects.pop(authority_ref(WHERE))
+        api.objects[WHERE]["data"]["ca.key"] = authority["data"]["ca.key"]
+        assert await signer(api).credentials() == made
+        assert api.objects[authority_ref(WHERE)]["data"] == authority["data"]
+        assert "ca.key" not in api.objects[WHERE]["data"]
+        num_writes = len(api.writes)
+        assert await signer(api).credentials() == made
+        assert len(api.writes) == num_writes
+
+    asyncio.run(play())
+
+
+def test_a_new_certificate_leaves_the_authority_as_it_is():
+    async def play() -> None:
+        api, clock = FakeApi(), FakeClock()
+        await signer(api, clock).credentials()
+        before = api.objects[authority_ref(WHERE)]
+        clock.seconds += 61 * DAY_S
+        await signer(api, clock).credentials()
+        assert api.objects[authority_ref(WHERE)] == before
+
+    asyncio.run(play())
+
+
+def test_a_certificate_is_renewed_in_the_secret():
+    async def play() -> None:
+        api, clock = FakeApi(), FakeClock()
+        made = await signer(api, clock).credentials()
+        clock.seconds += 61 * DAY_S
+        later = await signer(api, clock).credentials()
+        assert later.certificate != made.certificate
+        assert await signer(api, clock).credentials() == later
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("data", [None, {}, {"tls.crt": "!"}, {"tls.crt": "AA=="}])
+def test_a_secret_that_holds_something_else_is_filled(data: Any):
+    async def play() -> None:
+        named = {"name": "s", "namespace": "ns"}
+        api = FakeApi({"apiVersion": "v1", "kind": "Secret", "metadata": named, "data": data})
+        made = await signer(api).credentials()
+        assert await signer(api).credentials() == made
+
+    asyncio.run(play())
+
+
+def test_whoever_is_late_takes_what_is_there():
+    async def play() -> None:
+        api = FakeApi()
+        one, other = await asyncio.gather(signer(api).credentials(), signer(api).credentials())
+        assert one == other
+        clock = FakeClock()
+        clock.seconds += 61 * DAY_S
+        api.refuse("patch", Conflict(409, "Conflict", "modified"))
+        assert (await signer(api, clock).credentials()).certificate != one.certificate
+        fresh = FakeApi()
+        fresh.refuse("create", AlreadyExists(409, "AlreadyExists", "there"))
+        await signer(fresh).credentials()
+        assert len(fresh.writes) == 2
+
+    asyncio.run(play())
+
+
+def test_a_server_that_does_not_answer_is_told_on():
+    api = FakeApi()
+    api.refuse("read", Unreachable("no answer"))
+    with pytest.raises(Unreachable):
+        asyncio.run(signer(api).credentials())
+
+
+def test_files_are_read_anew_each_time(tmp_path: Path):
+    paths = [tmp_path / name for name in ("crt", "key", "ca")]
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    files = Files(*paths)
+    assert asyncio.run(files.credentials()).authority == b"ca"
+    paths[0].write_bytes(b"new")
+    assert asyncio.run(files.credentials()).certificate == b"new"
+    assert asyncio.run(Files(*paths[:2]).credentials()).authority == b""
+
+
+def test_configurations_trust_and_lose_nothing():
+    async def play() -> None:
+        api = FakeApi(configuration(HOOK))
+        absent = configuration_ref(SERVICE_OF["/queues/validate"])
+        api.refuse("patch", Conflict(409, "Conflict", "modified"))
+        await announce(api, [absent, REF], b"ca")
+        (found,) = api.objects[REF]["webhooks"]
+        (wanted,) = configuration(HOOK)["webhooks"]
+        wanted["clientConfig"]["caBundle"] = TRUST
+        assert found == wanted
+        num_writes = len(api.writes)
+        await announce(api, [REF], b"ca")
+        assert len(api.writes) == num_writes
+
+    asyncio.run(play())
+
+
+def test_a_server_without_a_service_is_asked_where_it_is():
+    async def play() -> None:
+        api = FakeApi(configuration(HOOK))
+        for url in ("https://10.0.0.1:1", "https://10.0.0.1:2/"):
+            await announce(api, [REF], b"ca", url)
+        (found,) = api.objects[REF]["webhooks"]
+        assert found["clientConfig"] == {
+            "url": "https://10.0.0.1:2/jobs/validate",
+            "caBundle": TRUST,
+        }
+
+    asyncio.run(play())

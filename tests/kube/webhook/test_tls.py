@@ -1,0 +1,257 @@
+"""Reviews over TLS, beside clients that are slow, broken or many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import ssl
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from optsched.admission.services import SERVICES
+from optsched.admission.world import Settings
+from optsched.kube.serving.certificates import Credentials, renewed
+from optsched.kube.serving.http import Address
+from optsched.kube.serving.tls_listener import Patience
+from optsched.kube.webhook.metrics import WebhookMetrics
+from optsched.kube.webhook.server import Reviewer, application, serve_reviews
+from optsched.kube.webhook.world import LiveWorld
+from tests.admission.kit import container, job, task, template
+from tests.kube.fakes import FakeApi, FakeClock, waiting
+from tests.kube.webhook.test_server import queue, review
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.asyncio
+
+HOST = "127.0.0.1"
+PATIENCE_S = 60.0
+BODY_S = 0.3
+NUM_CLIENTS = 150
+
+
+class Place:
+    """Where a server answers, and how it is trusted."""
+
+    def __init__(self, port: int, credentials: Credentials, http: aiohttp.ClientSession) -> None:
+        self.port = port
+        self._http = http
+        self.trust = ssl.create_default_context(cadata=credentials.authority.decode())
+
+    async def ask(self, body: Any) -> bool:
+        """Whether a review is answered with yes."""
+        url = f"https://{HOST}:{self.port}/jobs/validate"
+        timeout = aiohttp.ClientTimeout(PATIENCE_S)
+        async with self._http.post(url, json=body, ssl=self.trust, timeout=timeout) as answer:
+            assert answer.status == 200
+            said = await answer.json()
+            assert said["response"]["uid"] == "u-1"
+            return bool(said["response"]["allowed"])
+
+    async def assert_well(self) -> None:
+        """It lets a good job in, and a bad one not."""
+        assert await self.ask(review())
+        assert not await self.ask(review(job(minAvailable=9)))
+
+    async def connect(
+        self, *, is_safe: bool = True
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection, over TLS or without."""
+        trust = self.trust if is_safe else None
+        return await asyncio.open_connection(HOST, self.port, ssl=trust)
+
+
+@asynccontextmanager
+async def serving(folder: Path, patience: Patience = Patience()) -> AsyncIterator[Place]:  # noqa: B008
+    """The server of the webhook, with the cluster that it needs, over TLS."""
+    api, clock = FakeApi(queue("default")), FakeClock()
+    world = LiveWorld(clock, lambda _: None)
+    reviewer = Reviewer(api, world, Settings, WebhookMetrics(), clock)
+    credentials, _ = renewed(None, (HOST,), datetime.now(UTC))
+    for name, pem in (("crt", credentials.certificate), ("key", credentials.key)):
+        (folder / name).write_bytes(pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "crt", folder / "key")
+    watches = [asyncio.create_task(each) for each in world.watches(api, waiting(FakeClock()))]
+    app = application(SERVICES, reviewer, BODY_S)
+    try:
+        async with serve_reviews(app, Address(HOST, 0), context, 0.1, patience) as address:
+            while world.unsynced():
+                await asyncio.sleep(0)
+            connector = aiohttp.TCPConnector(limit=NUM_CLIENTS)
+            async with aiohttp.ClientSession(connector=connector) as http:
+                yield Place(address.port, credentials, http)
+    finally:
+        for each in watches:
+            each.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+
+def head(length: int) -> bytes:
+    lines = (
+        "POST /jobs/validate HTTP/1.1",
+        f"Host: {HOST}",
+        "Content-Type: application/json",
+        f"Content-Length: {length}",
+    )
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+async def test_clients_that_never_come_to_an_end_hold_nobody_up(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        slow = [await place.connect() for _ in range(NUM_CLIENTS)]
+        for position, (_, writer) in enumerate(slow):
+            writer.write(head(1000)[: 20 + position % 60])
+            await writer.drain()
+        await place.assert_well()
+        for _, writer in slow:
+            writer.close()
+        await place.assert_well()
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        reader, writer = await place.connect()
+        writer.write(head(1000) + b'{"apiVersion":')
+        async with asyncio.timeout(PATIENCE_S):
+            said = await reader.readuntil(b"within 0.3 s")
+        assert said.startswith(b"HTTP/1.1 408 ")
+        writer.close()
+        await place.assert_well()
+
+
+async def test_a_body_that_ends_too_soon_lets_nothing_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as place:
+        whole = json.dumps(review()).encode()
+        for length in (0, 1, len(whole) // 2, len(whole) - 1):
+            reader, writer = await place.connect()
+            writer.write(head(len(whole)) + whole[:length])
+            await writer.drain()
+            # The client is gone before the body is whole.
+            writer.transport.abort()
+            async with asyncio.timeout(PATIENCE_S):
+                assert b"allowed" not in await reader.read()
+        reader, writer = await place.connect()
+        writer.write(head(len(whole) - 1) + whole)
+        async with asyncio.timeout(PATIENCE_S):
+            assert b" 400 " in await reader.readline()
+            assert b"allowed" not in await reader.read()
+        writer.close()
+        await place.assert_well()
+    assert "Traceback" not in caplog.text
+
+
+async def test_connections_that_break_while_they_are_made_break_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as place:
+        for first in (b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"\x00" * 100, head(0)):
+            reader, writer = await place.connect(is_safe=False)
+            writer.write(first)
+            await writer.drain()
+            writer.write_eof()
+            async with asyncio.timeout(PATIENCE_S):
+                assert b"allowed" not in await reader.read()
+            writer.close()
+        for _ in range(20):
+            _, writer = await place.connect()
+            writer.transport.abort()
+        await place.assert_well()
+    assert "Traceback" not in caplog.text
+
+
+async def test_whom_nobody_vouches_for_is_not_talked_to(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        await place.assert_well()
+        strangers = ssl.create_default_context()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection(HOST, place.port, ssl=strangers)
+
+
+async def test_many_at_once_are_all_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as place:
+        bad = review(job(minAvailable=9))
+        asked = [place.ask(bad if number % 3 == 0 else review()) for number in range(NUM_CLIENTS)]
+        said = await asyncio.gather(*asked)
+    assert said == [number % 3 != 0 for number in range(NUM_CLIENTS)]
+
+
+async def test_who_sends_nothing_is_cut_off(tmp_path: Path) -> None:
+    """Before TLS stands, and before the header ends."""
+    async with serving(tmp_path, Patience(handshake_s=0.05, header_s=0.05)) as place:
+        begun = [await place.connect(is_safe=is_safe) for is_safe in (False, True, True)]
+        begun[2][1].write(head(1000)[:30])
+        async with asyncio.timeout(PATIENCE_S):
+            for reader, writer in begun:
+                with contextlib.suppress(OSError):
+                    assert await reader.read() == b""
+                writer.close()
+        await place.assert_well()
+
+
+async def test_the_silent_make_room_for_others(tmp_path: Path) -> None:
+    async with serving(tmp_path, Patience(connections=4)) as place:
+        silent = [await place.connect() for _ in range(4)]
+        await place.assert_well()
+        async with asyncio.timeout(PATIENCE_S):
+            with contextlib.suppress(OSError):
+                assert await silent[0][0].read() == b""
+        assert not silent[3][0].at_eof()
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_connections_beyond_the_limit_are_refused(tmp_path: Path) -> None:
+    """Those that have sent a request stay."""
+    async with serving(tmp_path, Patience(connections=2)) as place:
+        known = [await place.connect() for _ in range(2)]
+        for reader, writer in known:
+            writer.write(head(2) + b"[]")
+            assert b" 400 " in await reader.readline()
+            await reader.readuntil(b"AdmissionReview")
+        with pytest.raises(ConnectionError):
+            await place.connect()
+        for reader, writer in known:
+            writer.write(head(2) + b"[]")
+            assert b" 400 " in await reader.readuntil(b"Date")
+            writer.close()
+
+
+async def test_no_body_is_decompressed(tmp_path: Path) -> None:
+    """A few kilobytes can stand for gigabytes."""
+    packed = gzip.compress(json.dumps(review()).encode())
+    async with serving(tmp_path) as place:
+        for encoding in ("gzip", "deflate", "br", "zstd", "x"):
+            reader, writer = await place.connect()
+            lines = head(len(packed)).removesuffix(b"\r\n")
+            writer.write(lines + f"Content-Encoding: {encoding}\r\n\r\n".encode() + packed)
+            async with asyncio.timeout(PATIENCE_S):
+                said = await reader.readuntil(b"send plain application/json")
+            assert said.startswith(b"HTTP/1.1 415 ")
+            assert f"{encoding} is not read here" in said.decode()
+            writer.close()
+        await place.assert_well()
+
+
+async def test_the_loop_answers_while_a_large_review_runs(tmp_path: Path) -> None:
+    """A review of a megabyte runs in a thread of its own; small ones and probes do not wait."""
+    async with serving(tmp_path) as place:
+        variables = [{"name": f"V{index}", "value": "x"} for index in range(30_000)]
+        large = review(job(task(template=template(container(env=variables)))))
+        running = asyncio.create_task(place.ask(large))
+        num_small = 0
+        while not running.done():
+            await place.assert_well()
+            num_small += 1
+        assert running.result()
+    assert num_small >= 1
